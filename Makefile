@@ -22,7 +22,7 @@ SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu)
 # How it is built.
 BUILD_FILES := $(wildcard csrc/CMakeLists.txt csrc/cmake/*.cmake csrc/device/*.py) setup.py
 # Shipped as it is: built where DALI is, by `fusionloader build-dali`.
-SHIPPED_SOURCES := fusionloader/executors/dali/memory/memory_resource.cpp
+SHIPPED_SOURCES := fusionloader/transforms/executors/dali/memory/memory_resource.cpp
 # Written in C++ and never shipped.
 TEST_SOURCES := $(wildcard tests/*/*.cpp tests/*/*.hpp tests/fuzz/targets/*)
 ASAN := build/asan

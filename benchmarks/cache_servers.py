@@ -23,15 +23,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks.study import parser_of, publish
+from fusionloader.cache.range_reading import FileRange
 from fusionloader.cache.servers.fetcher import Fetcher
 from fusionloader.cache.servers.owners import Owners, Servers
 from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cli.progress import Progress
-from fusionloader.sources.range_reading import FileRange
-from fusionloader.transport import connection
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
+from fusionloader.system.transport import connection
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
 
 NBYTES = 79_000  # of a JPEG of 500 pixels
 ITEMS = 1500

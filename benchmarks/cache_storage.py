@@ -15,11 +15,11 @@ from typing import Any
 from benchmarks.cache_tiers import epoch_seconds, loader_of
 from benchmarks.study import parser_of, publish
 from benchmarks.throttle import throttled
-from fusionloader.amounts import parse_bytes
+from fusionloader.cache.tiers.file_store import table_bytes
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.report import announce
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.shm.file_store import table_bytes
+from fusionloader.system.amounts import parse_bytes
 
 TIERS = ("encoded",)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

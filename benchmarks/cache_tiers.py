@@ -17,10 +17,10 @@ from benchmarks.quiet import Quiet
 from benchmarks.study import parser_of, publish
 from benchmarks.throttle import Throttle, throttled
 from fusionloader import Cache, FusionLoader
-from fusionloader.amounts import parse_bytes
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.report import announce, table
 from fusionloader.cli.measure.workloads import pil_dataset
+from fusionloader.system.amounts import parse_bytes
 
 CHOICES: dict[str, tuple[Any, ...] | None] = {
     "none": None,

@@ -19,7 +19,7 @@ from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import FusionLoader, LoaderStats
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.statistics.waits import WaitClock, Waits
+from fusionloader.observe.statistics.waits import WaitClock, Waits
 
 ROOT = Path(__file__).parents[1]
 _CALLS = 2000

@@ -20,13 +20,13 @@ from torchvision import transforms as v1
 
 from benchmarks.study import append
 from fusionloader import _native, compile_plan
-from fusionloader.executors.device import kernel
-from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
-from fusionloader.executors.device.memory import allocator_of_torch
-from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
-from fusionloader.executors.device.program import DeviceProgram, DeviceSample
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.results import result_like
+from fusionloader.transforms.executors.device import kernel
+from fusionloader.transforms.executors.device.launchers import CudaLauncher, HostLauncher
+from fusionloader.transforms.executors.device.memory import allocator_of_torch
+from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError
+from fusionloader.transforms.executors.device.program import DeviceProgram, DeviceSample
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.results import result_like
 
 SIDE, SAMPLES = 224, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -27,15 +27,15 @@ from benchmarks.study import append, parser_of
 from fusionloader import Decoded, Decoder, GpuWorker
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.environment import versions
-from fusionloader.executors.decoders.by_name import engine_of, missing_package
-from fusionloader.executors.decoders.dali_decoder import DaliDecoder
-from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
-from fusionloader.executors.decoders.head_steps import HeadStep, window_of
-from fusionloader.executors.decoders.nvjpeg_decoder import NvjpegDecoder
-from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
-from fusionloader.executors.native import file_decoder, jpeg_size, make_executor
-from fusionloader.io import decode_window
-from fusionloader.plan.stages import Plan, RandomResizedCrop
+from fusionloader.transforms.executors.decoders.by_name import engine_of, missing_package
+from fusionloader.transforms.executors.decoders.dali_decoder import DaliDecoder
+from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.transforms.executors.decoders.head_steps import HeadStep, window_of
+from fusionloader.transforms.executors.decoders.nvjpeg_decoder import NvjpegDecoder
+from fusionloader.transforms.executors.decoders.torchvision_decoder import TorchvisionDecoder
+from fusionloader.transforms.executors.native import file_decoder, jpeg_size, make_executor
+from fusionloader.transforms.io import decode_window
+from fusionloader.transforms.plan.stages import Plan, RandomResizedCrop
 
 NAMES = ("dali", "nvjpeg", "torchvision")
 SIDE, RATIO = 224, (3 / 4, 4 / 3)

@@ -20,7 +20,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.sources import from_hugging_face
+from fusionloader.data.sources import from_hugging_face
 
 
 def rows_of(images: ImageFolder, folder: Path) -> Any:

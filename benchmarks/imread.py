@@ -1,4 +1,4 @@
-"""Images a second that one core decodes whole: fusionloader.io among Python's JPEG decoders.
+"""Images a second that one core decodes whole: ``transforms.io`` among Python's JPEG decoders.
 
 The protocol is ``decode-memory`` of the imread benchmark (arXiv 2605.08731), with a fresh process
 for each decoder and round.

@@ -96,7 +96,7 @@ def pyvips() -> Decode:
 
 
 def fusionloader() -> Decode:
-    from fusionloader.io import decode_jpeg
+    from fusionloader.transforms.io import decode_jpeg
 
     return decode_jpeg
 

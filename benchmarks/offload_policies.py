@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.study import publish
 from fusionloader.cli.measure.report import announce
-from fusionloader.sim.offload import simulate_offload
-from fusionloader.sim.offload_figure import LANES, compared, machine_rates
-from fusionloader.sim.offload_setup import (
+from fusionloader.cli.simulator.offload import simulate_offload
+from fusionloader.cli.simulator.offload_figure import LANES, compared, machine_rates
+from fusionloader.cli.simulator.offload_setup import (
     FAST,
     SLOW,
     Network,
@@ -30,7 +30,7 @@ from fusionloader.sim.offload_setup import (
     Workload,
     fastflow_workloads,
 )
-from fusionloader.sim.times import ServiceTimes, load
+from fusionloader.cli.simulator.times import ServiceTimes, load
 
 TIMES = Path(__file__).parent / "service_times" / "torchvision-randaugment.json"
 NETWORKS = {"20 Gb/s": FAST, "1 Gb/s": SLOW}

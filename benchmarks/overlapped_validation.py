@@ -19,8 +19,8 @@ from torchvision import transforms
 
 from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader, WorkerPool
+from fusionloader.addons.validation import OverlappedValidation, validate
 from fusionloader.cli.progress import Progress
-from fusionloader.validation import OverlappedValidation, validate
 
 WAYS = ("serial, 1 part", "overlapped, 1 part", "serial, 2 parts", "overlapped, 2 parts")
 CLASSES = 10

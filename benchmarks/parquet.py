@@ -20,7 +20,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.sources import ParquetImages
+from fusionloader.data.sources import ParquetImages
 
 _ROWS = 500  # of a file
 

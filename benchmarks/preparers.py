@@ -25,10 +25,10 @@ from torchvision import transforms
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from fusionloader.addons.inference import Preprocessor
 from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
-from fusionloader.executors.native import make_executor
-from fusionloader.inference import Preprocessor
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 RESIZED = 256
 MAX_BATCH, MAX_DELAY_SECONDS = 32, 0.002  # of those that form batches
@@ -100,7 +100,7 @@ class Preparer(ABC):
 
 
 class OurPreparer(Preparer):
-    """``fusionloader.inference.Preprocessor``."""
+    """``fusionloader.addons.inference.Preprocessor``."""
 
     def __init__(self, workers: int) -> None:
         self._prepare = Preprocessor(

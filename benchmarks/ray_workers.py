@@ -19,9 +19,9 @@ import psutil
 
 from benchmarks.study import parser_of, publish
 from fusionloader.cli.measure.report import announce
-from fusionloader.remote.fleet import FleetLoad
-from fusionloader.remote.ray_fleet import RayFleet
-from fusionloader.remote_settings import Remote
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote.fleet import FleetLoad
+from fusionloader.sharing.remote.ray_fleet import RayFleet
 
 HEAD, NODES = "127.0.0.2", ("127.0.0.3", "127.0.0.4")
 CPUS = 2

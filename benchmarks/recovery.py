@@ -24,7 +24,7 @@ from benchmarks.study import interleaved, parser_of, publish
 from benchmarks.user_datasets import DATASETS
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
-from fusionloader.statistics.snapshot import WorkerStats
+from fusionloader.observe.statistics.snapshot import WorkerStats
 
 METHODS = ("fork", "spawn")
 _PAUSE_SECONDS = 0.002

@@ -28,7 +28,7 @@ from benchmarks.sleeping_workers import sleeping_workers
 from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
-from fusionloader.transport.identity import read_token
+from fusionloader.system.transport.identity import read_token
 
 SHARES = (0.0, 0.5, 0.9)
 _WORK_SECONDS = 0.003

@@ -20,11 +20,11 @@ from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.progress import Progress
-from fusionloader.remote import link
-from fusionloader.remote.fleet import ListedFleet
-from fusionloader.remote_settings import Remote
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote import link
+from fusionloader.sharing.remote.fleet import ListedFleet
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
 
 COUNTS = (4, 8, 12, 8, 4)
 _WORK_SECONDS = 0.06

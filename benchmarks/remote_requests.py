@@ -20,16 +20,16 @@ import fusionloader
 from benchmarks.cache_servers import cpu_seconds
 from benchmarks.study import parser_of, publish
 from fusionloader.cli.bench import setting_of
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.exchange import plan_to_data
-from fusionloader.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import DataMode, Request, Setup, WantedSample
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport import connection
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import Outgoing
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import DataMode, Request, Setup, WantedSample
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.transport import connection
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import Outgoing
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.exchange import plan_to_data
+from fusionloader.transforms.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
 
 BATCHES = (4, 16)
 _FILES = 256

@@ -29,8 +29,8 @@ from fusionloader import FusionLoader, Remote
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
 from fusionloader.cli.progress import Progress
-from fusionloader.remote_settings import DataPlace, Offload
-from fusionloader.transport.identity import draw_token
+from fusionloader.options.remote_settings import DataPlace, Offload
+from fusionloader.system.transport.identity import draw_token
 
 LOOPBACK = "127.0.0.3"
 TINY_BATCH = 4

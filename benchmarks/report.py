@@ -17,8 +17,8 @@ from PIL import Image
 from benchmarks.browser import chromium
 from benchmarks.study import publish
 from benchmarks.synthetic_training import training_timeline
-from fusionloader.report.document import drawing_library
-from fusionloader.report.page import report_page
+from fusionloader.cli.drawn_report.document import drawing_library
+from fusionloader.cli.drawn_report.page import report_page
 
 TRACES = {"200 steps, 4 workers": (200, 4), "1,000 steps, 16 workers": (1000, 16)}
 LONGEST = {"10,000 steps, 16 workers": (10_000, 16)}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, RandomSampler
 
 from benchmarks.study import interleaved, parser_of, publish
-from fusionloader.samplers import BucketSampler, MixSampler
+from fusionloader.data.samplers import BucketSampler, MixSampler
 
 _LONGEST = 4096
 

@@ -18,10 +18,10 @@ from torchvision import transforms
 from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.measure.report import announce
-from fusionloader.sources import ByteRanges, EncodedImages
-from fusionloader.sources.byte_ranges import OFFSET_BITS
-from fusionloader.sources.streams.order import ShuffleShape
-from fusionloader.sources.streams.sampler import StreamSampler
+from fusionloader.data.sources import ByteRanges, EncodedImages
+from fusionloader.data.sources.byte_ranges import OFFSET_BITS
+from fusionloader.data.sources.streams.order import ShuffleShape
+from fusionloader.data.sources.streams.sampler import StreamSampler
 
 FILES = 1000
 BATCHES = 20

@@ -13,13 +13,13 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
-from fusionloader.aliases import AnyDataset
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.processes import cpu_between, read_cpu
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.cli.progress import Progress
-from fusionloader.sources import ByteRanges, EncodedImages
+from fusionloader.data.sources import ByteRanges, EncodedImages
+from fusionloader.options.aliases import AnyDataset
 
 ONE, MANY = 1, 64  # shards; a worker keeps 32 of them open
 

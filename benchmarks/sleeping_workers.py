@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection as Pipe
 
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import Ready, Request, Rows, Setup
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.listener import Answer, Listener, Service
-from fusionloader.transport.messages import Message, Outgoing, refusal
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import Ready, Request, Rows, Setup
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.listener import Answer, Listener, Service
+from fusionloader.system.transport.messages import Message, Outgoing, refusal
 
 
 @contextmanager

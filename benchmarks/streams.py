@@ -28,11 +28,11 @@ from benchmarks.range_emulator import Lateness, emulating
 from benchmarks.study import parser_of, publish
 from benchmarks.tar_folder import web_dataset
 from fusionloader import FusionLoader
+from fusionloader.cache.remote_files import RemoteFiles
 from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.cli.measure.report import announce
-from fusionloader.sources import ByteRanges, EncodedImages, TarStream
-from fusionloader.sources.remote_files import RemoteFiles
-from fusionloader.sources.url_reading import UrlFiles
+from fusionloader.data.sources import ByteRanges, EncodedImages, TarStream
+from fusionloader.data.sources.url_reading import UrlFiles
 
 SHARD_SAMPLES = 500
 WEBDATASET = "webdataset + torch"

@@ -6,7 +6,7 @@ import heapq
 import random
 from collections.abc import Iterator
 
-from fusionloader.trace.timeline import (
+from fusionloader.observe.trace.timeline import (
     CACHED,
     READY,
     THRESHOLD,

@@ -23,7 +23,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.sources import TarFolder
+from fusionloader.data.sources import TarFolder
 
 _SAMPLES = 250  # of an archive
 _IMAGE_BYTES = 110_000  # of those with holes, as ImageNet has on average

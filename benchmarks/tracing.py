@@ -11,11 +11,11 @@ from statistics import median
 
 from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
-from fusionloader.aliases import AnyDataset
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.processes import cpu_between, read_cpu
 from fusionloader.cli.measure.workloads import IN_MEMORY, pil_dataset
 from fusionloader.cli.progress import Progress
+from fusionloader.options.aliases import AnyDataset
 
 
 def datasets(root: Path) -> Iterator[tuple[str, AnyDataset]]:

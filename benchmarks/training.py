@@ -35,7 +35,7 @@ from fusionloader.cli.environment import versions
 from fusionloader.cli.measure.contenders import Setting, close_loader, dali_is_installed
 from fusionloader.cli.measure.report import table
 from fusionloader.cli.measure.workloads import SIDE, pil_dataset
-from fusionloader.executors import nvjpeg
+from fusionloader.transforms.executors import nvjpeg
 
 CLASSES = 1000
 DEFAULT = "torch,fusion-off,fusion-thread,fusion-temporal,fusion-spatial,dali"

@@ -12,8 +12,8 @@ from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import _native
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.workloads import pil_transform
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 
 def pass_over(

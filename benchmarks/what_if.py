@@ -17,18 +17,18 @@ from benchmarks.quiet import Quiet
 from benchmarks.study import parser_of, publish
 from benchmarks.throttle import Throttle, throttled
 from fusionloader import DecodedCache, FusionLoader
-from fusionloader.amounts import parse_bytes
-from fusionloader.analysis import files
-from fusionloader.analysis.drains import Drain, drain
-from fusionloader.analysis.findings import LoaderShape
-from fusionloader.analysis.probes import CyclicBatches, first_mini_batches, like
-from fusionloader.analysis.service import READERS, Service, sample_costs, wake_seconds
-from fusionloader.analysis.what_if.model import Model
-from fusionloader.analysis.what_if.questions import Question
+from fusionloader.cli.analysis import files
+from fusionloader.cli.analysis.drains import Drain, drain
+from fusionloader.cli.analysis.findings import LoaderShape
+from fusionloader.cli.analysis.probes import CyclicBatches, first_mini_batches, like
+from fusionloader.cli.analysis.service import READERS, Service, sample_costs, wake_seconds
+from fusionloader.cli.analysis.what_if.model import Model
+from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.processes import cpu_between, read_cpu
 from fusionloader.cli.measure.report import announce, table
 from fusionloader.cli.measure.workloads import pil_dataset
+from fusionloader.system.amounts import parse_bytes
 
 WORKERS = (1, 2)
 SHARES = (0.0, 0.5, 1.0)

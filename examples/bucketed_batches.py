@@ -20,7 +20,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.samplers import BucketSampler, image_sizes
+from fusionloader.data.samplers import BucketSampler, image_sizes
 
 BATCH = 8
 SHAPES = [(160, 120), (120, 160), (200, 100), (120, 120), (240, 160)]

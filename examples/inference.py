@@ -12,7 +12,7 @@ from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 
-from fusionloader.inference import Preprocessor
+from fusionloader.addons.inference import Preprocessor
 
 SIZE = 64
 

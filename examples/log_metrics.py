@@ -48,7 +48,7 @@ def main() -> None:
     photos = ImageFolder(data_folder(options), transforms.Compose(steps))
     loader: FusionLoader[list[torch.Tensor]] = FusionLoader(photos, 10, shuffle=True, num_workers=2)
     if options.prometheus is not None:
-        from fusionloader.integrations import prometheus
+        from fusionloader.addons.integrations import prometheus
 
         exporter = prometheus.export(loader, port=options.prometheus, address="127.0.0.1")
         print(f"http://127.0.0.1:{exporter.port}/metrics")

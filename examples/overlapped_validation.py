@@ -16,7 +16,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.validation import OverlappedValidation, ValidationResult
+from fusionloader.addons.validation import OverlappedValidation, ValidationResult
 
 SIZE = 64
 

@@ -18,7 +18,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.sources import ByteRanges, EncodedImages
+from fusionloader.data.sources import ByteRanges, EncodedImages
 
 HEADER = struct.Struct("<II")  # of a record: label, and bytes of the JPEG that follows
 

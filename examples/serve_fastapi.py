@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from served_model import Classifier, answer, evaluation_transform
 
-from fusionloader.inference import BadImage, Preprocessor, QueueFull
+from fusionloader.addons.inference import BadImage, Preprocessor, QueueFull
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from litserve import LitAPI, LitServer
 from served_model import Classifier, answer, evaluation_transform
 from torch import Tensor
 
-from fusionloader.inference import BadImage, Preprocessor
+from fusionloader.addons.inference import BadImage, Preprocessor
 
 
 # LitServe looks at annotations as they are: none may be a string here.

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from ray import serve
 from served_model import Classifier, answer, evaluation_transform
 
-from fusionloader.inference import BadImage, Preprocessor, QueueFull
+from fusionloader.addons.inference import BadImage, Preprocessor, QueueFull
 
 
 @serve.deployment

@@ -16,7 +16,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.sources import LMDBImages
+from fusionloader.data.sources import LMDBImages
 
 TRAIN = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
 

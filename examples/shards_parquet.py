@@ -17,7 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.sources import ParquetImages
+from fusionloader.data.sources import ParquetImages
 
 TRAIN = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
 

@@ -16,7 +16,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.sources import TarFolder
+from fusionloader.data.sources import TarFolder
 
 TRAIN = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
 

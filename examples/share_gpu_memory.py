@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from fusionloader.gpu_memory import (
+from fusionloader.system.gpu_memory import (
     Borrower,
     LedgerHandle,
     Lender,

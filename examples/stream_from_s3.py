@@ -19,7 +19,7 @@ from sample_images import data_folder, parser_of
 from torchvision import transforms
 
 from fusionloader import FusionLoader
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 SHARD_SAMPLES = 25
 

@@ -17,7 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.trace import merge_traces, read_timeline
+from fusionloader.observe.trace import merge_traces, read_timeline
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.integrations.accelerate import prepare
+from fusionloader.addons.integrations.accelerate import prepare
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import torch
 from sample_images import data_folder, parser_of
 from timm.data import create_dataset
 
-from fusionloader.integrations.timm import create_loader
+from fusionloader.addons.integrations.timm import create_loader
 
 
 def main() -> None:

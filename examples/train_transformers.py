@@ -16,7 +16,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
-from fusionloader.integrations.transformers import FusionTrainerMixin
+from fusionloader.addons.integrations.transformers import FusionTrainerMixin
 
 SIZE = 64
 to_tensor = transforms.Compose([transforms.RandomResizedCrop(SIZE), transforms.ToTensor()])

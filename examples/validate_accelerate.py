@@ -12,8 +12,8 @@ from sample_images import data_folder, parser_of
 from torchvision import transforms
 
 from fusionloader import FusionLoader
-from fusionloader.integrations.accelerate import prepare
-from fusionloader.validation import OverlappedValidation
+from fusionloader.addons.integrations.accelerate import prepare
+from fusionloader.addons.validation import OverlappedValidation
 
 
 def main() -> None:

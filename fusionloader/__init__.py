@@ -10,19 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fusionloader.cache_settings import Cache as Cache
-    from fusionloader.cache_settings import DecodedCache as DecodedCache
-    from fusionloader.executors.compiled_plan import CompiledPlan as CompiledPlan
-    from fusionloader.executors.compiled_plan import compile_plan as compile_plan
-    from fusionloader.executors.decoders.interface import DecodeCommand as DecodeCommand
-    from fusionloader.executors.decoders.interface import Decoded as Decoded
-    from fusionloader.executors.decoders.interface import Decoder as Decoder
-    from fusionloader.executors.refusals import FileRefused as FileRefused
-    from fusionloader.gpu_settings import GpuWorker as GpuWorker
     from fusionloader.loader import FusionLoader as FusionLoader
-    from fusionloader.options import WorkerPool as WorkerPool
-    from fusionloader.remote_settings import Remote as Remote
-    from fusionloader.statistics.snapshot import LoaderStats as LoaderStats
+    from fusionloader.observe.statistics.snapshot import LoaderStats as LoaderStats
+    from fusionloader.options.cache_settings import Cache as Cache
+    from fusionloader.options.cache_settings import DecodedCache as DecodedCache
+    from fusionloader.options.gpu_settings import GpuWorker as GpuWorker
+    from fusionloader.options.loader_options import WorkerPool as WorkerPool
+    from fusionloader.options.remote_settings import Remote as Remote
+    from fusionloader.transforms.executors.compiled_plan import CompiledPlan as CompiledPlan
+    from fusionloader.transforms.executors.compiled_plan import compile_plan as compile_plan
+    from fusionloader.transforms.executors.decoders.interface import DecodeCommand as DecodeCommand
+    from fusionloader.transforms.executors.decoders.interface import Decoded as Decoded
+    from fusionloader.transforms.executors.decoders.interface import Decoder as Decoder
+    from fusionloader.transforms.executors.refusals import FileRefused as FileRefused
 
 try:
     from fusionloader._version import __version__ as __version__
@@ -45,19 +45,19 @@ __all__ = [
     "compile_plan",
 ]
 _MODULES = {
-    "Cache": "cache_settings",
-    "CompiledPlan": "executors.compiled_plan",
-    "DecodeCommand": "executors.decoders.interface",
-    "Decoded": "executors.decoders.interface",
-    "DecodedCache": "cache_settings",
-    "Decoder": "executors.decoders.interface",
-    "FileRefused": "executors.refusals",
+    "Cache": "options.cache_settings",
+    "CompiledPlan": "transforms.executors.compiled_plan",
+    "DecodeCommand": "transforms.executors.decoders.interface",
+    "Decoded": "transforms.executors.decoders.interface",
+    "DecodedCache": "options.cache_settings",
+    "Decoder": "transforms.executors.decoders.interface",
+    "FileRefused": "transforms.executors.refusals",
     "FusionLoader": "loader",
-    "GpuWorker": "gpu_settings",
-    "LoaderStats": "statistics.snapshot",
-    "Remote": "remote_settings",
-    "WorkerPool": "options",
-    "compile_plan": "executors.compiled_plan",
+    "GpuWorker": "options.gpu_settings",
+    "LoaderStats": "observe.statistics.snapshot",
+    "Remote": "options.remote_settings",
+    "WorkerPool": "options.loader_options",
+    "compile_plan": "transforms.executors.compiled_plan",
 }
 
 

@@ -1106,7 +1106,7 @@ def simd_levels() -> list[str]:
     """Which vector instructions this processor has, from none to the widest."""
 
 class cuda:
-    """Memory shared between processes. Errors are those of fusionloader.gpu_memory.errors."""
+    """Memory shared between processes. Its errors: fusionloader.system.gpu_memory.errors."""
 
     class LoanState(enum.Enum):
         """Of a record of the ledger."""

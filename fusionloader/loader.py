@@ -16,12 +16,20 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from typing_extensions import Self  # torch needs it, too
 
-from fusionloader.aliases import Batch, Index, Sample, State
-from fusionloader.cache_settings import Cache
-from fusionloader.gpu_settings import GpuWorker
-from fusionloader.iterators.loader_state import LoaderState, Window
-from fusionloader.iterators.portable import iterator_factory
-from fusionloader.options import (
+from fusionloader.data.epochs.identity import describe_loader
+from fusionloader.data.epochs.loading import load_state
+from fusionloader.data.epochs.sampling import set_epoch_of_samplers
+from fusionloader.engine.iterators.loader_state import LoaderState, Window
+from fusionloader.engine.iterators.portable import iterator_factory
+from fusionloader.observe.representation import Described, Shown, measured
+from fusionloader.observe.statistics.counters import rank_here
+from fusionloader.observe.statistics.snapshot import LoaderStats
+from fusionloader.observe.trace.recorder import Traced
+from fusionloader.observe.trace.recording import Trace
+from fusionloader.options.aliases import Batch, Index, Sample, State
+from fusionloader.options.cache_settings import Cache
+from fusionloader.options.gpu_settings import GpuWorker
+from fusionloader.options.loader_options import (
     AugmentPer,
     Decode,
     FusionOptions,
@@ -31,16 +39,8 @@ from fusionloader.options import (
     WorkerPool,
     number_of_workers,
 )
-from fusionloader.remote_settings import Remote
-from fusionloader.representation import Described, Shown, measured
-from fusionloader.resume.identity import describe_loader
-from fusionloader.resume.loading import load_state
-from fusionloader.resume.sampling import set_epoch_of_samplers
-from fusionloader.statistics.counters import rank_here
-from fusionloader.statistics.snapshot import LoaderStats
-from fusionloader.trace.recorder import Traced
-from fusionloader.trace.recording import Trace
-from fusionloader.user_warnings import warn_user
+from fusionloader.options.remote_settings import Remote
+from fusionloader.system.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
 
 T_co = TypeVar("T_co", covariant=True)
@@ -373,8 +373,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
         if not self._prepared and not self._adopted:
             warn_user(
                 "Accelerate's prepare() puts a plain DataLoader in the place of this FusionLoader, "
-                "without its speed and its options. fusionloader.integrations.accelerate.prepare("
-                "accelerator, ...) does the same and keeps it.",
+                "without its speed and its options. fusionloader.addons.integrations.accelerate."
+                "prepare(accelerator, ...) does the same and keeps it.",
             )
         return self._prepared
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, UnidentifiedImageError
 from support.images import photo
 
-from fusionloader.io import decode_jpeg, decode_window, encoded_size
+from fusionloader.transforms.io import decode_jpeg, decode_window, encoded_size
 
 
 def encoded(mode="RGB", kind="JPEG", **options):

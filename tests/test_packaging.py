@@ -19,7 +19,7 @@ PATTERNS = (
     "fusionloader/**/*.cpp",
     "fusionloader/*.pyi",
     "fusionloader/py.typed",
-    "fusionloader/report/files/*",
+    "fusionloader/cli/drawn_report/files/*",
 )
 # Where nothing was installed, that is not the version of anything.
 VERSION = "0.2.0" if "unknown" in fusionloader.__version__ else fusionloader.__version__

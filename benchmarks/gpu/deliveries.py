@@ -28,9 +28,9 @@ from torchvision.datasets import ImageFolder
 from benchmarks.study import append
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import ensure_corpus
-from fusionloader.delivery import device_batches
-from fusionloader.delivery.cuda_device import CudaDevice
-from fusionloader.iterators import slot_iterator
+from fusionloader.engine.delivery import device_batches
+from fusionloader.engine.delivery.cuda_device import CudaDevice
+from fusionloader.engine.iterators import slot_iterator
 
 _CYCLES = 200_000_000  # of a kernel that does nothing for about a tenth of a second
 

@@ -16,10 +16,15 @@ from typing import Any
 import torch
 
 from benchmarks.study import append
-from fusionloader.executors import nvjpeg
-from fusionloader.executors.device.kernel import AUGMENT, CONVERT_LEVELS, compile_kernel, target_of
-from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
-from fusionloader.gpu_memory.errors import MemorySharingError
+from fusionloader.system.gpu_memory.errors import MemorySharingError
+from fusionloader.transforms.executors import nvjpeg
+from fusionloader.transforms.executors.device.kernel import (
+    AUGMENT,
+    CONVERT_LEVELS,
+    compile_kernel,
+    target_of,
+)
+from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError
 
 _QUERY = "name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max,mig.mode.current"
 

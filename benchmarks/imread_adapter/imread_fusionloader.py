@@ -1,4 +1,4 @@
-"""fusionloader.io as a decoder of the imread benchmark, whose plans call it ``fusionloader``."""
+"""``fusionloader.transforms.io`` as the decoder ``fusionloader`` of the imread benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class FusionLoaderDecoder(BaseDecoder):
-    """Whole images by ``fusionloader.io.decode_jpeg``, which decodes in the thread that calls it.
+    """Whole images by ``decode_jpeg``, which decodes in the thread that calls it.
 
     There is no number of threads to set, so that plans give the decoder ``threads: [default]``.
     """
@@ -22,6 +22,6 @@ class FusionLoaderDecoder(BaseDecoder):
     def decode(self, data: bytes) -> np.ndarray:
         """Returns Pillow's pixels, rows x columns x RGB, contiguous bytes."""
         # Here, as in the benchmark's own decoders: listing decoders loads none of their libraries.
-        from fusionloader.io import decode_jpeg
+        from fusionloader.transforms.io import decode_jpeg
 
         return decode_jpeg(data)

@@ -48,7 +48,7 @@ void say_memory_error(std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   } catch (const Error& wrong) {
     const py::object type =
-        py::module_::import("fusionloader.gpu_memory.errors").attr(name_of(wrong.fault));
+        py::module_::import("fusionloader.system.gpu_memory.errors").attr(name_of(wrong.fault));
     const py::object made =
         wrong.fault == Fault::cuda ? type(wrong.what(), wrong.code) : type(wrong.what());
     PyErr_SetObject(type.ptr(), made.ptr());
@@ -160,7 +160,7 @@ void bind_borrower(py::module_& m) {
 void bind_cuda(py::module_& m) {
   py::module_ cuda = m.def_submodule(
       "cuda",
-      "Memory shared between processes. Errors are those of fusionloader.gpu_memory.errors.");
+      "Memory shared between processes. Its errors: fusionloader.system.gpu_memory.errors.");
   py::register_local_exception_translator(&say_memory_error);
   bind_values(cuda);
   bind_lender(cuda);

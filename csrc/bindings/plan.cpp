@@ -1,4 +1,5 @@
-// Plans and executors: values of fusionloader.plan come in as tuples, buffers as buffers.
+// Plans and executors: values of fusionloader.transforms.plan come in as tuples, buffers as
+// buffers.
 #include <pybind11/native_enum.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -12,7 +12,7 @@ class OperationList : public pybind11::list {
  public:
   OperationList() = default;
 };
-// Values of fusionloader.plan.stages.
+// Values of fusionloader.transforms.plan.stages.
 class StageSequence : public pybind11::sequence {
   using pybind11::sequence::sequence;
 };

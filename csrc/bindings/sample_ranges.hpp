@@ -1,5 +1,5 @@
 #pragma once
-// Where a sample of a table is, as fusionloader/sources/range_reading.py takes it.
+// Where a sample of a table is, as fusionloader/cache/range_reading.py takes it.
 #include <pybind11/pybind11.h>
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace fusionloader {
 namespace {
 
-// A value of fusionloader.plan.stages, read by its fields' names.
+// A value of fusionloader.transforms.plan.stages, read by its fields' names.
 class Fields {
  public:
   explicit Fields(py::handle object) : object_(object) {}

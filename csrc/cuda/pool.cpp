@@ -58,7 +58,7 @@ void Pool::settle() {
 }  // namespace fusionloader::cuda
 
 // Entry points that allocators look up by name in this library: torch's CUDAPluggableAllocator, and
-// the memory resource for DALI (fusionloader/executors/dali/memory/memory_resource.cpp).
+// the memory resource for DALI (fusionloader/transforms/executors/dali/memory/memory_resource.cpp).
 extern "C" {
 
 // Null where it does not fit, of which PyTorch makes its OutOfMemoryError.

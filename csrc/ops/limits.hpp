@@ -15,7 +15,8 @@ constexpr int64_t most_pixels = 1 << 27;  // 512 MiB of packed pixels
 constexpr int largest_number = 1 << 24;
 
 // How many lists of stages or operations hold one another: one more than MOST_NESTED of
-// fusionloader/plan/arguments.py, as the innermost transform may be a list too (RandomInvert is).
+// fusionloader/transforms/plan/arguments.py, as the innermost transform may be a list too
+// (RandomInvert is).
 constexpr int deepest_nesting = 33;
 
 // Larger buffers are given back after an image.

@@ -1,6 +1,6 @@
 #pragma once
-// The stages of fusionloader/plan/stages.py: operations with distributions for parameters. Sizes in
-// pixels, angles in degrees.
+// The stages of fusionloader/transforms/plan/stages.py: operations with distributions for
+// parameters. Sizes in pixels, angles in degrees.
 #include <array>
 #include <optional>
 #include <variant>

@@ -58,8 +58,8 @@ bool is_sealed_against_shrinking(int fd) {
 }
 
 // Where memfd_create is refused, memory is a file of /dev/shm without a name
-// (fusionloader/limits/anonymous_memory.py), which has no seals. Only processes of this user and
-// root can have it open.
+// (fusionloader/system/limits/anonymous_memory.py), which has no seals. Only processes of this user
+// and root can have it open.
 bool is_unnamed_in_dev_shm(int fd) {
   struct stat file{}, folder{};
   return fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_nlink == 0 &&

@@ -1,7 +1,7 @@
 #pragma once
 // A dataset in shared memory, once for all workers: the paths of files, ranges in them or 8-bit
 // pixels, targets, and file sizes once workers have read them. Laid out by
-// fusionloader/shm/dataset_table.py.
+// fusionloader/cache/tiers/dataset_table.py.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // What workers read from files or derive from them, kept for all of them: filled once, never
 // evicted, and never more than a given number of bytes. The records of all files are in shared
 // memory; the data behind them is, too, or is on a disk and then read into a buffer. Laid out by
-// fusionloader/shm/file_store.py.
+// fusionloader/cache/tiers/file_store.py.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

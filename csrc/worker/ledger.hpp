@@ -1,7 +1,7 @@
 #pragma once
 // How much all stores of a cache may take, in shared memory: bytes of memory and of disk apart.
 // Who wants to allocate charges first, so the sum is never more than the limit, whoever dies.
-// Laid out by fusionloader/shm/ledger.py.
+// Laid out by fusionloader/cache/tiers/ledger.py.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

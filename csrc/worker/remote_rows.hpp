@@ -23,8 +23,8 @@ class RemoteRows {
   size_t received_bytes() const { return received_bytes_; }
   // Of the samples of a claim, how many it has.
   static uint32_t samples(const Claim& claim);
-  // The samples of a claim as fusionloader/remote/protocol.py encodes them, and the paths of
-  // their files; empty where a sample has no file of its own with an absolute path.
+  // The samples of a claim as fusionloader/sharing/remote/protocol.py encodes them, and the paths
+  // of their files; empty where a sample has no file of its own with an absolute path.
   struct Paths {
     std::string samples, paths;
   };

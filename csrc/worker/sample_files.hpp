@@ -21,7 +21,7 @@ class SampleFiles {
   SampleFiles& operator=(const SampleFiles&) = delete;
 
   // Bytes of a sample; what is larger is left to the caller, whose Pillow reads of a file no more
-  // than it needs. As MOST_ENCODED_BYTES of executors/native.py.
+  // than it needs. As MOST_ENCODED_BYTES of transforms/executors/native.py.
   static constexpr size_t largest = size_t{1} << 28;
 
   struct Read {

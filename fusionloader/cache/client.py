@@ -20,9 +20,9 @@ from types import MappingProxyType
 from fusionloader.cache import holder_socket
 from fusionloader.cache.requests import CacheRequest
 from fusionloader.cache.runtime_folder import runtime_folder
-from fusionloader.workers import fd_messages
-from fusionloader.workers.fd_messages import FdMessage, Fields
-from fusionloader.workers.processes import BareProcess, describe_exit
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.processes import BareProcess, describe_exit
 
 log = logging.getLogger("fusionloader.cache")
 

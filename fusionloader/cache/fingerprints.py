@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 
-from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.cache.tiers.dataset_table import DatasetTable
 
 
 def of_table(table: DatasetTable) -> str:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from fusionloader.cache.holder_socket import HolderSocket
 from fusionloader.cache.protocol import answer
 from fusionloader.cache.stores import CacheStores, User
-from fusionloader.limits.open_files import allow_many_files
-from fusionloader.workers import fd_messages
-from fusionloader.workers.fd_messages import FdMessage
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.limits.open_files import allow_many_files
 
 log = logging.getLogger("fusionloader.cache")
 

@@ -17,7 +17,7 @@ import socket
 from pathlib import Path
 
 from fusionloader.cache.runtime_folder import open_runtime_folder
-from fusionloader.workers import fd_messages
+from fusionloader.system import fd_messages
 
 _BACKLOG = 1024
 

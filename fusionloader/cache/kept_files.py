@@ -7,22 +7,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fusionloader.amounts import mib
 from fusionloader.cache import fingerprints, obtaining, room
 from fusionloader.cache.obtaining import Obtained, Wanted
 from fusionloader.cache.servers import joining
 from fusionloader.cache.servers.joining import Joined
 from fusionloader.cache.store_stats import DECODED_CACHE, DISK, JPEG_INDEX, MEMORY, StoreStats
-from fusionloader.cache_settings import Cache
-from fusionloader.limits.control_groups import cpu_quota
-from fusionloader.options import LoaderOptions
-from fusionloader.shm import saved_store, store_handles
-from fusionloader.shm.cache_memory import DatasetMemory
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.file_store import FileStore
-from fusionloader.shm.objects import SharedMemoryExhausted
-from fusionloader.shm.saved_store import SavedStoreMismatch
-from fusionloader.shm.store_handles import StoreHandles
+from fusionloader.cache.tiers import saved_store, store_handles
+from fusionloader.cache.tiers.cache_memory import DatasetMemory
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.cache.tiers.file_store import FileStore
+from fusionloader.cache.tiers.saved_store import SavedStoreMismatch
+from fusionloader.cache.tiers.store_handles import StoreHandles
+from fusionloader.options.cache_settings import Cache
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.amounts import mib
+from fusionloader.system.limits.control_groups import cpu_quota
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 log = logging.getLogger("fusionloader.loader")
 

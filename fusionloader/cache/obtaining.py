@@ -11,10 +11,10 @@ from pathlib import Path
 from fusionloader.cache import client, room
 from fusionloader.cache.client import Attached, HolderRefused, HolderUnavailable
 from fusionloader.cache.requests import CacheRequest, ledger_token
-from fusionloader.cache_settings import Cache
-from fusionloader.shm.cache_memory import DatasetMemory
-from fusionloader.shm.ledger import Ledger
-from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.cache.tiers.cache_memory import DatasetMemory
+from fusionloader.cache.tiers.ledger import Ledger
+from fusionloader.options.cache_settings import Cache
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 log = logging.getLogger("fusionloader.cache")
 

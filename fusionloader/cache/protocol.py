@@ -11,8 +11,8 @@ import os
 
 from fusionloader.cache.requests import CacheRequest
 from fusionloader.cache.stores import CacheStores, RequestRefused, User
-from fusionloader.shm.store_handles import ALWAYS
-from fusionloader.workers.fd_messages import FdMessage, Fields, package_version
+from fusionloader.cache.tiers.store_handles import ALWAYS
+from fusionloader.system.fd_messages import FdMessage, Fields, package_version
 
 
 def answer(stores: CacheStores, user: User, fields: Fields) -> FdMessage:

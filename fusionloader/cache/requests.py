@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from fusionloader.job_identity import is_identified, job_identity
-from fusionloader.workers.fd_messages import Fields
+from fusionloader.system.fd_messages import Fields
+from fusionloader.system.job_identity import is_identified, job_identity
 
 _MOST_FILES = 1 << 40
 _MOST_BYTES = 1 << 62

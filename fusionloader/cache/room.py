@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fusionloader.amounts import mib
-from fusionloader.cache_settings import Cache
-from fusionloader.limits import control_groups
-from fusionloader.limits.anonymous_memory import DEV_SHM
-from fusionloader.limits.free_memory import dev_shm
+from fusionloader.options.cache_settings import Cache
+from fusionloader.system.amounts import mib
+from fusionloader.system.limits import control_groups
+from fusionloader.system.limits.anonymous_memory import DEV_SHM
+from fusionloader.system.limits.free_memory import dev_shm
 
 
 class CacheTooLarge(ValueError):

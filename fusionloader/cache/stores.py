@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fusionloader.cache.requests import CacheRequest
-from fusionloader.shm.cache_memory import DatasetMemory
-from fusionloader.shm.ledger import Ledger
-from fusionloader.workers.fd_messages import Fields
+from fusionloader.cache.tiers.cache_memory import DatasetMemory
+from fusionloader.cache.tiers.ledger import Ledger
+from fusionloader.system.fd_messages import Fields
 
 log = logging.getLogger("fusionloader.cache")
 

@@ -8,14 +8,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from fusionloader.analysis import scripts
-from fusionloader.analysis.errors import AnalysisError
-from fusionloader.analysis.findings import LoaderFindings
-from fusionloader.analysis.phases import Phase
-from fusionloader.analysis.run import Findings, analyze
-from fusionloader.analysis.verdict import Verdict, verdict_on
-from fusionloader.analysis.what_if.model import Model, Prediction
-from fusionloader.analysis.what_if.questions import AXES, Question, questions
+from fusionloader.cli.analysis import scripts
+from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.findings import LoaderFindings
+from fusionloader.cli.analysis.phases import Phase
+from fusionloader.cli.analysis.run import Findings, analyze
+from fusionloader.cli.analysis.verdict import Verdict, verdict_on
+from fusionloader.cli.analysis.what_if.model import Model, Prediction
+from fusionloader.cli.analysis.what_if.questions import AXES, Question, questions
 from fusionloader.cli.environment import JsonObject, machine, versions
 from fusionloader.cli.measure.report import announce, table, write_json
 

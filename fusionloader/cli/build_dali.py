@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from fusionloader.cli.progress import elapsed
-from fusionloader.executors.dali.memory.resource_library import CannotBuildError, build
+from fusionloader.transforms.executors.dali.memory.resource_library import CannotBuildError, build
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusionloader.amounts import mib, parse_bytes
 from fusionloader.cache.client import HolderUnavailable, ask_holder
 from fusionloader.cache.holder import Holder
 from fusionloader.cache.holder_socket import HolderSocket
 from fusionloader.cache.runtime_folder import runtime_folder
 from fusionloader.cache.stores import CacheStores, ServedBudget
 from fusionloader.cli.measure.report import table
-from fusionloader.workers.fd_messages import Fields
+from fusionloader.system.amounts import mib, parse_bytes
+from fusionloader.system.fd_messages import Fields
 
 _SHORT = 12  # characters of a fingerprint that are shown; `drop` takes any beginning
 _LAST_SECONDS = 5.0  # until a holder without users has ended

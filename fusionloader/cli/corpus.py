@@ -15,7 +15,7 @@ from PIL import Image
 
 from fusionloader.cli.dead_leaves import CLASSES, paint
 from fusionloader.cli.progress import Progress
-from fusionloader.user_cache import cache_folder
+from fusionloader.system.user_cache import cache_folder
 
 # Part of the folder's name: increase it when the same arguments paint other files.
 VERSION = 1

@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.aliases import AnyLoader
 from fusionloader.cli.corpus import available_cores, ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.cli.progress import Progress
 from fusionloader.cli.training import train_interleaved
+from fusionloader.options.aliases import AnyLoader
 
 MODEL_SEED = 7
 ORDER_SEED = 11

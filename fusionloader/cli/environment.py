@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fusionloader
-from fusionloader.limits.control_groups import cpu_quota
+from fusionloader.system.limits.control_groups import cpu_quota
 
 JsonObject = dict[str, Any]
 """A JSON object, as reports and files of service times have it."""

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from fusionloader.cli.drawn_report.page import report_page
 from fusionloader.cli.progress import elapsed
-from fusionloader.report.page import report_page
-from fusionloader.trace.files import read_timeline
+from fusionloader.observe.trace.files import read_timeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fusionloader.executors.compiled_plan import CompiledPlan, compile_plan
-from fusionloader.executors.replay import replay
+from fusionloader.transforms.executors.compiled_plan import CompiledPlan, compile_plan
+from fusionloader.transforms.executors.replay import replay
 
 COLUMNS = 4
 SIDE = 224  # the longest side of a picture on the sheet, in pixels

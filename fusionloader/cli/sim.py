@@ -15,9 +15,9 @@ from fusionloader.cli.measure.service_times import (
 )
 from fusionloader.cli.measure.workloads import IMAGE_WORKLOADS
 from fusionloader.cli.progress import elapsed
-from fusionloader.sim.figures import FIGURES
-from fusionloader.sim.plot import draw
-from fusionloader.sim.times import load
+from fusionloader.cli.simulator.figures import FIGURES
+from fusionloader.cli.simulator.plot import draw
+from fusionloader.cli.simulator.times import load
 
 TIMES = Path(__file__).parents[2] / "benchmarks" / "service_times"
 DEFAULT_TIMES = TIMES / "torchvision-randaugment.json"

@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from fusionloader.cli.progress import elapsed
-from fusionloader.trace.errors import TraceError
-from fusionloader.trace.merge import merge_traces
+from fusionloader.observe.trace.errors import TraceError
+from fusionloader.observe.trace.merge import merge_traces
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

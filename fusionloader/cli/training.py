@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fusionloader.aliases import AnyLoader
 from fusionloader.cli.dead_leaves import CLASSES
 from fusionloader.cli.progress import Progress
+from fusionloader.options.aliases import AnyLoader
 
 # Synchronising with a GPU at every step would slow the training down.
 REPORT_EVERY = 10

@@ -8,12 +8,12 @@ import signal
 import sys
 from pathlib import Path
 
-from fusionloader.amounts import parse_bytes
-from fusionloader.limits.open_files import allow_many_files
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
-from fusionloader.transport.tokens import default_token_file, make_token_file
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.amounts import parse_bytes
+from fusionloader.system.limits.open_files import allow_many_files
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
+from fusionloader.system.transport.tokens import default_token_file, make_token_file
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _DRAIN_SECONDS = 1.5

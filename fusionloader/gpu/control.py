@@ -19,8 +19,8 @@ from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.memory_peaks import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
+from fusionloader.system.processes import Process
 from fusionloader.workers import messages
-from fusionloader.workers.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet
 
 log = logging.getLogger("fusionloader.gpu")

@@ -11,24 +11,24 @@ from dataclasses import dataclass
 
 import torch
 
-from fusionloader.amounts import parse_bytes
-from fusionloader.executors.decoders import by_name
-from fusionloader.executors.device.launch_memory import TorchPool
-from fusionloader.executors.device.make_task import HeadOptions
-from fusionloader.executors.device.nvrtc import why_missing
-from fusionloader.executors.device.support import why_not
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.datasets import Compiled
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
-from fusionloader.gpu_settings import GpuWorker
-from fusionloader.options import LoaderOptions
-from fusionloader.plan.stages import Plan
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.descriptor import Descriptor
-from fusionloader.sources.datasets import Compiled
-from fusionloader.workers import processes
-from fusionloader.workers.processes import Process
+from fusionloader.options.gpu_settings import GpuWorker
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system import processes
+from fusionloader.system.amounts import parse_bytes
+from fusionloader.system.processes import Process
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.decoders import by_name
+from fusionloader.transforms.executors.device.launch_memory import TorchPool
+from fusionloader.transforms.executors.device.make_task import HeadOptions
+from fusionloader.transforms.executors.device.nvrtc import why_missing
+from fusionloader.transforms.executors.device.support import why_not
+from fusionloader.transforms.plan.stages import Plan
 
 log = logging.getLogger("fusionloader.gpu")
 

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from fusionloader.executors.device.launch_memory import USEFUL_BYTES, TorchPool
 from fusionloader.gpu.caching_allocator import TorchAllocator
-from fusionloader.gpu_memory import (
+from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
+from fusionloader.scheduler.patience import Patience
+from fusionloader.system.gpu_memory import (
     Block,
     Grant,
     LedgerHandle,
@@ -25,11 +26,10 @@ from fusionloader.gpu_memory import (
     MemorySharingError,
     NotReturnedError,
 )
-from fusionloader.gpu_memory.lender import PATIENCE, under_mps
-from fusionloader.gpu_memory.probe import Probe
-from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
-from fusionloader.scheduler.patience import Patience
-from fusionloader.workers.processes import Process
+from fusionloader.system.gpu_memory.lender import PATIENCE, under_mps
+from fusionloader.system.gpu_memory.probe import Probe
+from fusionloader.system.processes import Process
+from fusionloader.transforms.executors.device.launch_memory import USEFUL_BYTES, TorchPool
 
 log = logging.getLogger("fusionloader.gpu")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
-from fusionloader.workers.processes import Process
+from fusionloader.system.processes import Process
 
 if TYPE_CHECKING:
     from fusionloader.gpu.worker import SharedBuffer

@@ -19,19 +19,23 @@ import numpy as np
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
-from fusionloader.executors.decoders.decoder_head import DecoderFailed
-from fusionloader.executors.device.launch_memory import SAMPLE_BYTES, LaunchMemory, TorchPool
-from fusionloader.executors.device.make_task import HeadOptions, make_task
-from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
-from fusionloader.executors.device.task import BegunTask, EncodedSample
-from fusionloader.executors.device_errors import is_device_lost, is_shortage
-from fusionloader.executors.refusals import DecodeFailed, FileRefused
-from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
-from fusionloader.plan.stages import Plan
+from fusionloader.cache.range_reading import FileRange, read_range
+from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.scheduler.group_size import GroupSize
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.descriptor import Descriptor
-from fusionloader.sources.range_reading import FileRange, read_range
+from fusionloader.system.gpu_memory import Borrower, LedgerHandle, MemorySharingError
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.decoders.decoder_head import DecoderFailed
+from fusionloader.transforms.executors.device.launch_memory import (
+    SAMPLE_BYTES,
+    LaunchMemory,
+    TorchPool,
+)
+from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
+from fusionloader.transforms.executors.device.memory import Memory, of_buffer, of_tensor
+from fusionloader.transforms.executors.device.task import BegunTask, EncodedSample
+from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
+from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
+from fusionloader.transforms.plan.stages import Plan
 from fusionloader.workers import failures, messages
 
 if TYPE_CHECKING:

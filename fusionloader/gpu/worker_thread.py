@@ -29,9 +29,9 @@ from typing import Any
 from fusionloader import _native
 from fusionloader._native import cuda
 from fusionloader.gpu.worker import GpuWorkerConfig, GpuWorkerLoop, failure_of
-from fusionloader.gpu_memory.errors import MemorySharingError
+from fusionloader.system.gpu_memory.errors import MemorySharingError
+from fusionloader.system.processes import ForkLock
 from fusionloader.workers import messages
-from fusionloader.workers.processes import ForkLock
 
 log = logging.getLogger("fusionloader.gpu")
 

@@ -6,10 +6,10 @@ import os
 import pickle
 
 from fusionloader import _native
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import Plan
-from fusionloader.workers import fd_messages
-from fusionloader.workers.fd_messages import FdMessage
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Plan
 
 _TIMEOUT_SECONDS = 0.5
 

@@ -7,20 +7,15 @@ from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
-from fusionloader.deferred.rows import memory
-from fusionloader.deferred.rows.collating import default_collate
-from fusionloader.deferred.sample_source import DeferringSource
-from fusionloader.executors.batch_transport import Sender, Sends
-from fusionloader.executors.collate import is_of_collate
-from fusionloader.executors.python import SampleKey, Source, seed_generators
+from fusionloader.data.deferred.rows import memory
+from fusionloader.data.deferred.rows.collating import default_collate
+from fusionloader.data.deferred.sample_source import DeferringSource
+from fusionloader.transforms.executors.batch_transport import Sender, Sends
+from fusionloader.transforms.executors.collate import is_of_collate
+from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
 from fusionloader.workers.failures import BadSample
-from fusionloader.workers.python_worker import (
-    SKIPPED,
-    PythonWorker,
-    PythonWorkerConfig,
-    indices_of,
-)
+from fusionloader.workers.python_worker import SKIPPED, PythonWorker, PythonWorkerConfig, indices_of
 
 _LONG = 1 << 15  # bytes; half of what a pipe takes
 _UNSENT = "which cannot send its batch"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from fusionloader.workers.messages import Failure
 
 if TYPE_CHECKING:
-    from fusionloader.options import OnError
+    from fusionloader.options.loader_options import OnError
 
 ATTEMPTS = 10
 Sample = TypeVar("Sample")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # native workers do not import torch
     from collections.abc import Callable
 
-    from fusionloader.deferred.counts import Counts
-    from fusionloader.executors.layout import Layout
+    from fusionloader.data.deferred.counts import Counts
+    from fusionloader.transforms.executors.layout import Layout
 
 _PIPE = 1 << 16  # bytes that a pipe holds
 _HEADER = struct.Struct("<Q")

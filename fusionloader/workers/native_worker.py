@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import Plan
-from fusionloader.shm import cache_counts
-from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
-from fusionloader.sources.pillow_pixels import rgb_bytes
-from fusionloader.sources.range_reading import FileRange, ShardChanged, open_file, read_range
-from fusionloader.sources.remote_files import RangeFetcher
+from fusionloader.cache.range_reading import FileRange, ShardChanged, open_file, read_range
+from fusionloader.cache.remote_files import RangeFetcher
+from fusionloader.cache.tiers.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
+from fusionloader.data.sources.pillow_pixels import rgb_bytes
+from fusionloader.system.shm import cache_counts
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Plan
 from fusionloader.workers import failures, messages
 from fusionloader.workers.failures import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
@@ -29,9 +29,9 @@ from fusionloader.workers.pillow_formats import AddedFormats
 if TYPE_CHECKING:
     from typing import IO
 
-    from fusionloader.options import OnError
-    from fusionloader.sources.remote_files import FileFetcher, RemoteFiles
-    from fusionloader.sources.sample_names import SampleNames
+    from fusionloader.cache.remote_files import FileFetcher, RemoteFiles
+    from fusionloader.data.sources.sample_names import SampleNames
+    from fusionloader.options.loader_options import OnError
     from fusionloader.workers.assignments import Assignments
 
 

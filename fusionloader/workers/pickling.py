@@ -10,7 +10,7 @@ from pickle import PicklingError
 
 import torch
 
-from fusionloader.options import LoaderOptions
+from fusionloader.options.loader_options import LoaderOptions
 
 _DEPTH = 6
 _MOST_ITEMS = 100  # lists of transforms are shorter, lists of samples longer

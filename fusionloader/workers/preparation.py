@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import _utils as torch_utils
 
-from fusionloader.aliases import AnyDataset
-from fusionloader.executors.python import Seeding, generator_states, set_generator_states
+from fusionloader.options.aliases import AnyDataset
+from fusionloader.transforms.executors.python import Seeding, generator_states, set_generator_states
 
 
 def prepare_process(

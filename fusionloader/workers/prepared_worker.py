@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from fusionloader import _native
-from fusionloader.aliases import AnyDataset
-from fusionloader.plan.stages import Plan
-from fusionloader.shm.descriptor import Descriptor
-from fusionloader.sources.datasets import compile_dataset
+from fusionloader.data.sources.datasets import compile_dataset
+from fusionloader.options.aliases import AnyDataset
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.plan.stages import Plan
 from fusionloader.workers import failures, messages, native_worker
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process

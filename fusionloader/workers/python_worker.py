@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
-from fusionloader.deferred import counts
-from fusionloader.executors.layout import Layout
-from fusionloader.executors.python import SampleKey, Source
-from fusionloader.executors.row_writer import LayoutMismatch, Writer
-from fusionloader.executors.spent import Spent
-from fusionloader.options import OnError
-from fusionloader.plan.parts import WRITE
-from fusionloader.shm.descriptor import Descriptor
+from fusionloader.data.deferred import counts
+from fusionloader.options.loader_options import OnError
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.python import SampleKey, Source
+from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import WRITE
 from fusionloader.workers import failures, messages
 from fusionloader.workers.failures import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process

@@ -16,8 +16,13 @@ from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.graph_settings import apply_random_seed
 
 from fusionloader import _native
-from fusionloader.executors.fetchers import asked_samples, fetcher_state, made_samples, make_fetcher
-from fusionloader.executors.python import PickledGenerators, Source, set_generator_states
+from fusionloader.transforms.executors.fetchers import (
+    asked_samples,
+    fetcher_state,
+    made_samples,
+    make_fetcher,
+)
+from fusionloader.transforms.executors.python import PickledGenerators, Source, set_generator_states
 from fusionloader.workers import messages
 from fusionloader.workers.batch_worker import BatchWorker, Collating
 from fusionloader.workers.failures import BadSample

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fusionloader.limits.out_of_memory import OutOfMemoryKills
-from fusionloader.workers import messages, processes
-from fusionloader.workers.processes import Process
+from fusionloader.system import processes
+from fusionloader.system.limits.out_of_memory import OutOfMemoryKills
+from fusionloader.system.processes import Process
+from fusionloader.workers import messages
 
 log = logging.getLogger("fusionloader.workers")
 

@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from fusionloader.analysis import scripts
-from fusionloader.analysis.run import analyze
+from fusionloader.cli.analysis import scripts
+from fusionloader.cli.analysis.run import analyze
 
 HEAD = """
 import torch

@@ -7,8 +7,8 @@ import pytest
 from support.shards import shards_of
 from torch.utils.data import DataLoader
 
-from fusionloader.analysis.errors import AnalysisError
-from fusionloader.analysis.phases import Phase
+from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.phases import Phase
 
 TRAIN = """
 for epoch in range(50):

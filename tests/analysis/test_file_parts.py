@@ -8,8 +8,8 @@ from support.shards import shards_of
 from support.tar_shards import jpeg
 from torch.utils.data import Dataset, Subset
 
-from fusionloader.analysis import files
-from fusionloader.analysis.files import FilePart
+from fusionloader.cli.analysis import files
+from fusionloader.cli.analysis.files import FilePart
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.analysis.phases import Phase, Window
+from fusionloader.cli.analysis.phases import Phase, Window
 
 
 def test_the_first_steps_of_workers_are_left_out():

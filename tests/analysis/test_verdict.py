@@ -2,13 +2,13 @@
 
 import pytest
 
-from fusionloader.analysis.drains import Drain
-from fusionloader.analysis.files import ReadRates
-from fusionloader.analysis.findings import LoaderFindings, LoaderShape
-from fusionloader.analysis.phases import Phase, PhaseResult
-from fusionloader.analysis.service import Service
-from fusionloader.analysis.verdict import verdict_on
-from fusionloader.statistics.stages import StageStats
+from fusionloader.cli.analysis.drains import Drain
+from fusionloader.cli.analysis.files import ReadRates
+from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
+from fusionloader.cli.analysis.phases import Phase, PhaseResult
+from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.verdict import verdict_on
+from fusionloader.observe.statistics.stages import StageStats
 
 BATCH, STEPS = 64, 100
 STAGES = (StageStats("read", 1000, 0.1, 1e4), StageStats("decode", 1000, 0.9, 1.1e3))

@@ -11,7 +11,7 @@ from support.cache_jobs import inodes, request
 from fusionloader.cache.protocol import answer
 from fusionloader.cache.requests import CacheRequest, ledger_token
 from fusionloader.cache.stores import CacheStores, RequestRefused, ServedBudget, User, readable
-from fusionloader.workers.fd_messages import package_version
+from fusionloader.system.fd_messages import package_version
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

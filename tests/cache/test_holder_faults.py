@@ -26,8 +26,8 @@ from support.waiting import PATIENCE, gone, wait_until
 from fusionloader.cache import client
 from fusionloader.cache.client import HolderUnavailable
 from fusionloader.cache.holder_socket import HolderSocket
-from fusionloader.workers import fd_messages
-from fusionloader.workers.fd_messages import FdMessage
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
 
 ROOT = Path(__file__).parents[2]
 

@@ -31,9 +31,9 @@ from support.raised_at import CALLS, Steps
 from torch.utils._pytree import tree_leaves
 
 from chaos.kinds.setting import EpochKind, Part, Setting
-from fusionloader.inference import request_queue
-from fusionloader.manager import in_flight, remote_proxy
-from fusionloader.streams import read_ahead_process
+from fusionloader.addons.inference import request_queue
+from fusionloader.data.read_ahead import read_ahead_process
+from fusionloader.engine.manager import in_flight, remote_proxy
 from fusionloader.workers import worker_set
 
 # Three that die in a row, or at the same samples, would be an error.

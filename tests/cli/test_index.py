@@ -3,7 +3,7 @@
 from support.tar_shards import image_shards
 
 from fusionloader.__main__ import main
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 
 def test_indexes_are_written_beside_shards(tmp_path, monkeypatch, capsys):

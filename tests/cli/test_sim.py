@@ -9,8 +9,8 @@ from PIL import Image
 
 from fusionloader.__main__ import main
 from fusionloader.cli.corpus import ensure_corpus
-from fusionloader.sim import figures, offload_figure
-from fusionloader.sim.times import load
+from fusionloader.cli.simulator import figures, offload_figure
+from fusionloader.cli.simulator.times import load
 
 
 @pytest.fixture(autouse=True)

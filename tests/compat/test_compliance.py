@@ -78,7 +78,7 @@ def test_each_test_is_compared_whatever_becomes_of_those_before_it(tmp_path):
     assert "3 passed of 6 that pass with the original; 1 failed of" in said
     assert_told(said, "test_bad", "is_ours()")
     assert_told(said, "test_that_ends_the_process", "exited with 3")
-    assert "1 tests served by fusionloader.iterators" in said
+    assert "1 tests served by fusionloader.engine.iterators" in said
     ours = json.loads((tmp_path / "out" / "torch-fork-ours.json").read_text())
     assert ours["test_dataloader.py::test_of_the_original_that_fails"]["outcome"] == "passed"
 

@@ -46,7 +46,7 @@ if __name__ == "__main__":
             assert len(list(iterator)) == 5
     told = [str(w.message) for w in said if "FusionLoader runs as" in str(w.message)]
     assert len(told) == 1 and {name!r} in told[0], told
-    assert "fusionloader.shm.objects" not in sys.modules
+    assert "fusionloader.system.shm.objects" not in sys.modules
     print("all there")
 """
 

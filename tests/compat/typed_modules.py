@@ -13,9 +13,9 @@ import torch
 from typing_extensions import assert_type
 
 from fusionloader import FusionLoader
-from fusionloader.inference import BadImage, Preprocessor, PreprocessorStats
-from fusionloader.io import decode_jpeg, decode_window, encoded_size
-from fusionloader.sources import (
+from fusionloader.addons.inference import BadImage, Preprocessor, PreprocessorStats
+from fusionloader.addons.validation import OverlappedValidation, Total, ValidationResult, validate
+from fusionloader.data.sources import (
     EncodedImages,
     ParquetImages,
     StreamSampler,
@@ -23,8 +23,8 @@ from fusionloader.sources import (
     TarStream,
     from_hugging_face,
 )
-from fusionloader.trace import Timeline, Trace, merge_traces, read_timeline
-from fusionloader.validation import OverlappedValidation, Total, ValidationResult, validate
+from fusionloader.observe.trace import Timeline, Trace, merge_traces, read_timeline
+from fusionloader.transforms.io import decode_jpeg, decode_window, encoded_size
 
 
 def shards(transform: Any, rows: Any) -> None:

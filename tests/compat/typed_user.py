@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import assert_type
 
-import fusionloader.sources
-import fusionloader.trace
+import fusionloader.data.sources
+import fusionloader.observe.trace
 from fusionloader import (
     Cache,
     CompiledPlan,
@@ -24,7 +24,7 @@ from fusionloader import (
     WorkerPool,
     compile_plan,
 )
-from fusionloader.samplers import BucketSampler, MixSampler
+from fusionloader.data.samplers import BucketSampler, MixSampler
 
 Pair = tuple[torch.Tensor, int]
 
@@ -132,5 +132,5 @@ def plans(transform: Any) -> None:
 
 def names_that_are_not_there() -> None:
     print(fusionloader.FusionLoder)  # type: ignore[attr-defined]
-    print(fusionloader.sources.TarFolders)  # type: ignore[attr-defined]
-    print(fusionloader.trace.read_timelines)  # type: ignore[attr-defined]
+    print(fusionloader.data.sources.TarFolders)  # type: ignore[attr-defined]
+    print(fusionloader.observe.trace.read_timelines)  # type: ignore[attr-defined]

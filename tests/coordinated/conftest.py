@@ -7,7 +7,7 @@ import pytest
 from jobs import Job, coordinators
 from support.waiting import left_behind, wait_until
 
-from fusionloader.coordinated.address import address_of
+from fusionloader.sharing.jobs.address import address_of
 
 
 @pytest.fixture

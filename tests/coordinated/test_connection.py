@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from fusionloader.coordinated import payloads
-from fusionloader.coordinated.connection import Connection
+from fusionloader.sharing.jobs import payloads
+from fusionloader.sharing.jobs.connection import Connection
 
 
 @pytest.fixture

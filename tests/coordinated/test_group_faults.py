@@ -10,8 +10,8 @@ from jobs import alone, coordinators, left
 from support.other_users import NOBODY, as_root, begun_as_nobody, exit_code_of
 from support.waiting import gone, wait_until
 
-from fusionloader.coordinated.address import address_of
-from fusionloader.workers import fd_messages
+from fusionloader.sharing.jobs.address import address_of
+from fusionloader.system import fd_messages
 
 FEW = {"prefetch_factor": 2}
 

@@ -1,6 +1,6 @@
 """When a member is expected to begin an epoch."""
 
-from fusionloader.coordinated.member import Progress
+from fusionloader.sharing.jobs.member import Progress
 
 
 def progress(**changes):

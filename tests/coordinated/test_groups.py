@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.coordinated.address import address_of
+from fusionloader.sharing.jobs.address import address_of
 
 HERE = Path(__file__).parent
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from fusionloader.coordinated import payloads
+from fusionloader.sharing.jobs import payloads
 
 
 @pytest.fixture

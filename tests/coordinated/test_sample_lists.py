@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.coordinated.sample_lists import SampleLists, identity, packed, unpacked
+from fusionloader.sharing.jobs.sample_lists import SampleLists, identity, packed, unpacked
 
 
 @st.composite

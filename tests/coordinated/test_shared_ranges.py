@@ -8,7 +8,7 @@ from support.shard_writers import FAMILIES
 from support.shards import shards_of
 from support.tar_shards import image_shards
 
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 
 def test_jobs_share_ranges_and_have_the_folder_s_batches(group, train_set, tmp_path):

@@ -11,14 +11,14 @@ from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
-from fusionloader.coordinated.member import EpochKey
-from fusionloader.coordinated.sample_lists import SampleLists
-from fusionloader.coordinated.staging import RowSettings, Staging
-from fusionloader.coordinated.worker_records import WorkerRecords
-from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.sharing.jobs.member import EpochKey
+from fusionloader.sharing.jobs.sample_lists import SampleLists
+from fusionloader.sharing.jobs.staging import RowSettings, Staging
+from fusionloader.sharing.jobs.worker_records import WorkerRecords
+from fusionloader.system.processes import is_stopped
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 from fusionloader.workers import messages
 from fusionloader.workers.messages import Failure, SampleSkipped, TinyBatchFailed
-from fusionloader.workers.processes import is_stopped
 
 KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
 SAMPLES = SampleLists([5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [0] * 5, [0, 1, 2, 3, 4])

@@ -9,12 +9,12 @@ import pytest
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
-from fusionloader.coordinated.group import Group
-from fusionloader.coordinated.member import EpochKey
-from fusionloader.coordinated.sample_lists import SampleLists
-from fusionloader.coordinated.staging import Staging
-from fusionloader.coordinated.worker_records import WorkerRecords, has_ended
-from fusionloader.workers.fd_messages import FdMessage
+from fusionloader.sharing.jobs.group import Group
+from fusionloader.sharing.jobs.member import EpochKey
+from fusionloader.sharing.jobs.sample_lists import SampleLists
+from fusionloader.sharing.jobs.staging import Staging
+from fusionloader.sharing.jobs.worker_records import WorkerRecords, has_ended
+from fusionloader.system.fd_messages import FdMessage
 
 KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
 SAMPLES = SampleLists([5, 6, 7, 8], [5, 6, 7, 8], [0] * 4, [0, 1, 2, 3])

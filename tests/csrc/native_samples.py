@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from fusionloader import _native
-from fusionloader.plan.stages import Convert, ElementType, Plan, Stage
+from fusionloader.transforms.plan.stages import Convert, ElementType, Plan, Stage
 
 Bytes = NDArray[np.uint8]
 

@@ -8,8 +8,8 @@ from native_samples import photo, pixel_plan
 from PIL import Image
 from torchvision.transforms import v2
 
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import (
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import (
     CenterCrop,
     RandomCrop,
     RandomHorizontalFlip,

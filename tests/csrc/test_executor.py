@@ -19,8 +19,8 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode as Mode
 
 from fusionloader._native import RunStatus
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import (
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import (
     CenterCrop,
     Convert,
     Plan,
@@ -167,8 +167,8 @@ def test_making_an_executor_imports_neither_torch_nor_numpy_nor_pillow():
     import sys
 
     code = (
-        "import sys; from fusionloader.executors.native import make_executor;"
-        "from fusionloader.plan.stages import CenterCrop, Plan;"
+        "import sys; from fusionloader.transforms.executors.native import make_executor;"
+        "from fusionloader.transforms.plan.stages import CenterCrop, Plan;"
         "make_executor(Plan((CenterCrop(8, 8),), None, 8, 8));"
         "print([m for m in ('torch', 'torchvision', 'numpy', 'PIL') if m in sys.modules])"
     )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from native_samples import SIMD_LEVELS
 
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Plan
 
 EXECUTORS = {
     (channels, simd): make_executor(

@@ -10,8 +10,8 @@ from native_samples import jpeg, photo, pillow_pixels, pixel_plan, plan_for_size
 from PIL import Image
 
 from fusionloader._native import RunStatus
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import RandomResizedCrop
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import RandomResizedCrop
 
 # Pillow writes the luma's sampling factors; the chroma's are 1 x 1.
 SAMPLINGS = {"4:4:0": 0x12, "4:1:1": 0x41}

@@ -10,8 +10,8 @@ from native_samples import apply, jpeg, photo, pixel_plan
 from PIL import Image, UnidentifiedImageError
 
 from fusionloader._native import RunStatus
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import RandomResizedCrop
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import RandomResizedCrop
 
 PLAN = pixel_plan(
     RandomResizedCrop(16, 16, (0.05, 1), (0.5, 2), ("bilinear",)), height=16, width=16

@@ -5,8 +5,8 @@ import pytest
 from native_samples import pixel_plan
 
 from fusionloader._native import testing
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import (
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,

@@ -16,7 +16,7 @@ from PIL import Image
 from support.png_files import chunk, data_chunks, file_of, filtered, header, png, with_checksums
 
 from fusionloader._native import RunStatus
-from fusionloader.executors.native import executor_of_size, make_executor
+from fusionloader.transforms.executors.native import executor_of_size, make_executor
 
 EXECUTORS = {simd: make_executor(plan_for_size(0, 0), simd=simd) for simd in SIMD_LEVELS}
 IMAGES = arrays.arrays(

@@ -5,7 +5,7 @@ import pytest
 from native_samples import RESAMPLING, SIMD_LEVELS, apply, photo, plan_for_size
 from PIL import Image
 
-from fusionloader.executors.native import make_executor
+from fusionloader.transforms.executors.native import make_executor
 
 SHAPES = [  # (width, height) before and after
     ((500, 375), (224, 224)),

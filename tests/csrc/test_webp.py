@@ -10,7 +10,7 @@ from native_samples import photo, pillow_pixels, plan_for_size
 from PIL import Image
 
 from fusionloader._native import RunStatus
-from fusionloader.executors.native import executor_of_size, make_executor
+from fusionloader.transforms.executors.native import executor_of_size, make_executor
 
 SIZES = ((1, 1), (2, 3), (16, 16), (17, 33), (301, 2), (3, 200), (250, 187))
 BLACK = (0, 0, 0)

@@ -3,7 +3,7 @@
 import os
 
 from fusionloader._native import cuda, testing
-from fusionloader.limits import anonymous_memory
+from fusionloader.system.limits import anonymous_memory
 
 HANDLE, UUID = bytes(range(64)), bytes(range(16))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fusionloader import _native
 from fusionloader._native import cuda
-from fusionloader.gpu_memory.errors import GrantError, SizeError
+from fusionloader.system.gpu_memory.errors import GrantError, SizeError
 
 ALIGN = 512
 RANGES = {1 << 40: 8192, (1 << 41) + 100: 6000}

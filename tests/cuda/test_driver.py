@@ -10,15 +10,15 @@ import pytest
 from support.fake_cuda import CSRC, CUDA_TESTS, run_program
 
 from fusionloader._native import cuda
-from fusionloader.executors.device_errors import is_device_lost
-from fusionloader.executors.nvidia_packages import folders
-from fusionloader.gpu_memory.errors import CudaError
+from fusionloader.system.gpu_memory.errors import CudaError
+from fusionloader.transforms.executors.device_errors import is_device_lost
+from fusionloader.transforms.executors.nvidia_packages import folders
 
 CUDA_HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
 CUDA_H = CUDA_HEADERS / "cuda.h"
 
 
-LENDER = "from fusionloader.gpu_memory import Lender\nLender()\n"
+LENDER = "from fusionloader.system.gpu_memory import Lender\nLender()\n"
 
 
 def test_a_machine_without_a_driver_is_told_so():
@@ -77,7 +77,7 @@ def test_a_device_that_is_not_there_is_an_error(fake_cuda):
 def test_cuda_after_fork_is_refused(fake_library, call):
     program = f"""
 import os
-from fusionloader.gpu_memory import Lender
+from fusionloader.system.gpu_memory import Lender
 from fusionloader._native import cuda as native
 Lender()
 if os.fork() == 0:

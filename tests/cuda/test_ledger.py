@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ledger_loans import HANDLE, arm, lender_ledger
 
 from fusionloader._native import cuda, testing
-from fusionloader.gpu_memory.errors import GrantError, LedgerError
+from fusionloader.system.gpu_memory.errors import GrantError, LedgerError
 
 SLOTS = 3
 HELD = ("borrowed", "revoking", "quarantined")

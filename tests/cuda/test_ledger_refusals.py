@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ledger_loans import lend, lender_ledger
 
 from fusionloader._native import cuda, testing
-from fusionloader.gpu_memory.errors import (
+from fusionloader.system.gpu_memory.errors import (
     GrantError,
     LedgerError,
     MemorySharingError,

@@ -11,7 +11,7 @@ import pytest
 from support.fake_cuda import PoolBlock
 from support.waiting import PATIENCE
 
-from fusionloader.gpu_memory import pool
+from fusionloader.system.gpu_memory import pool
 
 SIZE = 1 << 20
 # For how long something that must not happen is waited for. On a busy machine this may let a
@@ -114,7 +114,7 @@ import ctypes
 import os
 from support.fake_cuda import FakeCuda, PoolBlock
 from fusionloader._native import cuda
-from fusionloader.gpu_memory import CudaError, GrantError
+from fusionloader.system.gpu_memory import CudaError, GrantError
 from test_retired import SIZE, pool
 
 fake = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"])

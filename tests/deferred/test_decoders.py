@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from torchvision import io as vision
 
 from fusionloader import FusionLoader
-from fusionloader.deferred import counts
-from fusionloader.deferred.loading import deferring
+from fusionloader.data.deferred import counts
+from fusionloader.data.deferred.loading import deferring
 
 
 def _encoded(mode="RGB", kind="JPEG", orientation=None, **options):

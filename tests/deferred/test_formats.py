@@ -11,9 +11,9 @@ from support.images import photo
 from support.png_files import chunk, with_checksums
 from support.webp_files import shortened
 
-from fusionloader.deferred import counts
-from fusionloader.deferred.core import DeferredCore
-from fusionloader.deferred.loading import deferring
+from fusionloader.data.deferred import counts
+from fusionloader.data.deferred.core import DeferredCore
+from fusionloader.data.deferred.loading import deferring
 
 
 def translucent(width, height, seed=0):

@@ -18,10 +18,10 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 from fusionloader import FusionLoader
-from fusionloader.deferred import activity, core, counts, guard, methods, opening, source
-from fusionloader.deferred.composed import compose, recorders, trials
-from fusionloader.deferred.loading import deferring
-from fusionloader.deferred.rows import memory
+from fusionloader.data.deferred import activity, core, counts, guard, methods, opening, source
+from fusionloader.data.deferred.composed import compose, recorders, trials
+from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.rows import memory
 
 SIZE = 60, 50
 
@@ -135,7 +135,9 @@ def test_the_library_does_what_a_bug_prevents_and_draws_the_same(
         assert is_same(uses(), expected)
     failed = counts.take().failed
     assert failed
-    assert all("Planted: planted (fusionloader/deferred/" in error for error in failed.values())
+    assert all(
+        "Planted: planted (fusionloader/data/deferred/" in error for error in failed.values()
+    )
 
 
 @pytest.mark.parametrize("where", PLANTS)
@@ -170,7 +172,7 @@ def test_training_goes_on_and_is_told_once(workers, monkeypatch, as_in_training,
     told = [each.getMessage() for each in caplog.records if "has failed in place of" in each.msg]
     of_lists = [text for text in told if "torchvision.transforms.Compose" in text]
     assert len(of_lists) == 1
-    assert "Planted: planted (fusionloader/deferred/composed/recorders.py:" in of_lists[0]
+    assert "Planted: planted (fusionloader/data/deferred/composed/recorders.py:" in of_lists[0]
     assert "report this line" in of_lists[0]
     assert len(told) == (2 if workers else 1)  # workers alone make batches in rows
     assert "failed in torchvision.transforms.Compose: Planted" in loader.explain()

@@ -16,8 +16,8 @@ from support.images import photo
 from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
-from fusionloader.deferred.kept import KnownFile, Store
-from fusionloader.shm.file_store import FileStore
+from fusionloader.cache.tiers.file_store import FileStore
+from fusionloader.data.deferred.kept import KnownFile, Store
 
 FILES = 12
 BUDGET = 4 << 20

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision import transforms
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.deferred import counts
+from fusionloader.data.deferred import counts
 
 COUNT = 24
 

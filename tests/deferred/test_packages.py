@@ -17,7 +17,7 @@ from torchvision import datasets as vision
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader
-from fusionloader.deferred import counts
+from fusionloader.data.deferred import counts
 
 datasets, timm, webdataset = Lazy("datasets"), Lazy("timm"), Lazy("webdataset")
 COUNT = 12

@@ -15,9 +15,9 @@ from support.images import photo
 from torchvision import transforms
 from torchvision.transforms import functional, v2
 
-from fusionloader.deferred import patches
-from fusionloader.deferred.core import DeferredCore
-from fusionloader.deferred.loading import deferring
+from fusionloader.data.deferred import patches
+from fusionloader.data.deferred.core import DeferredCore
+from fusionloader.data.deferred.loading import deferring
 
 OWNERS = [
     Image.Image,
@@ -118,7 +118,7 @@ def test_what_the_program_replaces_meanwhile_stays(path, monkeypatch):
 
 
 def test_a_transform_is_compiled_while_images_are_deferred():
-    from fusionloader.plan.transforms import compile_transform
+    from fusionloader.transforms.plan.transforms import compile_transform
 
     steps = transforms.Compose([transforms.Resize(9), transforms.ToTensor()])
     with deferring():
@@ -131,7 +131,7 @@ logging.basicConfig(format="%(message)s")
 import numpy as np, PIL
 from PIL import Image
 {change}
-from fusionloader.deferred.loading import deferring
+from fusionloader.data.deferred.loading import deferring
 file = io.BytesIO()
 Image.new("RGB", (9, 9)).save(file, "JPEG")
 before = dict(vars(Image.Image))
@@ -164,7 +164,7 @@ def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, wh
 def test_without_images_no_library_of_images_is_imported():
     code = """
 import sys
-from fusionloader.deferred.loading import begin_in_worker, deferring
+from fusionloader.data.deferred.loading import begin_in_worker, deferring
 begin_in_worker()
 with deferring():
     pass

@@ -14,11 +14,11 @@ from support.images import NORMALIZE, photo
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from fusionloader.deferred import activity
-from fusionloader.deferred.composed import compose
-from fusionloader.deferred.composed.trials import tried_recorder
-from fusionloader.deferred.core import deferred_core
-from fusionloader.deferred.loading import deferring
+from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.composed import compose
+from fusionloader.data.deferred.composed.trials import tried_recorder
+from fusionloader.data.deferred.core import deferred_core
+from fusionloader.data.deferred.loading import deferring
 
 BICUBIC = transforms.InterpolationMode.BICUBIC
 
@@ -113,7 +113,7 @@ def test_what_may_do_anything_is_not(name, deferred):
 
 
 def test_the_trials_leave_generators_and_counters_as_they_were(deferred):
-    from fusionloader.deferred import counts
+    from fusionloader.data.deferred import counts
 
     counts.take()
     torch.manual_seed(3)
@@ -124,7 +124,7 @@ def test_the_trials_leave_generators_and_counters_as_they_were(deferred):
 
 
 def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
-    from fusionloader.deferred.composed import recorders
+    from fusionloader.data.deferred.composed import recorders
 
     monkeypatch.setattr(recorders, "_ATTEMPTS", 9)
     assert tried_recorder(transforms.RandomResizedCrop(24)) is None

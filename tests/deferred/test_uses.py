@@ -13,8 +13,8 @@ from PIL import Image
 from support.images import photo
 from support.webp_files import shortened
 
-from fusionloader.deferred import counts
-from fusionloader.deferred.loading import deferring
+from fusionloader.data.deferred import counts
+from fusionloader.data.deferred.loading import deferring
 
 
 def _encoded(image, kind="JPEG", **options):

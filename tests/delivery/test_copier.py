@@ -12,9 +12,9 @@ from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, cuda
-from fusionloader.gpu_memory.errors import CudaError
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.system.gpu_memory.errors import CudaError
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
 
 GPU = 2
 

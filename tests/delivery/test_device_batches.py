@@ -22,12 +22,12 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader._native import cuda as native
-from fusionloader.delivery.device_memory import DeviceMemory
-from fusionloader.delivery.host_batches import without_rows
-from fusionloader.executors.device.fused_augment import FusedAugment
+from fusionloader.engine.delivery.device_memory import DeviceMemory
+from fusionloader.engine.delivery.host_batches import without_rows
+from fusionloader.engine.iterators import slot_iterator
 from fusionloader.gpu import eligibility
-from fusionloader.iterators import slot_iterator
-from fusionloader.trace.files import read_timeline
+from fusionloader.observe.trace.files import read_timeline
+from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
 
@@ -431,7 +431,7 @@ from support.fake_device import delivery
 from support.images import train_transform
 from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader
-from fusionloader.iterators import slot_iterator
+from fusionloader.engine.iterators import slot_iterator
 
 cuda = FakeCuda(Path(os.environ["FUSIONLOADER_LIBCUDA"]))
 slot_iterator.make_delivery = lambda _: delivery(cuda)

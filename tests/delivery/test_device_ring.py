@@ -7,8 +7,8 @@ import pytest
 from support.fake_device import FakeDevice
 
 from fusionloader._native import cuda as native
-from fusionloader.delivery.device_memory import DeviceMemory
-from fusionloader.delivery.device_ring import DeviceRing
+from fusionloader.engine.delivery.device_memory import DeviceMemory
+from fusionloader.engine.delivery.device_ring import DeviceRing
 
 
 def test_a_buffer_comes_back_when_its_last_tensor_is_gone(fake_cuda):

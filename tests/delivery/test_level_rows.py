@@ -7,7 +7,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.executors.device import nvrtc
+from fusionloader.transforms.executors.device import nvrtc
 
 
 @pytest.mark.parametrize(

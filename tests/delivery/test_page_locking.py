@@ -10,7 +10,7 @@ from support.page_locks import Driver, Point, mapped
 from torch.utils.data import TensorDataset
 
 from fusionloader import FusionLoader
-from fusionloader.iterators.slot_iterator import SlotIterator
+from fusionloader.engine.iterators.slot_iterator import SlotIterator
 
 
 @pytest.fixture

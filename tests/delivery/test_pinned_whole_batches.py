@@ -7,7 +7,7 @@ import torch
 from support.waiting import PATIENCE
 
 from fusionloader import FusionLoader
-from fusionloader.iterators.pinning import Pinning
+from fusionloader.engine.iterators.pinning import Pinning
 
 
 class Batch:

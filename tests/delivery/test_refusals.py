@@ -17,8 +17,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader.engine.iterators import slot_iterator
 from fusionloader.gpu import eligibility
-from fusionloader.iterators import slot_iterator
 
 TESTS = Path(__file__).parents[1]
 

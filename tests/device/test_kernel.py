@@ -13,8 +13,8 @@ import pytest
 from support.fake_cuda import compile_with
 
 from fusionloader import _native
-from fusionloader.executors.device import kernel, nvrtc
-from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
+from fusionloader.transforms.executors.device import kernel, nvrtc
+from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError
 
 NVRTC = nvrtc.find_library()
 needs_nvrtc = pytest.mark.skipif(NVRTC is None, reason="no libnvrtc (torch's CUDA wheels have it)")
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_each_time(
 def test_ranks_that_start_together_leave_one_whole_file(tmp_path):
     program = """
 import sys
-from fusionloader.executors.device import kernel
+from fusionloader.transforms.executors.device import kernel
 class Compiler:
     version, architectures = (13, 0), (90,)
     def compile(self, *_):

@@ -23,16 +23,20 @@ from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
 
 from fusionloader import _native, compile_plan
-from fusionloader.executors.device import launchers, nvrtc
-from fusionloader.executors.device.fused_augment import FusedAugment
-from fusionloader.executors.device.kernel import compile_kernel
-from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher, KernelError
-from fusionloader.executors.device.memory import Memory, allocator_of_torch
-from fusionloader.executors.device.program import DeviceProgram, DeviceSample
-from fusionloader.executors.device_errors import is_shortage
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.results import result_like
-from fusionloader.gpu_memory.errors import CudaError
+from fusionloader.system.gpu_memory.errors import CudaError
+from fusionloader.transforms.executors.device import launchers, nvrtc
+from fusionloader.transforms.executors.device.fused_augment import FusedAugment
+from fusionloader.transforms.executors.device.kernel import compile_kernel
+from fusionloader.transforms.executors.device.launchers import (
+    CudaLauncher,
+    HostLauncher,
+    KernelError,
+)
+from fusionloader.transforms.executors.device.memory import Memory, allocator_of_torch
+from fusionloader.transforms.executors.device.program import DeviceProgram, DeviceSample
+from fusionloader.transforms.executors.device_errors import is_shortage
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.results import result_like
 
 
 class Device:
@@ -225,8 +229,8 @@ from support.fake_cuda import FakeCuda
 import os, pathlib, numpy as np
 from device.test_launchers import PTX, Device, content, samples_on
 from support.device_cases import pixel_plan
-from fusionloader.executors.device import launchers
-from fusionloader.executors.device.program import DeviceProgram
+from fusionloader.transforms.executors.device import launchers
+from fusionloader.transforms.executors.device.program import DeviceProgram
 launchers.kernel_code = lambda architecture: PTX
 fake = FakeCuda(pathlib.Path(os.environ["FUSIONLOADER_LIBCUDA"]))
 device = Device(fake, 1)
@@ -285,8 +289,8 @@ import os, pathlib
 from support.fake_cuda import FakeCuda
 from device.test_launchers import PTX, Device, samples_on
 from support.device_cases import pixel_plan
-from fusionloader.executors.device import launchers
-from fusionloader.executors.device.program import DeviceProgram
+from fusionloader.transforms.executors.device import launchers
+from fusionloader.transforms.executors.device.program import DeviceProgram
 launchers.kernel_code = lambda architecture: PTX
 fake = FakeCuda(pathlib.Path(os.environ["FUSIONLOADER_LIBCUDA"]))
 device = Device(fake)

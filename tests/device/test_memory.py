@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fusionloader.executors.device.memory import Memory, allocate_on_host, of_buffer, of_tensor
-from fusionloader.executors.device.task import rows_in
+from fusionloader.transforms.executors.device.memory import (
+    Memory,
+    allocate_on_host,
+    of_buffer,
+    of_tensor,
+)
+from fusionloader.transforms.executors.device.task import rows_in
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 16, 100, 1 << 20])

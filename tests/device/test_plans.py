@@ -11,8 +11,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader import _native, compile_plan
-from fusionloader.executors.results import result_like
-from fusionloader.plan.stages import ImageKind
+from fusionloader.transforms.executors.results import result_like
+from fusionloader.transforms.plan.stages import ImageKind
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
 LARGE = np.asarray(photo(np.random.default_rng(4), 300, 260))

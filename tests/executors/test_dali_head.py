@@ -9,12 +9,17 @@ from PIL import Image
 from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.executors import nvjpeg
-from fusionloader.executors.dali import head as head_module
-from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.decoders.head_steps import HeadCannot, HeadStep, head_of, window_of
-from fusionloader.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors import nvjpeg
+from fusionloader.transforms.executors.dali import head as head_module
+from fusionloader.transforms.executors.dali.head import DaliHead
+from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
+from fusionloader.transforms.executors.decoders.head_steps import (
+    HeadCannot,
+    HeadStep,
+    head_of,
+    window_of,
+)
+from fusionloader.transforms.executors.refusals import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))

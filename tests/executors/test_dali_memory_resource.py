@@ -14,14 +14,14 @@ from nvidia import dali
 from support.fake_cuda import CUDA_TESTS, WARNINGS, PoolBlock
 from support.waiting import PATIENCE
 
-from fusionloader.executors.dali.memory import borrowing, resource_library
-from fusionloader.executors.dali.memory.resource_library import (
+from fusionloader.system.gpu_memory import pool
+from fusionloader.transforms.executors.dali.memory import borrowing, resource_library
+from fusionloader.transforms.executors.dali.memory.resource_library import (
     CannotBuildError,
     build,
     library_path,
 )
-from fusionloader.executors.device.launch_memory import TorchPool
-from fusionloader.gpu_memory import pool
+from fusionloader.transforms.executors.device.launch_memory import TorchPool
 
 SOURCE = CUDA_TESTS.parent / "executors" / "check_memory_resource.cpp"
 SIZE = 1 << 16

@@ -15,13 +15,13 @@ from PIL import Image
 from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.executors.dali.backend import Backend
-from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.memory import borrowing
-from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
-from fusionloader.executors.device.make_task import HeadOptions, make_task
-from fusionloader.executors.device.task import GpuTask
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.dali.backend import Backend
+from fusionloader.transforms.executors.dali.head import DaliHead
+from fusionloader.transforms.executors.dali.memory import borrowing
+from fusionloader.transforms.executors.dali.prebuilt import Prebuilt, drop_all
+from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
+from fusionloader.transforms.executors.device.task import GpuTask
+from fusionloader.transforms.plan.stages import Plan
 
 WINDOW = (3, 5, 60, 50)
 
@@ -93,9 +93,9 @@ SHORT_OF_MEMORY = """
 import io
 import resource
 from PIL import Image
-from fusionloader.executors.dali.memory import borrowing
-from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.device_errors import is_shortage
+from fusionloader.transforms.executors.dali.memory import borrowing
+from fusionloader.transforms.executors.dali.head import DaliHead
+from fusionloader.transforms.executors.device_errors import is_shortage
 
 def encoded(side):
     file = io.BytesIO()

@@ -6,9 +6,9 @@ import pytest
 import torch
 from support.cuda_errors import cuda_codes
 
-from fusionloader.executors.device.launchers import KernelError
-from fusionloader.executors.device_errors import is_device_lost, is_shortage
-from fusionloader.gpu_memory.errors import CudaError
+from fusionloader.system.gpu_memory.errors import CudaError
+from fusionloader.transforms.executors.device.launchers import KernelError
+from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
 
 # The header does not say of these that the process has to end; no call succeeds after them either.
 NO_DEVICE = {

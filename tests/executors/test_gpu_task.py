@@ -13,14 +13,14 @@ from support.images import photo, train_transform
 from fusionloader.cli.measure.fidelity import page
 from fusionloader.cli.measure.fidelity.cases import images
 from fusionloader.cli.measure.fidelity.gpu_worker import TRANSFORMS, worker_rows
-from fusionloader.executors.decoders.decoder_head import DecoderHead
-from fusionloader.executors.device.fused_augment import FusedAugment
-from fusionloader.executors.device.launchers import HostLauncher
-from fusionloader.executors.device.make_task import HeadOptions, make_task
-from fusionloader.executors.device.memory import Memory, allocate_on_host
-from fusionloader.executors.device.task import EncodedSample, GpuTask, rows_in
-from fusionloader.executors.refusals import FileRefused
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead
+from fusionloader.transforms.executors.device.fused_augment import FusedAugment
+from fusionloader.transforms.executors.device.launchers import HostLauncher
+from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
+from fusionloader.transforms.executors.device.memory import Memory, allocate_on_host
+from fusionloader.transforms.executors.device.task import EncodedSample, GpuTask, rows_in
+from fusionloader.transforms.executors.refusals import FileRefused
+from fusionloader.transforms.plan.transforms import compile_transform
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
 

@@ -5,7 +5,7 @@ from support.memory_peer import Peer
 from support.scripted_launches import WAITING
 from support.waiting import wait_until
 
-from fusionloader.gpu_memory import Block
+from fusionloader.system.gpu_memory import Block
 
 SHORT = "no memory on the device"
 REVOKED = "training has asked its memory back"

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
 
-from fusionloader.executors.layout import Layout
-from fusionloader.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
 
 One = collections.namedtuple("One", "only")
 Pair = collections.namedtuple("Pair", "left right")

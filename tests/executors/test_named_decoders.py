@@ -11,11 +11,11 @@ from support import bad_decoders, warm_start
 from support.images import photo
 
 from fusionloader import DecodeCommand, GpuWorker
-from fusionloader.executors.decoders import by_name
-from fusionloader.executors.decoders.decoder_head import DecoderHead
-from fusionloader.executors.decoders.head_steps import HeadStep
-from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.transforms.executors.decoders import by_name
+from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead
+from fusionloader.transforms.executors.decoders.head_steps import HeadStep
+from fusionloader.transforms.executors.decoders.torchvision_decoder import TorchvisionDecoder
+from fusionloader.transforms.executors.refusals import FileRefused
 
 MODULES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
 WIDTH, HEIGHT = 151, 117
@@ -119,9 +119,9 @@ import numpy as np
 from PIL import Image
 from torchvision import transforms
 from fusionloader import compile_plan
-from fusionloader.executors.device.make_task import HeadOptions, make_task
-from fusionloader.executors.device.memory import of_buffer
-from fusionloader.executors.device.task import EncodedSample, rows_in
+from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
+from fusionloader.transforms.executors.device.memory import of_buffer
+from fusionloader.transforms.executors.device.task import EncodedSample, rows_in
 
 steps = [transforms.RandomResizedCrop(8), transforms.ToTensor()]
 plan = compile_plan(transforms.Compose(steps)).plan

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from fusionloader.executors.dali.memory import resource_library
-from fusionloader.executors.device import nvrtc
+from fusionloader.transforms.executors.dali.memory import resource_library
+from fusionloader.transforms.executors.device import nvrtc
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionloader.executors import nvidia_packages, nvjpeg
+from fusionloader.transforms.executors import nvidia_packages, nvjpeg
 
 nvimgcodec = pytest.importorskip("nvidia.nvimgcodec")
 

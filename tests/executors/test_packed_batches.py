@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
 
-from fusionloader.executors.batch_transport import Receiver, Sender, unpickled
+from fusionloader.transforms.executors.batch_transport import Receiver, Sender, unpickled
 
 DTYPES = [torch.float32, torch.uint8, torch.bfloat16, torch.bool, torch.complex64]
 

@@ -4,9 +4,9 @@ import pytest
 from support.fake_cuda import PoolBlock
 
 from fusionloader._native import cuda
-from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.device.launch_memory import release_blocks
-from fusionloader.gpu_memory import pool
+from fusionloader.system.gpu_memory import pool
+from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
+from fusionloader.transforms.executors.device.launch_memory import release_blocks
 
 SIZE = 1 << 20
 PART = 512

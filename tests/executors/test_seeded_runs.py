@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionloader.executors.python import SampleKey, SeededRuns, Seeding, seed_generators
+from fusionloader.transforms.executors.python import SampleKey, SeededRuns, Seeding, seed_generators
 
 DRAWS = {
     "python": random.random,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from fusionloader.executors.device import launch_memory
+from fusionloader.transforms.executors.device import launch_memory
 
 
 class ScriptedCuda:

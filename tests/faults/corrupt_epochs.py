@@ -15,9 +15,9 @@ from torchvision import transforms as v1
 from torchvision.datasets.folder import DatasetFolder, default_loader
 
 from fusionloader import FusionLoader
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.replay import replay
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.transforms import compile_transform
 
 SIDE = 24
 SEED = 6

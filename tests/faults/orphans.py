@@ -17,8 +17,8 @@ import psutil
 from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.inference import Preprocessor
-from fusionloader.workers.processes import BareProcess
+from fusionloader.addons.inference import Preprocessor
+from fusionloader.system.processes import BareProcess
 
 WORKERS = 2
 

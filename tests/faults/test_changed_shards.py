@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, FusionLoader
-from fusionloader.sources import ShardChanged
+from fusionloader.data.sources import ShardChanged
 
 OF_SHARD_1 = range(1, 40, 3)
 

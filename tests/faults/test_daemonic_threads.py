@@ -6,7 +6,7 @@ from support import warm_start
 WAIT = """
 import threading, time
 from fusionloader import _native
-from fusionloader.shm import objects
+from fusionloader.system.shm import objects
 
 control = objects.create(_native.ManagerQueue.control_bytes(1, 4))
 data = objects.create(1 << 20)

@@ -16,7 +16,7 @@ from support.waiting import PATIENCE, Flag, wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
-from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 
 class Numbers(Dataset):

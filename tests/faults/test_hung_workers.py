@@ -18,8 +18,8 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.manager import hung_workers
-from fusionloader.manager.hung_workers import HungWorkers
+from fusionloader.engine.manager import hung_workers
+from fusionloader.engine.manager.hung_workers import HungWorkers
 
 SECONDS = 0.4
 STALLED = rf"made no progress for {SECONDS} s \(stall_timeout\)"

@@ -12,7 +12,7 @@ from support.troubleshooting import OUT_OF_MEMORY, matches
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
-from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 MIB = 1 << 20
 GROUP_MIB = 1024
@@ -21,7 +21,7 @@ import sys
 import torch
 from torch.utils.data import Dataset
 from fusionloader import FusionLoader
-from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 class Rows(Dataset):
     def __init__(self, mib, hungry=-1):

@@ -9,8 +9,9 @@ from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader, io
-from fusionloader.executors.native import file_decoder
+from fusionloader import FusionLoader
+from fusionloader.transforms import io
+from fusionloader.transforms.executors.native import file_decoder
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

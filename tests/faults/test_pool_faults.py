@@ -17,8 +17,8 @@ from support.waiting import PATIENCE, gone, left_behind, wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.manager import in_flight
-from fusionloader.pool import pool_processes
+from fusionloader.engine.manager import in_flight
+from fusionloader.sharing.pool import pool_processes
 from fusionloader.workers import worker_set
 
 WORKERS = 2

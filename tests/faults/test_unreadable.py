@@ -19,10 +19,10 @@ from support.images import eval_transform, train_transform
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader
-from fusionloader.iterators import in_process, slot_iterator as slot_iterator
+from fusionloader.engine.iterators import in_process, slot_iterator as slot_iterator
 from fusionloader.workers import native_worker, python_worker
 from fusionloader.workers import failures, prepared_worker
-from fusionloader.iterators import whole_batches
+from fusionloader.engine.iterators import whole_batches
 
 root, kind, workers = sys.argv[1:]
 Image.init()

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.sources import TarFolder
+from fusionloader.data.sources import TarFolder
 
 Fault = Callable[[Path], object]
 """Fails, in a folder of its own that has images under ``images``."""

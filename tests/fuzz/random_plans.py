@@ -7,8 +7,8 @@ from typing import Any
 
 from support.random_operations import FILTERS, INTERPOLATIONS, fill, operation, real, whole
 
-from fusionloader.plan import stages
-from fusionloader.plan.stages import Stage
+from fusionloader.transforms.plan import stages
+from fusionloader.transforms.plan.stages import Stage
 
 POLICY_OPS = stages.PolicyOp.__args__  # type: ignore[attr-defined]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fusionloader._native import testing
-from fusionloader.executors.native import make_executor
-from fusionloader.plan import stages
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan import stages
+from fusionloader.transforms.plan.stages import Plan
 
 NAN, INFINITY = float("nan"), float("inf")
 BLACK = (0, 0, 0)

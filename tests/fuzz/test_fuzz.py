@@ -32,8 +32,14 @@ from support.random_operations import (
 
 from fusionloader import _native
 from fusionloader._native import testing
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import Convert, Plan, RandomHorizontalFlip, RandomResizedCrop, Resize
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import (
+    Convert,
+    Plan,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
 
 SECONDS = float(os.environ.get("FUSIONLOADER_FUZZ_SECONDS", "4"))
 SEED = int(os.environ.get("FUSIONLOADER_FUZZ_SEED", "0"))

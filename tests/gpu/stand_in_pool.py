@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusionloader import _native
-from fusionloader.gpu_memory import Mapping
+from fusionloader.system.gpu_memory import Mapping
 
 SCRIBBLE = 0xABCDABCD
 

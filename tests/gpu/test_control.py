@@ -14,8 +14,8 @@ from fusionloader import _native
 from fusionloader.gpu import control
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
 
 SAMPLES = 256
 

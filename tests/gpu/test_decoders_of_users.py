@@ -18,8 +18,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode
 
 from fusionloader import Decoder, FusionLoader, GpuWorker
-from fusionloader.executors.decoders import by_name
 from fusionloader.gpu import control
+from fusionloader.transforms.executors.decoders import by_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,11 +18,11 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.executors import nvjpeg
-from fusionloader.executors.device import nvrtc
 from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
-from fusionloader.trace.files import read_timeline
+from fusionloader.observe.trace.files import read_timeline
+from fusionloader.transforms.executors import nvjpeg
+from fusionloader.transforms.executors.device import nvrtc
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,

@@ -15,8 +15,8 @@ from fusionloader import _native
 from fusionloader.gpu import worker
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
 
 WORKERS, RING = 2, 4
 GPU = WORKERS - 1

@@ -9,16 +9,16 @@ import torch
 
 from fusionloader import _native
 from fusionloader._native import GpuState, TinyBatchState
-from fusionloader.executors.device.launch_memory import SAMPLE_BYTES
-from fusionloader.executors.device.make_task import HeadOptions
-from fusionloader.executors.refusals import DecodeFailed, FileRefused
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.ranged_samples import RangedSamples
 from fusionloader.gpu import worker
 from fusionloader.gpu.worker import GpuWorkerConfig
-from fusionloader.shm import objects
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.slots import Arena, SlotPool
-from fusionloader.sources.byte_ranges import ByteRanges
-from fusionloader.sources.ranged_samples import RangedSamples
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
+from fusionloader.transforms.executors.device.launch_memory import SAMPLE_BYTES
+from fusionloader.transforms.executors.device.make_task import HeadOptions
+from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.workers.messages import Receiver
 
 ROW_BYTES = 64

@@ -11,10 +11,10 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.executors.device import launch_memory
-from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.gpu import worker
-from fusionloader.workers import processes
+from fusionloader.system import processes
+from fusionloader.transforms.executors.device import launch_memory
+from fusionloader.transforms.executors.device.make_task import HeadOptions
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,

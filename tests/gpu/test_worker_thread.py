@@ -15,13 +15,13 @@ from support.fake_device import FakeDevice
 from support.waiting import wait_until
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.delivery.device_ring import DeviceRing
-from fusionloader.executors.decoders import by_name
-from fusionloader.executors.device.fused_augment import FusedAugment
-from fusionloader.executors.device.task import GpuTask
+from fusionloader.engine.delivery.device_ring import DeviceRing
 from fusionloader.gpu import control, worker_thread
 from fusionloader.gpu.worker_thread import Fence, GivenUp, relax_captures
-from fusionloader.gpu_memory.errors import CudaError
+from fusionloader.system.gpu_memory.errors import CudaError
+from fusionloader.transforms.executors.decoders import by_name
+from fusionloader.transforms.executors.device.fused_augment import FusedAugment
+from fusionloader.transforms.executors.device.task import GpuTask
 from fusionloader.workers import worker_set
 
 NAME = "fusionloader-gpu-worker"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from support.fake_cuda import FakeCuda
 
-from fusionloader.gpu_memory import Block, Grant, Lender, NotReturnedError
+from fusionloader.system.gpu_memory import Block, Grant, Lender, NotReturnedError
 
 HERE = Path(__file__).parent
 PART = 1 << 17  # bytes

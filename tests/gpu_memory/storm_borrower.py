@@ -14,7 +14,13 @@ sys.path[:0] = os.environ["STORM_PATH"].split(os.pathsep)
 
 from support.fake_cuda import FakeCuda  # noqa: E402
 
-from fusionloader.gpu_memory import Borrower, CudaError, LedgerHandle, NotOfferedError, PeerError  # noqa: E402
+from fusionloader.system.gpu_memory import (  # noqa: E402
+    Borrower,
+    CudaError,
+    LedgerHandle,
+    NotOfferedError,
+    PeerError,
+)
 
 LENDERS, BORROWERS = 0xA, 0xB  # highest four bits of what each side writes
 

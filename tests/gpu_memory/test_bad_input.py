@@ -3,7 +3,7 @@
 import pytest
 from support.remote import MIB
 
-from fusionloader.gpu_memory import (
+from fusionloader.system.gpu_memory import (
     Block,
     Borrower,
     CudaError,
@@ -16,7 +16,7 @@ from fusionloader.gpu_memory import (
     return_block,
     yield_block,
 )
-from fusionloader.gpu_memory.lender import Grant
+from fusionloader.system.gpu_memory.lender import Grant
 
 
 @pytest.fixture

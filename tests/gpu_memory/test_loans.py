@@ -6,8 +6,8 @@ import pytest
 from support.remote import MIB
 from support.waiting import PATIENCE, wait_until
 
-from fusionloader import gpu_memory
-from fusionloader.gpu_memory import (
+from fusionloader.system import gpu_memory
+from fusionloader.system.gpu_memory import (
     Block,
     LedgerError,
     Lender,

@@ -121,7 +121,7 @@ def objects(tmp_path_factory):
 
 
 def make_package(folder, objects):
-    """The package with another extension: nothing but what fusionloader.gpu_memory needs."""
+    """The package with another extension: nothing but what fusionloader.system.gpu_memory needs."""
     package = folder / "fusionloader"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -13,7 +13,7 @@ from support.remote import MIB
 from support.waiting import PATIENCE
 
 from fusionloader._native import cuda
-from fusionloader.gpu_memory import (
+from fusionloader.system.gpu_memory import (
     Block,
     Borrower,
     GrantError,
@@ -21,7 +21,7 @@ from fusionloader.gpu_memory import (
     NotReturnedError,
     PeerError,
 )
-from fusionloader.gpu_memory.lender import under_mps
+from fusionloader.system.gpu_memory.lender import under_mps
 
 LENDERS, BORROWERS = 0x22222222, 0x33333333
 
@@ -134,7 +134,7 @@ child.wait()
 """
 GRANDCHILD = """
 import sys
-from fusionloader.gpu_memory import Borrower, LedgerHandle
+from fusionloader.system.gpu_memory import Borrower, LedgerHandle
 borrower = Borrower(LedgerHandle(int(sys.argv[1])))
 mapping = borrower.borrow_block(1, timeout=60)
 print("borrowed", flush=True)
@@ -184,7 +184,7 @@ LENDING = """
 import os, socket, sys
 sys.path[:0] = sys.argv[2:]
 from support.fake_cuda import FakeCuda
-from fusionloader.gpu_memory import Block, Lender
+from fusionloader.system.gpu_memory import Block, Lender
 fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
 address = fake.allocate(1 << 20)
 fake.fill(address, 0x22222222, 1 << 20)

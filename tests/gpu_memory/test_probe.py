@@ -7,7 +7,7 @@ from support.remote import MIB
 from support.waiting import PATIENCE
 
 from fusionloader._native import cuda
-from fusionloader.gpu_memory import Block, NotOfferedError, probe
+from fusionloader.system.gpu_memory import Block, NotOfferedError, probe
 
 
 def run_both(lender, borrower):

@@ -8,7 +8,7 @@ from support.encoded_images import encoded
 from support.images import eval_transform, photo
 from support.waiting import gone
 
-from fusionloader.inference import Preprocessor
+from fusionloader.addons.inference import Preprocessor
 
 _GENERATOR = np.random.default_rng(5)
 

@@ -9,7 +9,7 @@ from support.encoded_images import expected
 from support.images import eval_transform
 from support.waiting import wait_until
 
-from fusionloader.inference import BadImage, QueueFull
+from fusionloader.addons.inference import BadImage, QueueFull
 
 MOST = 3
 

@@ -12,7 +12,7 @@ from support.images import eval_transform
 from support.raised_at import CALLS, Steps
 from support.waiting import PATIENCE, wait_until
 
-from fusionloader.inference import Preprocessor, PreprocessorClosed
+from fusionloader.addons.inference import Preprocessor, PreprocessorClosed
 
 EVENTS = (*CALLS, "c_return")
 ERRORS = {

@@ -15,7 +15,7 @@ from support.images import eval_transform
 from support.limits import limited
 from support.waiting import gone, is_stopped, left_behind, wait_until
 
-from fusionloader.inference import BadImage, Preprocessor
+from fusionloader.addons.inference import BadImage, Preprocessor
 from fusionloader.workers.messages import Failure
 
 TESTS = Path(__file__).parents[1]
@@ -150,7 +150,7 @@ import io, os, sys, threading
 from PIL import Image
 from support.images import eval_transform
 from support.limits import limited
-from fusionloader.inference import Preprocessor
+from fusionloader.addons.inference import Preprocessor
 
 file = io.BytesIO()
 Image.new("RGB", (300, 300)).save(file, "JPEG")

@@ -9,7 +9,7 @@ import torch
 from support.encoded_images import expected
 from support.images import eval_transform
 
-from fusionloader.inference import BadImage
+from fusionloader.addons.inference import BadImage
 
 THREADS, ROUNDS = 6, 40
 

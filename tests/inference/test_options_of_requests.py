@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.amounts import parse_seconds
-from fusionloader.inference.memory import size_of_slot
+from fusionloader.addons.inference.memory import size_of_slot
+from fusionloader.system.amounts import parse_seconds
 
 
 @pytest.mark.parametrize(

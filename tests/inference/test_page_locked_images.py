@@ -9,7 +9,7 @@ from support.fake_device import FakeDevice
 from support.images import eval_transform
 from support.page_locks import Driver, mapped
 
-from fusionloader.inference import preprocessor
+from fusionloader.addons.inference import preprocessor
 
 
 def test_tensors_for_a_device_are_page_locked_until_they_are_dropped(make, jpegs, monkeypatch):

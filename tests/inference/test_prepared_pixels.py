@@ -13,7 +13,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader
-from fusionloader.inference import BadImage
+from fusionloader.addons.inference import BadImage
 
 TRANSFORMS = {
     "v1": eval_transform(),

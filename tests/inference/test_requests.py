@@ -13,7 +13,7 @@ from support.images import eval_transform, train_transform
 from support.waiting import wait_until
 from torchvision import transforms as v1
 
-from fusionloader.inference import BadImage, Preprocessor, PreprocessorClosed
+from fusionloader.addons.inference import BadImage, Preprocessor, PreprocessorClosed
 
 
 def test_futures_are_answered_in_the_order_of_submission(make, jpegs):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from toy import Points
 
 from fusionloader import DecodedCache, FusionLoader, Remote, WorkerPool
-from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS
+from fusionloader.addons.integrations.rebuild import EXTRA_ARGUMENTS
 
 accelerate = Lazy("accelerate")
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ REMOTE = Remote(servers=["cpu1:7070"])
 
 
 def prepare(*arguments, **options):
-    from fusionloader.integrations.accelerate import prepare
+    from fusionloader.addons.integrations.accelerate import prepare
 
     return prepare(*arguments, **options)
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_in_mid_epoch_goes_on_with_the_next_batch(accelerator, tmp_
 
 
 def test_plain_prepare_warns_that_the_loader_is_lost(accelerator):
-    with pytest.warns(UserWarning, match="fusionloader.integrations.accelerate.prepare"):
+    with pytest.warns(UserWarning, match="fusionloader.addons.integrations.accelerate.prepare"):
         prepared = accelerator.prepare(FusionLoader(Points(), 4))
     assert type(prepared.base_dataloader) is DataLoader
 
@@ -134,7 +134,7 @@ RANK = """
 import sys, torch, accelerate
 from toy import Points
 from fusionloader import FusionLoader
-from fusionloader.integrations.accelerate import prepare
+from fusionloader.addons.integrations.accelerate import prepare
 accelerator = accelerate.Accelerator(cpu=True)
 torch.manual_seed(5)
 loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=1))

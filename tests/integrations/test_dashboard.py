@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fusionloader import FusionLoader
-from fusionloader.integrations import prometheus
-from fusionloader.statistics.metrics import METRICS
+from fusionloader.addons.integrations import prometheus
+from fusionloader.observe.statistics.metrics import METRICS
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "examples" / "grafana_dashboard.json").read_text()

@@ -22,7 +22,7 @@ def evaluate(model, batches):
 
 
 def callback(*arguments, **options):
-    from fusionloader.integrations.lightning import OverlappedValidationCallback
+    from fusionloader.addons.integrations.lightning import OverlappedValidationCallback
 
     return OverlappedValidationCallback(evaluate, *arguments, **options)
 

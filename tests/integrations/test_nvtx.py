@@ -7,11 +7,11 @@ from support import warm_start
 from support.fake_cuda import compile_library
 
 from fusionloader import FusionLoader
-from fusionloader.integrations.nvtx import annotate
+from fusionloader.addons.integrations.nvtx import annotate
 
 SCRIPT = """
 from fusionloader import FusionLoader
-from fusionloader.integrations.nvtx import annotate
+from fusionloader.addons.integrations.nvtx import annotate
 
 class Bad(list):
     def __getitem__(self, index):

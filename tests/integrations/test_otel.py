@@ -7,8 +7,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Sum
 
 from fusionloader import FusionLoader
-from fusionloader.integrations import otel
-from fusionloader.statistics.metrics import METRICS
+from fusionloader.addons.integrations import otel
+from fusionloader.observe.statistics.metrics import METRICS
 
 
 @pytest.fixture

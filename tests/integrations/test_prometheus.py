@@ -12,8 +12,8 @@ from support.torchrun import port
 from support.waiting import PATIENCE
 
 from fusionloader import DecodedCache, FusionLoader
-from fusionloader.integrations import prometheus
-from fusionloader.statistics.metrics import METRICS
+from fusionloader.addons.integrations import prometheus
+from fusionloader.observe.statistics.metrics import METRICS
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_names_follow_prometheus():
     [("prometheus", "prometheus_client"), ("otel", "opentelemetry"), ("nvtx", "nvtx")],
 )
 def test_a_missing_package_is_named_with_the_command(module, package, monkeypatch):
-    module = f"fusionloader.integrations.{module}"
+    module = f"fusionloader.addons.integrations.{module}"
     for name in [*sys.modules]:
         if name == module or name.startswith(f"{package}."):
             monkeypatch.delitem(sys.modules, name)

@@ -10,7 +10,7 @@ from timm.data import FastCollateMixup  # noqa: E402
 from timm.data.loader import PrefetchLoader, fast_collate  # noqa: E402
 
 from fusionloader import FusionLoader, WorkerPool  # noqa: E402
-from fusionloader.integrations.timm import create_loader  # noqa: E402
+from fusionloader.addons.integrations.timm import create_loader  # noqa: E402
 
 CPU = torch.device("cpu")
 

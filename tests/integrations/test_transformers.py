@@ -33,7 +33,7 @@ class Labelled(Points):
 @functools.cache
 def trainer_class():
     pytest.importorskip("accelerate", reason="pip install transformers accelerate")
-    from fusionloader.integrations.transformers import FusionTrainerMixin
+    from fusionloader.addons.integrations.transformers import FusionTrainerMixin
 
     class Trainer(FusionTrainerMixin, transformers.Trainer):
         fusion_options = {"seed": 9}

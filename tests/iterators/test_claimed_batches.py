@@ -12,7 +12,7 @@ from support.waiting import PATIENCE
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
-from fusionloader.shm import batch_slots
+from fusionloader.system.shm import batch_slots
 
 
 class Drawn(Dataset):

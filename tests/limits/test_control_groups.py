@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.limits.control_groups import Limit, cpu_quota, memory_limit, process_limit
+from fusionloader.system.limits.control_groups import Limit, cpu_quota, memory_limit, process_limit
 
 
 def put(root, **files):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from support.memory_groups import memory_group
 
-from fusionloader.limits import control_groups
-from fusionloader.limits.free_memory import free_memory
+from fusionloader.system.limits import control_groups
+from fusionloader.system.limits.free_memory import free_memory
 
 MIB = 1 << 20
 TOTALS = ("MemTotal:", "SwapTotal:")
 SAY = """
-from fusionloader.limits.free_memory import free_memory
+from fusionloader.system.limits.free_memory import free_memory
 found = free_memory()
 print(found.nbytes, found.limit, found.remedy, sep="\\n")
 """

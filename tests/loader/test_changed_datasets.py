@@ -9,8 +9,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.iterators import route
-from fusionloader.sources.fingerprint import Fingerprint
+from fusionloader.data.sources.fingerprint import Fingerprint
+from fusionloader.engine.iterators import route
 
 WHOLE = "make whole batches"
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.manager import stalls
+from fusionloader.engine.manager import stalls
 
 WHERE = r"worker (\d) \(pid (\d+)\) (?:at (index \d+) for (\d+\.\d) s|is idle)"
 

@@ -18,8 +18,8 @@ from typing import Any
 from support.cuda_driver import Driver
 from support.memory_peer import Peer
 
-from fusionloader.gpu_memory import Block, Grant, Lender, NotReturnedError, probe
-from fusionloader.gpu_memory.lender import PATIENCE
+from fusionloader.system.gpu_memory import Block, Grant, Lender, NotReturnedError, probe
+from fusionloader.system.gpu_memory.lender import PATIENCE
 
 MIB = 1 << 20
 FAKE = "FUSIONLOADER_LIBCUDA" in os.environ  # a stand-in for the driver

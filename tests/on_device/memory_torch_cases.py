@@ -19,10 +19,10 @@ import torch
 from memory_cases import MIB, Case, Figures, lending, milliseconds, wait_until
 from support.memory_peer import Peer
 
-from fusionloader.executors.device.launch_memory import USEFUL_BYTES
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
 from fusionloader.scheduler.memory_claims import candidates
+from fusionloader.transforms.executors.device.launch_memory import USEFUL_BYTES
 
 _LIMIT = 10 << 30
 # Without it cuBLAS may add in another order each time; read when torch first uses it.

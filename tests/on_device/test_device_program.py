@@ -20,10 +20,10 @@ from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 
 from fusionloader import compile_plan
-from fusionloader.executors.device.launchers import CudaLauncher
-from fusionloader.executors.device.memory import allocator_of_torch
-from fusionloader.executors.device.program import DeviceProgram, DeviceSample
-from fusionloader.executors.results import result_like
+from fusionloader.transforms.executors.device.launchers import CudaLauncher
+from fusionloader.transforms.executors.device.memory import allocator_of_torch
+from fusionloader.transforms.executors.device.program import DeviceProgram, DeviceSample
+from fusionloader.transforms.executors.results import result_like
 
 pytestmark = [
     pytest.mark.gpu,

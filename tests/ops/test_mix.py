@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from fusionloader import _native
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Plan
 
 SIMD_LEVELS = _native.simd_levels()
 EXECUTORS = {

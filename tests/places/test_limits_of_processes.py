@@ -61,7 +61,7 @@ def test_an_address_space_with_little_room_is_enough(image_folder):
 def test_an_address_space_that_is_full_is_an_error_that_says_so(image_folder):
     script = """
     import gc
-    from fusionloader.shm.objects import SharedMemoryExhausted
+    from fusionloader.system.shm.objects import SharedMemoryExhausted
 
     for kind in KINDS[:2]:
         samples(loader(kind, root))

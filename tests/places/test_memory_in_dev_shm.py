@@ -37,8 +37,8 @@ def mounted(options):
 def test_an_object_is_a_file_without_a_name_that_is_allocated(image_folder):
     script = """
     from fusionloader import _native
-    from fusionloader.shm import objects
-    from fusionloader.shm.slots import Arena
+    from fusionloader.system.shm import objects
+    from fusionloader.system.shm.slots import Arena
 
     fd, sparse = objects.create(1 << 20, "named"), objects.create(1 << 20, allocated=0)
     link, found = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
@@ -64,7 +64,7 @@ def test_an_object_is_a_file_without_a_name_that_is_allocated(image_folder):
 def test_an_exception_at_any_moment_leaves_no_name(image_folder):
     script = """
     import signal
-    from fusionloader.shm import objects
+    from fusionloader.system.shm import objects
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -96,7 +96,7 @@ def test_names_that_a_killed_process_has_left_are_removed(image_folder):
     left.touch(), others[0].touch(), others[1].write_text("what somebody else has written")
     try:
         script = """
-        from fusionloader.shm import objects
+        from fusionloader.system.shm import objects
 
         objects.create(4096)
         print(*(os.path.exists(name) for name in sys.argv[2:]))
@@ -117,7 +117,7 @@ def test_loaders_with_all_that_shares_memory_work_in_64_mib(image_folder, tmp_pa
     from support.waiting import wait_until
     from torch.utils.data import default_collate
     from fusionloader import Cache, DecodedCache, WorkerPool
-    from fusionloader.inference import Preprocessor
+    from fusionloader.addons.inference import Preprocessor
 
     def check(kind, **arguments):
         made = loader(kind, root, **arguments)
@@ -165,7 +165,7 @@ def test_too_small_a_dev_shm_is_an_error_in_words(image_folder):
     from support.images import eval_transform
     from torchvision.datasets import ImageFolder
     from fusionloader import FusionLoader
-    from fusionloader.shm.objects import SharedMemoryExhausted
+    from fusionloader.system.shm.objects import SharedMemoryExhausted
 
     class Large(torch.utils.data.Dataset):
         def __len__(self):

@@ -8,9 +8,9 @@ from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.replay import replay
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.transforms import compile_transform
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
 FILL = (12, 200, 77)
@@ -75,7 +75,7 @@ IMAGES = {
 def check(transform, image, draws=40):
     compiled = compile_transform(transform)
     if image.mode == "L":
-        from fusionloader.plan.stages import ImageKind
+        from fusionloader.transforms.plan.stages import ImageKind
 
         compiled = compile_transform(transform, images=ImageKind(1))
     assert compiled.tail is None, compiled.notes

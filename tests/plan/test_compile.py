@@ -11,9 +11,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader import FusionLoader
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.transforms import compile_transform
-from fusionloader.sources.datasets import compile_dataset
+from fusionloader.data.sources.datasets import compile_dataset
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 DETERMINISTIC = {
     "eval": [v1.Resize(40), v1.CenterCrop(32), v1.ToTensor(), v1.Normalize(*NORMALIZE)],

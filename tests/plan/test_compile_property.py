@@ -12,11 +12,11 @@ from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.python import SampleKey
-from fusionloader.plan.transforms import Tail, compile_transform
-from fusionloader.sources.datasets import compile_dataset
-from fusionloader.sources.plan_source import PlanSource
+from fusionloader.data.sources.datasets import compile_dataset
+from fusionloader.data.sources.plan_source import PlanSource
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.python import SampleKey
+from fusionloader.transforms.plan.transforms import Tail, compile_transform
 
 libraries = st.sampled_from([v1, v2])
 sides = st.integers(1, 80)

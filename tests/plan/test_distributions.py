@@ -19,8 +19,8 @@ from torchvision.transforms import InterpolationMode, functional, v2
 from torchvision.transforms import _functional_pil as functional_pil
 from torchvision.transforms.v2._auto_augment import _AutoAugmentBase
 
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 OURS, THEIRS = 3 * DRAWS, DRAWS
 MANY, FEWER = 75_000, 25_000  # as `make draws` has them

@@ -11,8 +11,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from fusionloader import compile_plan
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import Convert, ImageKind, Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Convert, ImageKind, Plan
 
 IMAGE = photo(np.random.default_rng(2), 40, 30)
 TENSOR = [v1.PILToTensor()]

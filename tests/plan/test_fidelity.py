@@ -15,7 +15,7 @@ from fusionloader.cli.measure.fidelity.perspective import (
     corners,
     torchvision_coefficients,
 )
-from fusionloader.executors.replay import OPERATIONS
+from fusionloader.transforms.executors.replay import OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
 IMAGES = images()

@@ -8,9 +8,16 @@ from PIL import Image
 from torchvision import transforms as v1
 
 from fusionloader import compile_plan
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.arguments import MOST_NESTED
-from fusionloader.plan.stages import Fixed, Plan, RandomApply, RandomChoice, RandomOrder, Stage
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.arguments import MOST_NESTED
+from fusionloader.transforms.plan.stages import (
+    Fixed,
+    Plan,
+    RandomApply,
+    RandomChoice,
+    RandomOrder,
+    Stage,
+)
 
 NATIVELY = MOST_NESTED + 1
 IMAGE = Image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3))

@@ -14,7 +14,7 @@ from torchvision.datasets import folder as folders
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader, compile_plan
-from fusionloader.sources.datasets import compile_dataset
+from fusionloader.data.sources.datasets import compile_dataset
 
 PATCHED = "its methods were replaced or hooked"
 

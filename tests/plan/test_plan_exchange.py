@@ -14,11 +14,11 @@ from test_compile import DETERMINISTIC
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fusionloader.executors.native import make_executor
-from fusionloader.plan import exchange, stages
-from fusionloader.plan.arguments import MOST_NESTED
-from fusionloader.plan.exchange import plan_from_data, plan_to_data
-from fusionloader.plan.stages import (
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan import exchange, stages
+from fusionloader.transforms.plan.arguments import MOST_NESTED
+from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
+from fusionloader.transforms.plan.stages import (
     Convert,
     Fixed,
     Magnitude,
@@ -30,7 +30,7 @@ from fusionloader.plan.stages import (
     Resize,
     branches_of,
 )
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.plan.transforms import compile_transform
 
 TIMM = {
     "randaugment": {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.4, "re_mode": "rand"},

@@ -15,10 +15,10 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.replay import replay
-from fusionloader.plan.transforms import compile_transform
-from fusionloader.policies import DeepAutoAugment, ExtendedRandAugment
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.transforms import compile_transform
+from fusionloader.transforms.policies import DeepAutoAugment, ExtendedRandAugment
 
 EXAMPLE = Path(__file__).parents[2] / "examples/policies/example_deep_autoaugment.json"
 ALL = [

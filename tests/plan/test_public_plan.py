@@ -11,9 +11,9 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, compile_plan
-from fusionloader.executors.native import make_executor
-from fusionloader.plan import stages
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan import stages
+from fusionloader.transforms.plan.stages import Plan
 
 IMAGE = photo(np.random.default_rng(1), 90, 70)
 TRAIN = [v1.RandomResizedCrop(32), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing(0.5)]

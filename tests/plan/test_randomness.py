@@ -4,8 +4,8 @@ import pytest
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fusionloader.plan.randomness import is_random
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.plan.randomness import is_random
+from fusionloader.transforms.plan.transforms import compile_transform
 
 DETERMINED = [
     v1.Resize(30),

@@ -13,10 +13,10 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.replay import replay
-from fusionloader.plan.stages import ImageKind
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.stages import ImageKind
+from fusionloader.transforms.plan.transforms import compile_transform
 
 timm_data = pytest.importorskip("timm.data")
 aug = pytest.importorskip("timm.data.auto_augment")
@@ -281,7 +281,7 @@ def test_timm_is_found_when_it_is_imported_later():
     code = """if True:
         import sys
         from torchvision import transforms
-        from fusionloader.plan.transforms import compile_transform
+        from fusionloader.transforms.plan.transforms import compile_transform
         assert compile_transform(transforms.RandomHorizontalFlip()).tail is None
         assert not any(name.startswith("timm") for name in sys.modules)
         from timm.data import create_transform

@@ -13,8 +13,8 @@ from PIL import Image
 from support.campaigns import DRAWS
 from test_distributions import assert_same_distribution, flat
 
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 aug = pytest.importorskip("timm.data.auto_augment")
 windows = pytest.importorskip("timm.data.transforms")

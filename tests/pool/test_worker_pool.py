@@ -403,7 +403,7 @@ FORKED = """
 import atexit, os, sys
 pipe = os.pipe()
 atexit.register(lambda: os.write(1, b"open" if is_open(number) else b"closed"))
-from fusionloader.pool.pool_processes import Payload
+from fusionloader.sharing.pool.pool_processes import Payload
 
 def is_open(fd):
     try:

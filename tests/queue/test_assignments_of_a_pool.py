@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fusionloader import _native
-from fusionloader.shm import objects
+from fusionloader.system.shm import objects
 
 WORKERS = 3
 

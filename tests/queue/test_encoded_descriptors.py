@@ -11,11 +11,11 @@ from support.images import eval_transform, photo
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.transforms import compile_transform
-from fusionloader.shm import objects
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.slots import Arena
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 ROW = 3 * 32 * 32 * 4
 

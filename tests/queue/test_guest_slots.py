@@ -8,8 +8,8 @@ import pytest
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState, WorkerActivity
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
 
 GUEST_SLOTS = 2
 WORKERS = 1

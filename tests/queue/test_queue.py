@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fusionloader import _native
 from fusionloader._native import End, GpuState, TinyBatchState
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
 
 WORKERS = 3
 

@@ -6,8 +6,8 @@ import pytest
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
 
 RING = 4096  # records, as in csrc/queue/trace_ring.hpp
 SAMPLES, TINY = 6, 2

@@ -12,8 +12,8 @@ import psutil
 from support import warm_start
 from support.waiting import PATIENCE, wait_until
 
-from fusionloader.ranks.discovery import ranks_here
-from fusionloader.workers import fd_messages
+from fusionloader.sharing.ranks.discovery import ranks_here
+from fusionloader.system import fd_messages
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]

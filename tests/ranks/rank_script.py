@@ -25,7 +25,7 @@ from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.manager import in_flight
+from fusionloader.engine.manager import in_flight
 from fusionloader.workers import worker_set
 
 OPTIONS = {

@@ -21,7 +21,7 @@ from support.shards import shards_of
 from support.waiting import gone, wait_until, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
 
-from fusionloader.trace.files import read_timeline
+from fusionloader.observe.trace.files import read_timeline
 
 KILLS = kills(10)
 MOST_IN_A_JOB = 16

@@ -17,19 +17,19 @@ from support.other_users import as_root
 from support.waiting import PATIENCE, gone, wait_until
 
 from fusionloader import _native
-from fusionloader.executors.native import make_executor
-from fusionloader.ranks import membership
-from fusionloader.ranks.discovery import Ranks
-from fusionloader.ranks.global_manager import GlobalManagerConfig
-from fusionloader.ranks.membership import GUEST_SLOTS, Membership
-from fusionloader.ranks.sharing_offer import SharingOffer
-from fusionloader.shm import objects
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.slots import Arena, SlotPool
-from fusionloader.sources.datasets import compile_dataset
-from fusionloader.workers import fd_messages
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.datasets import compile_dataset
+from fusionloader.sharing.ranks import membership
+from fusionloader.sharing.ranks.discovery import Ranks
+from fusionloader.sharing.ranks.global_manager import GlobalManagerConfig
+from fusionloader.sharing.ranks.membership import GUEST_SLOTS, Membership
+from fusionloader.sharing.ranks.sharing_offer import SharingOffer
+from fusionloader.system import fd_messages
+from fusionloader.system.processes import BareProcess
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
+from fusionloader.transforms.executors.native import make_executor
 from fusionloader.workers.assignments import Assignments
-from fusionloader.workers.processes import BareProcess
 
 RING = 8
 
@@ -40,7 +40,9 @@ class Manager:
     def __init__(self, ranks=2):
         self.address = f"fusionloader-test-{secrets.token_hex(8)}"
         config = GlobalManagerConfig(self.address, ranks)
-        self.process = BareProcess("fusionloader.ranks.global_manager", config, (), apart=True)
+        self.process = BareProcess(
+            "fusionloader.sharing.ranks.global_manager", config, (), apart=True
+        )
         wait_until(self.answers)
 
     def answers(self):
@@ -266,7 +268,7 @@ def test_malformed_messages_do_not_end_it(manager, fake_rank, malformed):
 def test_of_two_managers_at_one_address_one_remains(manager, fake_rank):
     fake_rank(0)  # without a member it would end soon
     config = GlobalManagerConfig(manager.address, 2)
-    second = BareProcess("fusionloader.ranks.global_manager", config, (), apart=True)
+    second = BareProcess("fusionloader.sharing.ranks.global_manager", config, (), apart=True)
     second.join(PATIENCE)
     assert second.exitcode == 0 and manager.process.is_alive()
 
@@ -279,10 +281,10 @@ def test_it_ends_after_the_last_rank(manager, train_set):
 
 
 KIND = """
-from fusionloader.plan.stages import Plan, Resize
-from fusionloader.ranks.discovery import Ranks
-from fusionloader.ranks.sharing_offer import SharingOffers
-from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.transforms.plan.stages import Plan, Resize
+from fusionloader.sharing.ranks.discovery import Ranks
+from fusionloader.sharing.ranks.sharing_offer import SharingOffers
+from fusionloader.cache.tiers.dataset_table import DatasetTable
 
 plan, table = Plan((Resize(8, 8, "box"),), None, 8, 8), DatasetTable.of_files(["1.jpg"], [0])
 print(*sorted(SharingOffers(Ranks(0, 2, "name")).of(plan, table).kind.items()))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fusionloader.ranks import discovery as ranks
-from fusionloader.ranks.discovery import ranks_here
+from fusionloader.sharing.ranks import discovery as ranks
+from fusionloader.sharing.ranks.discovery import ranks_here
 
 JOB = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "a"}
 

@@ -2,9 +2,9 @@ import pytest
 from support.remote_trials import Expected
 from support.remote_workers import RemoteWorker
 
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
 
 
 @pytest.fixture

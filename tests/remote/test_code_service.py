@@ -7,14 +7,14 @@ import pytest
 from support.worker_client import TOKEN, Refused, WorkerClient
 
 import fusionloader
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import CodeSetup, DataMode
-from fusionloader.remote.user_code.bundle import CodeBundle
-from fusionloader.remote.user_code.packages import installed
-from fusionloader.remote.user_code.store import CodeStore
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import CodeSetup, DataMode
+from fusionloader.sharing.remote.user_code.bundle import CodeBundle
+from fusionloader.sharing.remote.user_code.packages import installed
+from fusionloader.sharing.remote.user_code.store import CodeStore
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
 
 MISSING = CodeBundle(b"cno_such_module\nDataset\n.", ())
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.remote.proxy.allotment import allot
-from fusionloader.transport.address import Address
+from fusionloader.sharing.remote.proxy.allotment import allot
+from fusionloader.system.transport.address import Address
 
 WORKERS = st.lists(st.integers(1, 1 << 40), max_size=100).map(
     lambda cores: {Address(f"cpu{n}", 1): each for n, each in enumerate(cores)}

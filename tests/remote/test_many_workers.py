@@ -8,10 +8,10 @@ import pytest
 from support.remote_trials import trial
 from support.waiting import is_stopped, wait_until
 
-from fusionloader.remote import link
-from fusionloader.remote.fleet import ListedFleet
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
+from fusionloader.sharing.remote import link
+from fusionloader.sharing.remote.fleet import ListedFleet
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
 
 
 def nobody(count):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from support.waiting import PATIENCE
 
-from fusionloader.remote.offload_metrics import MetricKeys, MetricStore
 from fusionloader.scheduler.offload.decision import Candidate, LocalMetrics, RemoteMetrics
+from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
 
 KEYS = MetricKeys("train.py, 256, cuda:0", "plan 1", 8, ["cpu1:7070", "cpu2:7070"])
 LOCAL = LocalMetrics(3000.0, 1000.0, 0.008)

@@ -16,8 +16,8 @@ from support.remote_workers import GO_ON, STOP, remote_loader
 from support.waiting import children_that_run, gone, is_stopped, wait_until
 
 from fusionloader import Remote
-from fusionloader.remote import link
-from fusionloader.remote.fleet import ListedFleet
+from fusionloader.sharing.remote import link
+from fusionloader.sharing.remote.fleet import ListedFleet
 
 TESTS = Path(__file__).parents[1]
 

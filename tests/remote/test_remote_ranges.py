@@ -15,11 +15,11 @@ from support.waiting import wait_until
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, Remote
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import MalformedMessage
-from fusionloader.remote.worker.encoded_cache import EncodedCache
-from fusionloader.remote.worker.reading import FileReader, TooLarge, Unavailable
-from fusionloader.sources import ByteRanges, EncodedImages, TarStream
+from fusionloader.data.sources import ByteRanges, EncodedImages, TarStream
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import MalformedMessage
+from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
+from fusionloader.sharing.remote.worker.reading import FileReader, TooLarge, Unavailable
 
 
 def loader_of(dataset, **options):

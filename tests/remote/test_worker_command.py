@@ -14,12 +14,12 @@ from support.images import photo
 from support.waiting import PATIENCE, wait_until
 from support.worker_client import WorkerClient, prepared_here, setup_of
 
-from fusionloader.plan.stages import Plan, RandomResizedCrop, Resize
-from fusionloader.remote.protocol import DataMode
-from fusionloader.transport.address import Address
-from fusionloader.transport.errors import TransportError
-from fusionloader.transport.identity import read_token
-from fusionloader.transport.tokens import default_token_file
+from fusionloader.sharing.remote.protocol import DataMode
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.system.transport.identity import read_token
+from fusionloader.system.transport.tokens import default_token_file
+from fusionloader.transforms.plan.stages import Plan, RandomResizedCrop, Resize
 
 HOST = "127.0.0.3"
 PLAN = Plan((RandomResizedCrop(32, 24, (0.3, 1.0), (0.75, 1.33), ("bilinear",)),), None, 32, 24)

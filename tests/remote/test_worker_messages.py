@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.worker_client import setup_of
 
-from fusionloader.plan.stages import Plan, Resize
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import DataMode, KnownFile, Ready, Request, WantedSample
-from fusionloader.remote.worker.worker_session import WorkerSession
-from fusionloader.transport.messages import REFUSED, Message, Outgoing
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import DataMode, KnownFile, Ready, Request, WantedSample
+from fusionloader.sharing.remote.worker.worker_session import WorkerSession
+from fusionloader.system.transport.messages import REFUSED, Message, Outgoing
+from fusionloader.transforms.plan.stages import Plan, Resize
 
 PLAN = Plan((Resize(4, 5, "box"),), None, 4, 5)
 IMAGE = (2, 3, 3)

@@ -21,8 +21,16 @@ from support.worker_client import (
 )
 
 from fusionloader import __version__ as VERSION
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import (
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import DataMode, Reason
+from fusionloader.sharing.remote.worker.known_files import known_file
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import Outgoing
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import (
     Convert,
     Fixed,
     Plan,
@@ -30,14 +38,6 @@ from fusionloader.plan.stages import (
     RandomResizedCrop,
     Resize,
 )
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import DataMode, Reason
-from fusionloader.remote.worker.known_files import known_file
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.errors import TransportError
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import Outgoing
 
 HOST = "127.0.0.2"
 CROP = RandomResizedCrop(32, 24, (0.3, 1.0), (0.75, 1.33), ("bilinear",))

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from support.timelines import synthetic_timeline
 from support.training_timelines import MS, START, meta, span, steps_of, timeline
 
-from fusionloader.report.analysis import counters, windows, words
-from fusionloader.report.analysis.activity import MOST_CELLS, TRAINING, activity_of
-from fusionloader.report.analysis.busy_time import BusyTime
-from fusionloader.report.analysis.costs import costs_of
-from fusionloader.report.analysis.waits import waits_of
-from fusionloader.report.analysis.work import work_of
-from fusionloader.trace.timeline import CounterValue, Timeline, Worker
+from fusionloader.cli.drawn_report.analysis import counters, windows, words
+from fusionloader.cli.drawn_report.analysis.activity import MOST_CELLS, TRAINING, activity_of
+from fusionloader.cli.drawn_report.analysis.busy_time import BusyTime
+from fusionloader.cli.drawn_report.analysis.costs import costs_of
+from fusionloader.cli.drawn_report.analysis.waits import waits_of
+from fusionloader.cli.drawn_report.analysis.work import work_of
+from fusionloader.observe.trace.timeline import CounterValue, Timeline, Worker
 
 moments = st.integers(0, 50)
 intervals = st.lists(st.tuples(moments, moments).map(lambda pair: tuple(sorted(pair))), max_size=12)

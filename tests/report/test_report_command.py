@@ -7,8 +7,8 @@ from support.timelines import synthetic_timeline
 from support.training_timelines import timeline
 
 from fusionloader.__main__ import main
-from fusionloader.trace.files import write_timeline
-from fusionloader.trace.timeline import Timeline
+from fusionloader.observe.trace.files import write_timeline
+from fusionloader.observe.trace.timeline import Timeline
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from support.timelines import synthetic_timeline
 from support.waiting import PATIENCE
 
 from benchmarks.browser import NAMES, browser_path, chromium
-from fusionloader.report.page import report_page
+from fusionloader.cli.drawn_report.page import report_page
 
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 DRAWN = "html[data-state=drawn]"

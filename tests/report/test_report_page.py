@@ -10,9 +10,9 @@ import pytest
 from support.timelines import synthetic_timeline
 from support.training_timelines import span, steps_of, timeline
 
-from fusionloader.report.document import drawing_library
-from fusionloader.report.page import report_page
-from fusionloader.trace.timeline import CounterValue, Instant, Timeline, Worker
+from fusionloader.cli.drawn_report.document import drawing_library
+from fusionloader.cli.drawn_report.page import report_page
+from fusionloader.observe.trace.timeline import CounterValue, Instant, Timeline, Worker
 
 EVIL = "</script><img src=x onerror=alert(1)> @text `b` <!--"
 

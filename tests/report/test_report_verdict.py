@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from support.training_timelines import span, steps_of, timeline
 
-from fusionloader.report.analysis.verdict import verdict_on
-from fusionloader.report.analysis.waits import waits_of
-from fusionloader.report.analysis.work import work_of
-from fusionloader.trace.timeline import CACHED, CounterValue, Timeline
+from fusionloader.cli.drawn_report.analysis.verdict import verdict_on
+from fusionloader.cli.drawn_report.analysis.waits import waits_of
+from fusionloader.cli.drawn_report.analysis.work import work_of
+from fusionloader.observe.trace.timeline import CACHED, CounterValue, Timeline
 
 
 def verdict(found: Timeline):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.samplers import BucketSampler
+from fusionloader.data.samplers import BucketSampler
 
 lengths_of_samples = st.lists(st.integers(1, 60), min_size=1, max_size=120)
 

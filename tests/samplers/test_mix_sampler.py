@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.datasets import Numbers
 from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler
 
-from fusionloader.samplers import MixSampler
+from fusionloader.data.samplers import MixSampler
 
 mixes = st.lists(st.tuples(st.integers(1, 40), st.floats(0.02, 1.0)), min_size=1, max_size=6).map(
     lambda pairs: tuple(zip(*pairs, strict=True))

@@ -14,7 +14,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.samplers import BucketSampler, MixSampler, image_sizes
+from fusionloader.data.samplers import BucketSampler, MixSampler, image_sizes
 
 SHAPES = [(64, 96), (96, 64), (64, 64), (120, 60)]
 

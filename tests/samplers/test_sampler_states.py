@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.datasets import Numbers
 from torch.utils.data import DataLoader
 
-from fusionloader.samplers import BucketSampler, MixSampler
+from fusionloader.data.samplers import BucketSampler, MixSampler
 
 LENGTHS = np.random.default_rng(0).integers(1, 50, 41)
 

@@ -2,7 +2,7 @@
 
 import random
 
-from fusionloader.sim.times import GpuTimes, ServiceTimes
+from fusionloader.cli.simulator.times import GpuTimes, ServiceTimes
 
 
 def made_times(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from made_times import made_times
 from support.campaigns import examples
 
+from fusionloader.cli.simulator.loader import simulate
+from fusionloader.cli.simulator.setup import BOTH, CPU_ONLY, Setup, Variant
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
-from fusionloader.sim.loader import simulate
-from fusionloader.sim.setup import BOTH, CPU_ONLY, Setup, Variant
 
 SAMPLES = 256
 rates = st.floats(100.0, 10_000.0)

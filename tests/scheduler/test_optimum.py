@@ -9,9 +9,9 @@ from made_times import made_times
 from offline import exact, shortest
 from support.campaigns import examples
 
+from fusionloader.cli.simulator.loader import simulate
+from fusionloader.cli.simulator.setup import ALL, CPU_ONLY, NAIVE, Setup
 from fusionloader.scheduler.gpu_sharing import Mode
-from fusionloader.sim.loader import simulate
-from fusionloader.sim.setup import ALL, CPU_ONLY, NAIVE, Setup
 
 LARGEST = 32  # GroupSize's
 SPATIAL = replace(ALL, mode=Mode.SPATIAL)

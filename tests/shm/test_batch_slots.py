@@ -9,8 +9,8 @@ from support.raised_at import CALLS, Steps
 from torch.utils.data import Dataset, default_collate
 
 from fusionloader import FusionLoader
-from fusionloader.shm.batch_slots import BatchSlots, WorkersSlots, memory_of
-from fusionloader.shm.forks import Fork
+from fusionloader.system.shm.batch_slots import BatchSlots, WorkersSlots, memory_of
+from fusionloader.system.shm.forks import Fork
 
 
 class Ones(Dataset):
@@ -59,7 +59,7 @@ class OneWorker:
 
 
 def test_an_exception_where_a_forked_childs_batches_are_freed_frees_no_later_batch():
-    steps = Steps("shm/batch_slots.py", events=(*CALLS, "c_return"))
+    steps = Steps("system/shm/batch_slots.py", events=(*CALLS, "c_return"))
     slots = OneWorker()
     count = steps.count(partial(slots.lease, slots.sent()))
     for position in range(count):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fusionloader import _native
-from fusionloader.shm import objects
+from fusionloader.system.shm import objects
 
 NBYTES = 5 * 4096 + 100
 

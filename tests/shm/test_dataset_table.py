@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from fusionloader.shm import dataset_table
-from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.cache.tiers import dataset_table
+from fusionloader.cache.tiers.dataset_table import DatasetTable
 
 PATHS = ["/a/b.jpg", "", "/ü/\udcff.png"]
 

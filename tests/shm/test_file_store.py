@@ -10,7 +10,7 @@ from support.mounts import IN_PID_NAMESPACE
 from support.other_users import as_root
 
 from fusionloader import _native
-from fusionloader.shm.file_store import FileStore
+from fusionloader.cache.tiers.file_store import FileStore
 
 TABLE = 128 + 64 * 10  # of ten files
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from fusionloader import _native
-from fusionloader.shm import objects
-from fusionloader.shm.cache_control import CacheControl
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.file_store import FileStore
-from fusionloader.shm.ledger import Ledger
-from fusionloader.shm.slots import Arena
+from fusionloader.cache.tiers.cache_control import CacheControl
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.cache.tiers.file_store import FileStore
+from fusionloader.cache.tiers.ledger import Ledger
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
 
 NOBODY = 65534
 
@@ -79,7 +79,7 @@ def test_slots_grow_and_never_shrink():
 
 LIMITED = """
 import resource
-from fusionloader.shm import objects
+from fusionloader.system.shm import objects
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 for attempt in (lambda: objects.create(1 << 21),
                 lambda: objects.reserve(objects.create(1, grows=True), 0, 1 << 21)):

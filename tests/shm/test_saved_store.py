@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fusionloader import _native
-from fusionloader.shm import saved_store
-from fusionloader.shm.file_store import FileStore
-from fusionloader.shm.saved_store import SavedStoreMismatch, fingerprint
+from fusionloader.cache.tiers import saved_store
+from fusionloader.cache.tiers.file_store import FileStore
+from fusionloader.cache.tiers.saved_store import SavedStoreMismatch, fingerprint
 
 FILES = [b"/data/a/0.jpg", b"/data/a/1.jpg", b"/data/b/0.jpg"]
 

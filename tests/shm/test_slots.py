@@ -8,9 +8,9 @@ import pytest
 from support.raised_at import CALLS, Steps
 
 from fusionloader import _native
-from fusionloader.shm import objects
-from fusionloader.shm.forks import Fork
-from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.forks import Fork
+from fusionloader.system.shm.slots import Arena, SlotPool
 
 
 class Device:
@@ -60,7 +60,7 @@ def with_returned_slots(pool):
 
 @pytest.mark.parametrize("page_locking", [None, Device()], ids=["pageable", "page-locked"])
 def test_an_exception_where_slots_come_back_gives_none_to_two_batches(make_pool, page_locking):
-    steps = Steps("shm/slots.py", events=(*CALLS, "c_return"))
+    steps = Steps("system/shm/slots.py", events=(*CALLS, "c_return"))
     pool = make_pool(page_locking)
     slots, kept = with_returned_slots(pool)
     count = steps.count(partial(pool.acquire, 1))

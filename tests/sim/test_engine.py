@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.sim.engine import Device, Engine, Tenant
+from fusionloader.cli.simulator.engine import Device, Engine, Tenant
 
 
 def test_actions_happen_in_the_order_of_their_moments():

@@ -4,11 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from fusionloader.cli.simulator import figures
+from fusionloader.cli.simulator.loader import simulate
+from fusionloader.cli.simulator.setup import (
+    AHEAD,
+    ALL,
+    BOTH,
+    CPU_ONLY,
+    GPU_ONLY,
+    NAIVE,
+    Setup,
+    Variant,
+)
+from fusionloader.cli.simulator.times import load
 from fusionloader.scheduler.gpu_sharing import Mode
-from fusionloader.sim import figures
-from fusionloader.sim.loader import simulate
-from fusionloader.sim.setup import AHEAD, ALL, BOTH, CPU_ONLY, GPU_ONLY, NAIVE, Setup, Variant
-from fusionloader.sim.times import load
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "service_times" / "torchvision-randaugment.json"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fusionloader.sim.engine import Engine
-from fusionloader.sim.machine import Cores, Machine, MachineModel, Storage
-from fusionloader.sim.times import Sample
+from fusionloader.cli.simulator.engine import Engine
+from fusionloader.cli.simulator.machine import Cores, Machine, MachineModel, Storage
+from fusionloader.cli.simulator.times import Sample
 
 
 def ends_on(model, *works):

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fusionloader.scheduler.offload.decision import Candidate, Metrics
-from fusionloader.sim import offload_figure
-from fusionloader.sim.offload import simulate_offload
-from fusionloader.sim.offload_setup import (
+from fusionloader.cli.simulator import offload_figure
+from fusionloader.cli.simulator.offload import simulate_offload
+from fusionloader.cli.simulator.offload_setup import (
     FAST,
     SLOW,
     Network,
@@ -19,7 +18,8 @@ from fusionloader.sim.offload_setup import (
     fastflow_workloads,
     share_of_code,
 )
-from fusionloader.sim.times import load
+from fusionloader.cli.simulator.times import load
+from fusionloader.scheduler.offload.decision import Candidate, Metrics
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "service_times" / "torchvision-randaugment.json"
 TIMES = load(FILE)

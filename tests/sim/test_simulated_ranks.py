@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fusionloader.sim import figures
-from fusionloader.sim.ranks import RanksSetup, WorkerSharing, simulate_ranks
-from fusionloader.sim.times import load
+from fusionloader.cli.simulator import figures
+from fusionloader.cli.simulator.ranks import RanksSetup, WorkerSharing, simulate_ranks
+from fusionloader.cli.simulator.times import load
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "service_times" / "torchvision-randaugment.json"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionloader.sim.times import load
+from fusionloader.cli.simulator.times import load
 
 COMMITTED = sorted((Path(__file__).parents[2] / "benchmarks" / "service_times").glob("*.json"))
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
+from fusionloader.cli.simulator.two_ended import TwoEndedQueue
 from fusionloader.scheduler.affinity import Side
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, SlotPool
-from fusionloader.sim.two_ended import TwoEndedQueue
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, SlotPool
 
 WORKERS = 3
 

@@ -10,8 +10,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST, SVHN, FashionMNIST
 
 from fusionloader import FusionLoader
-from fusionloader.sources import datasets
-from fusionloader.sources.datasets import compile_dataset
+from fusionloader.data.sources import datasets
+from fusionloader.data.sources.datasets import compile_dataset
 
 DIGITS = [v1.ToTensor(), v1.Normalize((0.1307,), (0.3081,))]
 

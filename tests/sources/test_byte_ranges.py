@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sources import ByteRanges, ShardChanged
-from fusionloader.sources.range_reading import is_url, read_range
+from fusionloader.cache.range_reading import is_url, read_range
+from fusionloader.data.sources import ByteRanges, ShardChanged
 
 URLS = ["s3://bucket/a.tar", "s3://bucket/b.tar"]
 COLUMNS = st.lists(

@@ -11,7 +11,7 @@ from support.shards import shards_of
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from fusionloader.sources import ByteRanges, EncodedImages, UrlUnreadable
+from fusionloader.data.sources import ByteRanges, EncodedImages, UrlUnreadable
 
 
 @pytest.fixture

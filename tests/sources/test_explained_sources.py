@@ -12,8 +12,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cache_settings import Cache
-from fusionloader.sources import ByteRanges, EncodedImages, TarStream
+from fusionloader.data.sources import ByteRanges, EncodedImages, TarStream
+from fusionloader.options.cache_settings import Cache
 
 SAID = {
     "hugging_face": "HuggingFaceImages: read 40 rows of a Hugging Face dataset in 3 files: native",

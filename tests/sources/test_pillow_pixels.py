@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fusionloader.sources.pillow_pixels import rgb_bytes
+from fusionloader.data.sources.pillow_pixels import rgb_bytes
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "F"])

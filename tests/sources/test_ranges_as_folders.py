@@ -15,7 +15,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, DecodedCache, FusionLoader, WorkerPool
-from fusionloader.sources import EncodedImages
+from fusionloader.data.sources import EncodedImages
 
 COUNT = 24
 _CROP = [transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip()]

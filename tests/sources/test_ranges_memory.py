@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from torchvision import transforms
 from fusionloader import FusionLoader
-from fusionloader.sources import ByteRanges, EncodedImages
+from fusionloader.data.sources import ByteRanges, EncodedImages
 
 COUNT = 10_000_000
 shard = pathlib.Path(sys.argv[1])

@@ -8,7 +8,7 @@ from support.shard_writers import FAMILIES
 from support.tar_shards import image_shards
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 
 @pytest.fixture

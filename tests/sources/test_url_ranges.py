@@ -13,8 +13,8 @@ from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, FusionLoader, GpuWorker, Remote, WorkerPool
-from fusionloader.sources import ByteRanges, EncodedImages, UrlUnreadable
-from fusionloader.sources.remote_files import BroughtFile
+from fusionloader.cache.remote_files import BroughtFile
+from fusionloader.data.sources import ByteRanges, EncodedImages, UrlUnreadable
 
 COUNT = 24
 

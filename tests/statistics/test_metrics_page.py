@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fusionloader.statistics.metrics import METRICS
+from fusionloader.observe.statistics.metrics import METRICS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 

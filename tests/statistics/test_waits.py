@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.statistics import waits
-from fusionloader.statistics.waits import WaitClock, Waits
+from fusionloader.observe.statistics import waits
+from fusionloader.observe.statistics.waits import WaitClock, Waits
 
 
 class Time:

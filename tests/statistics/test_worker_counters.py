@@ -5,9 +5,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.statistics.snapshot import WorkerStats
-from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
-from fusionloader.statistics.worker_counters import AllWorkers
+from fusionloader.observe.statistics.snapshot import WorkerStats
+from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.observe.statistics.worker_counters import AllWorkers
 
 
 class Iterator:

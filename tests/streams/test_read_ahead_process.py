@@ -20,12 +20,12 @@ from support.streams import brought, reading
 from support.tar_shards import image_shards, jpeg
 from support.waiting import gone, wait_until
 
-from fusionloader.shm.objects import SharedMemoryExhausted
-from fusionloader.sources.range_reading import ShardChanged
-from fusionloader.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
-from fusionloader.sources.streams.tar_stream import TarStream
-from fusionloader.sources.url_reading import UrlUnreadable
-from fusionloader.streams import fetcher as fetching
+from fusionloader.cache.range_reading import ShardChanged
+from fusionloader.data.read_ahead import fetcher as fetching
+from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.data.sources.streams.tar_stream import TarStream
+from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 COUNT = 40
 PATH = [str(folder) for folder in pathlib.Path(__file__).parents[1:3]]
@@ -249,8 +249,8 @@ def test_a_worker_that_is_gone_disturbs_nobody(server, images):
     server.faults.append(0.3)
     with reading(images) as (reader, fetcher):
         gone_worker = reader.files.open(-1, lambda item: None)
-        from fusionloader.streams import protocol
-        from fusionloader.workers import fd_messages
+        from fusionloader.data.read_ahead import protocol
+        from fusionloader.system import fd_messages
 
         connection = gone_worker._connected()
         fd_messages.send(connection, protocol.items_message("take", [5, 6]))
@@ -304,7 +304,7 @@ def test_the_process_ends_with_a_training_process_that_is_killed(server, images,
     script = """
         import sys
         from support.streams import brought, reading
-        from fusionloader.sources.streams.tar_stream import TarStream
+        from fusionloader.data.sources.streams.tar_stream import TarStream
         with reading(TarStream(sys.argv[1])) as (reader, fetcher):
             reader.announce(range(40))
             brought(fetcher, [0])

@@ -7,11 +7,11 @@ from support.s3_server import BUCKET, s3_with
 from support.streams import brought, reading
 from support.tar_shards import image_shards, jpeg
 
-from fusionloader.sources import TarStream
-from fusionloader.sources.range_reading import ShardChanged
-from fusionloader.sources.streams.settings import ReadSettings
-from fusionloader.sources.streams.shard_indexes import write_indexes
-from fusionloader.sources.streams.store_errors import UrlAbsent, UrlDenied
+from fusionloader.cache.range_reading import ShardChanged
+from fusionloader.data.sources import TarStream
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.data.sources.streams.shard_indexes import write_indexes
+from fusionloader.data.sources.streams.store_errors import UrlAbsent, UrlDenied
 
 COUNT = 30
 URLS = f"s3://{BUCKET}/train-{{000..001}}.tar"

@@ -20,12 +20,12 @@ from torch.utils.data import DistributedSampler, Subset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, FusionLoader
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 SHARDS = 3
 PATH = [str(folder) for folder in pathlib.Path(__file__).parents[1:3]]
 OPTIONS = {"batch_size": 8, "num_workers": 2, "seed": 3}
-READER = "fusionloader.streams.reader"
+READER = "fusionloader.data.read_ahead.reader"
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_nothing_is_left_of_a_training_process_that_is_killed(server, tmp_path):
         import sys
         from support.images import train_transform
         from fusionloader import FusionLoader
-        from fusionloader.sources import TarStream
+        from fusionloader.data.sources import TarStream
         import psutil
         stream = TarStream(sys.argv[1], transform=train_transform())
         loader = FusionLoader(stream, 4, sampler=stream.sampler(), num_workers=2)

@@ -10,7 +10,7 @@ import torch
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, FusionLoader
-from fusionloader.transport import peer
+from fusionloader.system.transport import peer
 from support.images import train_transform
 from support.waiting import PATIENCE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from fusionloader.cache import client, holder_socket
 from fusionloader.cache.requests import CacheRequest
 from fusionloader.cache.runtime_folder import runtime_folder
-from fusionloader.workers import fd_messages
+from fusionloader.system import fd_messages
 from support.waiting import PATIENCE, gone
 
 _FORK = multiprocessing.get_context("fork")

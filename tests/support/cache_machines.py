@@ -7,13 +7,13 @@ import signal
 import threading
 from pathlib import Path
 
+from fusionloader.cache.range_reading import FileRange
 from fusionloader.cache.servers.fetcher import Fetcher
 from fusionloader.cache.servers.files import stamp_of
 from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
-from fusionloader.sources.range_reading import FileRange
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
 from support.waiting import PATIENCE, is_stopped, wait_until
 
 FINGERPRINT = bytes(range(32))

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusionloader.executors import nvidia_packages
+from fusionloader.transforms.executors import nvidia_packages
 
 _STAYS = "the process must be terminated"
 

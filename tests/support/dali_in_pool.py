@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.memory import borrowing
-from fusionloader.executors.dali.memory.resource_library import build
-from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
-from fusionloader.executors.dali.prebuilt import drop_all
-from fusionloader.executors.device.launch_memory import TorchPool
-from fusionloader.executors.device_errors import is_shortage
-from fusionloader.gpu_memory import Mapping
-from fusionloader.gpu_memory import pool as borrowed
+from fusionloader.system.gpu_memory import Mapping
+from fusionloader.system.gpu_memory import pool as borrowed
+from fusionloader.transforms.executors.dali.head import DaliHead
+from fusionloader.transforms.executors.dali.memory import borrowing
+from fusionloader.transforms.executors.dali.memory.resource_library import build
+from fusionloader.transforms.executors.dali.memory.unused_memory import release_unused_memory
+from fusionloader.transforms.executors.dali.prebuilt import drop_all
+from fusionloader.transforms.executors.device.launch_memory import TorchPool
+from fusionloader.transforms.executors.device_errors import is_shortage
 
 _WIDTH, _HEIGHT = 4000, 3000
 _IMAGES = 8  # which take 288 MB when they are decoded

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionloader import _native
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.operations import Operation
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Plan
 
 Bytes = NDArray[np.uint8]
 FILL = (128, 7, 255)

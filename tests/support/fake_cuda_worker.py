@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from fusionloader import _native
-from fusionloader.executors.device import launchers, make_task, nvrtc
-from fusionloader.executors.device.fused_augment import FusedAugment
-from fusionloader.executors.device.memory import Memory
 from fusionloader.gpu import worker
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.device import launchers, make_task, nvrtc
+from fusionloader.transforms.executors.device.fused_augment import FusedAugment
+from fusionloader.transforms.executors.device.memory import Memory
+from fusionloader.transforms.plan.stages import Plan
 from support.fake_cuda import FakeCuda
 
 PTX = b"// as far as the fake driver reads it\n.visible .entry fusionloader_augment(\n\0"

@@ -8,9 +8,9 @@ import os
 import torch
 
 from fusionloader._native import cuda as native
-from fusionloader.delivery.cuda_device import load_conversion
-from fusionloader.delivery.device_batches import DeviceDelivery
-from fusionloader.delivery.device_memory import DeviceMemory
+from fusionloader.engine.delivery.cuda_device import load_conversion
+from fusionloader.engine.delivery.device_batches import DeviceDelivery
+from fusionloader.engine.delivery.device_memory import DeviceMemory
 
 
 def code(device):

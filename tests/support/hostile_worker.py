@@ -1,6 +1,6 @@
 """A worker that has the token, and answers what it should not."""
 
-from fusionloader.remote.protocol import (
+from fusionloader.sharing.remote.protocol import (
     DECLINED,
     PREPARE,
     READY,
@@ -14,10 +14,10 @@ from fusionloader.remote.protocol import (
     Rows,
     Setup,
 )
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
-from fusionloader.transport.listener import Listener, Service
-from fusionloader.transport.messages import MOST_HEAD, Outgoing, refusal
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
+from fusionloader.system.transport.listener import Listener, Service
+from fusionloader.system.transport.messages import MOST_HEAD, Outgoing, refusal
 
 
 class HostileWorker:

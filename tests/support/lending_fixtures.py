@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.gpu_memory import Lender
+from fusionloader.system.gpu_memory import Lender
 from support.remote import Remote
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from fusionloader.gpu_memory import Borrower, LedgerHandle, Mapping, answer_probe
+from fusionloader.system.gpu_memory import Borrower, LedgerHandle, Mapping, answer_probe
 from support.cuda_driver import Driver
 
 _PR_SET_PDEATHSIG = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusionloader.gpu_memory import LedgerHandle
+from fusionloader.system.gpu_memory import LedgerHandle
 
 _TESTS = Path(__file__).parents[1]
 _PATIENCE = 60.0

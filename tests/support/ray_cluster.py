@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
-from fusionloader.remote.protocol import SERVICE
-from fusionloader.remote.ray_fleet import RayFleet
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import connect
+from fusionloader.sharing.remote.protocol import SERVICE
+from fusionloader.sharing.remote.ray_fleet import RayFleet
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import connect
 from support.waiting import PATIENCE, wait_until
 from support.worker_client import WorkerClient
 

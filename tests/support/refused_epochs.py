@@ -14,7 +14,7 @@ from pathlib import Path
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.iterators import slot_iterator
+from fusionloader.engine.iterators import slot_iterator
 from support.batches import same_batches
 from support.fake_cuda import FakeCuda
 from support.fake_device import delivery

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fusionloader._native import cuda
-from fusionloader.gpu_memory import (
+from fusionloader.system.gpu_memory import (
     Borrower,
     LedgerHandle,
     Lender,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from fusionloader._native import cuda
-from fusionloader.executors.device.launch_memory import LaunchMemory
-from fusionloader.gpu_memory import Borrower, Mapping
+from fusionloader.system.gpu_memory import Borrower, Mapping
+from fusionloader.transforms.executors.device.launch_memory import LaunchMemory
 
 WAITING = 0x3A17
 _PATIENCE = 60

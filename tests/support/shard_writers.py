@@ -12,7 +12,7 @@ import tarfile
 import pytest
 from PIL import Image
 
-from fusionloader import sources
+from fusionloader.data import sources
 
 SHARDS = 3
 

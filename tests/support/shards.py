@@ -3,7 +3,7 @@
 import os
 import pathlib
 
-from fusionloader.sources import ByteRanges, EncodedImages
+from fusionloader.data.sources import ByteRanges, EncodedImages
 
 GAP = b"between samples"
 

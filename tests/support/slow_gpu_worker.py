@@ -9,9 +9,9 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader.gpu import worker
-from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena
-from fusionloader.workers.processes import BareProcess
+from fusionloader.system.processes import BareProcess
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
 
 
 def main(config: SimpleNamespace) -> None:

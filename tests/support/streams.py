@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
-from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.sources.encoded_images import EncodedImages
-from fusionloader.sources.range_reading import FileRange
-from fusionloader.sources.streams.settings import ReadSettings
-from fusionloader.streams.read_ahead_process import ReadAheadProcess
+from fusionloader.cache.range_reading import FileRange
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
+from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.streams.settings import ReadSettings
 
 QUICK = {"retries": 1, "timeout": 5.0, "hedge": False}
 

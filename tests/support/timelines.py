@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fusionloader.trace.timeline import (
+from fusionloader.observe.trace.timeline import (
     CACHED,
     READY,
     THRESHOLD,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusionloader.executors.device.launch_memory import TorchPool
-from fusionloader.gpu_memory import Mapping
+from fusionloader.system.gpu_memory import Mapping
+from fusionloader.transforms.executors.device.launch_memory import TorchPool
 
 _COUNT = 1 << 20
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fusionloader.trace.timeline import Meta, Span, Step, Timeline, Worker
+from fusionloader.observe.trace.timeline import Meta, Span, Step, Timeline, Worker
 
 MS = 1_000_000
 START = 1_000_000 * MS

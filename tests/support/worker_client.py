@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import fusionloader
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.exchange import plan_to_data
-from fusionloader.plan.stages import Plan
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import (
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import (
     DataMode,
     Declined,
     Ready,
@@ -20,10 +17,13 @@ from fusionloader.remote.protocol import (
     Setup,
     WantedSample,
 )
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import connect
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import REFUSED, Message, Outgoing
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import connect
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import REFUSED, Message, Outgoing
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.exchange import plan_to_data
+from fusionloader.transforms.plan.stages import Plan
 from support.waiting import PATIENCE
 
 TOKEN = b"a token that loaders and workers share"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
-from fusionloader.trace.files import read_timeline
+from fusionloader.observe.trace.files import read_timeline
 
 
 def traced(loader, path, epochs=1):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from loaders import chrome_tracks, overlaps, perfetto_tracks
 from support.timelines import synthetic_timeline
 
-from fusionloader.trace import chrome_file, perfetto_file
-from fusionloader.trace.errors import TraceError
-from fusionloader.trace.files import read_timeline, write_timeline
-from fusionloader.trace.timeline import Copy, Meta, Span, Step, Timeline, Worker
+from fusionloader.observe.trace import chrome_file, perfetto_file
+from fusionloader.observe.trace.errors import TraceError
+from fusionloader.observe.trace.files import read_timeline, write_timeline
+from fusionloader.observe.trace.timeline import Copy, Meta, Span, Step, Timeline, Worker
 
 ENDINGS = ["pftrace", "perfetto-trace", "json", "json.gz"]
 

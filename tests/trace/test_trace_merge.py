@@ -12,9 +12,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from fusionloader import FusionLoader
 from fusionloader.__main__ import main
-from fusionloader.trace.errors import TraceError
-from fusionloader.trace.files import read_timeline, write_timeline
-from fusionloader.trace.merge import merge_traces
+from fusionloader.observe.trace.errors import TraceError
+from fusionloader.observe.trace.files import read_timeline, write_timeline
+from fusionloader.observe.trace.merge import merge_traces
 
 CLOCK_ERROR_US = 1000  # between torch's measurement of Unix time and ours, on a busy machine
 

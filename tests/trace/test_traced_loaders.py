@@ -11,7 +11,7 @@ from support.waiting import wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.trace.files import read_timeline
+from fusionloader.observe.trace.files import read_timeline
 
 
 class KillsItsWorkerOnce(Dataset):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.transport.address import Address, is_own
+from fusionloader.system.transport.address import Address, is_own
 
 
 @pytest.mark.parametrize(

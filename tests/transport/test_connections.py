@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.waiting import PATIENCE, wait_until
 
-from fusionloader.transport import connection, messages
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import Connection, connect
-from fusionloader.transport.errors import TransportError
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.listener import Listener, Service
-from fusionloader.transport.messages import Outgoing
+from fusionloader.system.transport import connection, messages
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import Connection, connect
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.listener import Listener, Service
+from fusionloader.system.transport.messages import Outgoing
 
 HOST = "127.0.0.2"
 KIND = messages.FIRST_OF_SERVICE

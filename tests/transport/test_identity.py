@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fusionloader.transport.identity import Identity, draw_token, read_token
+from fusionloader.system.transport.identity import Identity, draw_token, read_token
 
 TOKEN = b"0123456789abcdef"
 
@@ -63,7 +63,7 @@ def test_a_process_that_is_given_an_identity_imports_little(heavy):
     code = f"""
 import sys
 from fusionloader.cache.servers import fetcher
-from fusionloader.transport.identity import Identity
+from fusionloader.system.transport.identity import Identity
 Identity({identity.fd}).for_client
 sys.exit({heavy!r} in sys.modules)
 """

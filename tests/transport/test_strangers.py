@@ -10,11 +10,11 @@ import sys
 import pytest
 from support.waiting import PATIENCE
 
-from fusionloader.remote import protocol
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import connect
-from fusionloader.transport.errors import TransportError
-from fusionloader.transport.identity import Identity
+from fusionloader.sharing.remote import protocol
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import connect
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.system.transport.identity import Identity
 
 TOKEN = b"a token that all know"
 STRANGERS = 70

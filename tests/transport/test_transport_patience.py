@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.transport.patience import Absence, AnswerTimes
+from fusionloader.system.transport.patience import Absence, AnswerTimes
 
 SECONDS = st.floats(0, 100)
 

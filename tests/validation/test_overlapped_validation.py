@@ -8,7 +8,7 @@ from evaluations import by_hand, evaluate, loader_of, model_of, points, train
 from support.waiting import PATIENCE
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.validation import OverlappedValidation, validate
+from fusionloader.addons.validation import OverlappedValidation, validate
 
 
 class Gated:

@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from fusionloader.validation.threads import limited
+from fusionloader.addons.validation.threads import limited
 
 
 def in_worker(worker):

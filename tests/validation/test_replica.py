@@ -9,8 +9,8 @@ from support.frameworks import Lazy
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from fusionloader.validation import OverlappedValidation
-from fusionloader.validation.replica import ModelReplica, tensors_of, unwrapped
+from fusionloader.addons.validation import OverlappedValidation
+from fusionloader.addons.validation.replica import ModelReplica, tensors_of, unwrapped
 
 accelerate = Lazy("accelerate")
 

@@ -14,7 +14,7 @@ from support.waiting import PATIENCE, wait_until
 from torch import nn
 
 from fusionloader import FusionLoader
-from fusionloader.validation import OverlappedValidation, validate
+from fusionloader.addons.validation import OverlappedValidation, validate
 
 ROOT = Path(__file__).parents[2]
 
@@ -238,7 +238,7 @@ def ended(body):
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import os, signal, threading\nfrom evaluations import *\n"
-        "from fusionloader.validation import OverlappedValidation\n" + body,
+        "from fusionloader.addons.validation import OverlappedValidation\n" + body,
     )
 
 

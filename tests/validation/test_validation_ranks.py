@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Subset
 
-from fusionloader.validation import OverlappedValidation, ValidationResult
+from fusionloader.addons.validation import OverlappedValidation, ValidationResult
 
 RANKS = 2
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.frameworks import Lazy
 
-from fusionloader.validation import OverlappedValidation
-from fusionloader.validation.sums import merged, metrics_of, read
+from fusionloader.addons.validation import OverlappedValidation
+from fusionloader.addons.validation.sums import merged, metrics_of, read
 
 torchmetrics = Lazy("torchmetrics")
 floats = st.floats(-1e6, 1e6)

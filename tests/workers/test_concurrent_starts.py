@@ -12,8 +12,8 @@ import pytest
 from support.limits import limited
 from support.waiting import PATIENCE, is_stopped, wait_until
 
-from fusionloader.workers import processes
-from fusionloader.workers.processes import BareProcess
+from fusionloader.system import processes
+from fusionloader.system.processes import BareProcess
 
 FORK = multiprocessing.get_context("fork")
 STARTS = 25

@@ -10,8 +10,8 @@ from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.scheduler.cores import Machine
-from fusionloader.workers import cpus
-from fusionloader.workers.cpus import Lease, cores_of, machine_here
+from fusionloader.system import cpus
+from fusionloader.system.cpus import Lease, cores_of, machine_here
 
 HERE = os.sched_getaffinity(0)
 

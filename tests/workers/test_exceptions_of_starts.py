@@ -8,15 +8,14 @@ import threading
 import pytest
 from support.raised_at import CALLS, Steps
 
-from fusionloader import training_signals
-from fusionloader.workers import processes
+from fusionloader.system import processes, training_signals
 
 EVENTS = (*CALLS, "c_return")
 
 
 def test_no_descriptor_stays_open_whatever_is_raised_where_they_are_counted():
     left = {}
-    steps = Steps("workers/processes.py", events=EVENTS)
+    steps = Steps("system/processes.py", events=EVENTS)
     for position in range(steps.count(processes._check_descriptors)):
         before = os.listdir("/proc/self/fd")
         with contextlib.suppress(KeyboardInterrupt):
@@ -35,7 +34,7 @@ def test_no_signal_stays_blocked_whatever_is_raised_where_they_are_held_back():
         with training_signals.held_back():
             pass
 
-    steps = Steps("training_signals.py", events=EVENTS)
+    steps = Steps("system/training_signals.py", events=EVENTS)
     for position in range(steps.count(hold_back)):
         with contextlib.suppress(KeyboardInterrupt):
             steps.raise_at(position, KeyboardInterrupt(), hold_back)
@@ -69,7 +68,7 @@ def is_free(lock):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_lock_is_kept_whatever_is_raised_in_a_fork():
     kept = []
-    steps = Steps("workers/processes.py", events=EVENTS)
+    steps = Steps("system/processes.py", events=EVENTS)
     for position in range(steps.count(fork)):
         with contextlib.suppress(KeyboardInterrupt):
             steps.raise_at(position, KeyboardInterrupt(), fork)

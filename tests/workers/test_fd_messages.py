@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.other_users import as_nobody, as_root
 
-from fusionloader.workers import fd_messages
-from fusionloader.workers.fd_messages import FdMessage
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
 
 
 @contextlib.contextmanager

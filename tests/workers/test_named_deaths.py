@@ -6,7 +6,7 @@ import signal
 import pytest
 from support.waiting import PATIENCE
 
-from fusionloader.workers.processes import named_death
+from fusionloader.system.processes import named_death
 
 FORK = multiprocessing.get_context("fork")
 
@@ -30,7 +30,7 @@ def test_connections_that_close_before_their_process_ends_name_it(worker, error)
 
 
 def test_other_errors_and_those_of_living_workers_are_raised_as_they_are(worker, monkeypatch):
-    monkeypatch.setattr("fusionloader.workers.processes._DYING_SECONDS", 0.01)
+    monkeypatch.setattr("fusionloader.system.processes._DYING_SECONDS", 0.01)
     with pytest.raises(EOFError), named_death([worker]):
         raise EOFError
     with pytest.raises(KeyError), named_death([worker]):

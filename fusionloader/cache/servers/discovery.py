@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import Protocol, cast
 
 from fusionloader.cache.servers.owners import Servers
-from fusionloader.transport.address import Address, is_own
-from fusionloader.transport.identity import draw_token
+from fusionloader.system.transport.address import Address, is_own
+from fusionloader.system.transport.identity import draw_token
 
 HERE_VARIABLE = "FUSIONLOADER_CACHE_SERVER"
 """Environment variable that names this machine's server, where that is not clear."""

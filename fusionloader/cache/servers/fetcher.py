@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.cache.servers import files, requests
 from fusionloader.cache.servers.files import File
 from fusionloader.cache.servers.owners import Owners, Servers
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
 from fusionloader.cache.servers.server import SERVICE
-from fusionloader.sources.remote_files import BroughtFile, RangeOf
-from fusionloader.transport.address import Address
-from fusionloader.transport.errors import TransportError
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import Outgoing
-from fusionloader.transport.peer import Peer
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import Outgoing
+from fusionloader.system.transport.peer import Peer
 
 log = logging.getLogger("fusionloader.cache")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from fusionloader.cache.range_reading import FileRange, open_file, read_range
 from fusionloader.cache.servers.requests import MOST_BYTES, Stamp
-from fusionloader.sources.range_reading import FileRange, open_file, read_range
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from fusionloader.cache.servers.fetcher import RemoteFiles
 from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cache.servers.shelf import StoreShelf
-from fusionloader.cache_settings import Cache
-from fusionloader.shm.store_handles import StoreHandles
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
+from fusionloader.cache.tiers.store_handles import StoreHandles
+from fusionloader.options.cache_settings import Cache
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
 
 _ANY_PORT = Address("0.0.0.0", 0)  # noqa: S104 - who connects has to show the token
 

@@ -3,7 +3,7 @@
 A ``GET`` names a dataset and some of its samples, each with the size and the time of modification
 that its file has where it is asked from. The answer, ``ITEMS``, has a status for each, and the
 bytes of those that are there. A ``GIVE`` has the bytes of one sample for its owner to keep. What
-cannot be done is answered with a refusal that says why (transport/messages.py).
+cannot be done is answered with a refusal that says why (system/transport/messages.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fusionloader.transport.messages import FIRST_OF_SERVICE
+from fusionloader.system.transport.messages import FIRST_OF_SERVICE
 
 GET = FIRST_OF_SERVICE
 ITEMS = FIRST_OF_SERVICE + 1

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.listener import Listener, Service
-from fusionloader.transport.messages import Message, Outgoing, refusal
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.listener import Listener, Service
+from fusionloader.system.transport.messages import Message, Outgoing, refusal
 
 SERVICE = "fusionloader cache 1"
 """What both ends say they are; the number changes with what is in ``requests``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusionloader.cache.servers.requests import Stamp
-from fusionloader.shm.store_handles import StoreHandles
+from fusionloader.cache.tiers.store_handles import StoreHandles
 
 _TIERS = ("encoded", "disk_encoded")  # in the order in which they are filled
 

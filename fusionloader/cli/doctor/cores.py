@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fusionloader.cli.doctor.check import Check, warn_if
 from fusionloader.cli.environment import cpu_model, simd_level
-from fusionloader.limits.control_groups import cpu_quota
+from fusionloader.system.limits.control_groups import cpu_quota
 
 
 def checks() -> Iterator[Check]:

@@ -16,8 +16,8 @@ from fusionloader.cli.doctor.check import Check, warn_if
 from fusionloader.cli.environment import simd_level
 from fusionloader.cli.measure.workloads import pil_transform
 from fusionloader.cli.progress import Progress
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.transforms import compile_transform
 
 # The table of docs/doctor.md: images a second and core, by ``simd_level()``.
 EXPECTED = {

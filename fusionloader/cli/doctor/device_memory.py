@@ -19,7 +19,7 @@ from fusionloader.cli.progress import elapsed
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-    from fusionloader.gpu_memory import LedgerHandle, Lender
+    from fusionloader.system.gpu_memory import LedgerHandle, Lender
 
 _NBYTES = 1 << 20
 _SECONDS = 60.0
@@ -40,7 +40,7 @@ def checks() -> Iterator[Check]:
 def page_locking() -> Check:
     """Whether memory of batches can be locked, from which copies overlap with training."""
     from fusionloader._native import cuda
-    from fusionloader.gpu_memory import MemorySharingError
+    from fusionloader.system.gpu_memory import MemorySharingError
 
     with contextlib.closing(mmap.mmap(-1, _NBYTES)) as memory:
         view = (ctypes.c_char * _NBYTES).from_buffer(memory)
@@ -58,7 +58,7 @@ def page_locking() -> Check:
 
 def sharing() -> Check:
     """Whether a second process can write into this one's memory of the device: it does."""
-    from fusionloader.gpu_memory.lender import under_mps
+    from fusionloader.system.gpu_memory.lender import under_mps
 
     with elapsed("lending memory to another process"):
         refused = try_sharing()
@@ -74,7 +74,7 @@ def sharing() -> Check:
 
 def try_sharing() -> str | None:
     """Lends 2 MiB to a new process once; returns why that does not work, ``None`` if it does."""
-    from fusionloader.gpu_memory import Lender, MemorySharingError
+    from fusionloader.system.gpu_memory import Lender, MemorySharingError
 
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
@@ -93,7 +93,7 @@ def try_sharing() -> str | None:
 
 def _probe(lender: Lender, peer: SpawnProcess) -> str | None:
     """As ``gpu_memory.probe``, but over as soon as the peer has ended."""
-    from fusionloader.gpu_memory.probe import Probe
+    from fusionloader.system.gpu_memory.probe import Probe
 
     under_way = Probe(lender, 0, _SECONDS)
     while True:
@@ -107,7 +107,7 @@ def _probe(lender: Lender, peer: SpawnProcess) -> str | None:
 
 
 def _answer(handle: LedgerHandle, said: Connection) -> None:
-    from fusionloader.gpu_memory import Borrower, MemorySharingError, answer_probe
+    from fusionloader.system.gpu_memory import Borrower, MemorySharingError, answer_probe
 
     try:
         with Borrower(handle) as borrower:

@@ -27,7 +27,7 @@ def device_count() -> int:
 
 def why_none() -> str:
     """Returns why there is no device, in words; nothing if there is one."""
-    from fusionloader.gpu_memory.errors import MemorySharingError
+    from fusionloader.system.gpu_memory.errors import MemorySharingError
 
     try:
         return "" if _count() else "the driver shows no device"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fusionloader.cli.doctor.check import Check
 from fusionloader.cli.doctor.devices import NO_DEVICE, device_count
-from fusionloader.executors import nvjpeg
+from fusionloader.transforms.executors import nvjpeg
 
 _NAME = "hardware JPEG engine"
 _ARCHITECTURE_MISMATCH = 7  # NVJPEG_STATUS_ARCH_MISMATCH: the device has none

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fusionloader.cli.doctor.check import Check, State
 from fusionloader.cli.doctor.devices import device_count
-from fusionloader.executors.dali.memory.resource_library import COMMAND, built_library
+from fusionloader.transforms.executors.dali.memory.resource_library import COMMAND, built_library
 
 _KERNEL = 'extern "C" __global__ void doctor(int* out) { *out = 1; }'
 
@@ -24,7 +24,7 @@ def compiler() -> Check:
     """Whether a kernel can be compiled: it is done, for the device or the latest architecture."""
     name = "CUDA kernels"
     try:
-        from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError, how_to_install
+        from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError, how_to_install
     except ImportError as error:
         return Check(name, str(error), "warn", "mend what fails above")
     try:
@@ -38,7 +38,7 @@ def compiler() -> Check:
 
 def _target(known: list[int]) -> str:
     from fusionloader._native import cuda
-    from fusionloader.executors.device.kernel import target_of
+    from fusionloader.transforms.executors.device.kernel import target_of
 
     return target_of(cuda.architecture(0) if device_count() else known[-1], known)
 

@@ -7,8 +7,8 @@ import resource
 from collections.abc import Iterator
 
 from fusionloader.cli.doctor.check import Check, gigabytes, warn_if
-from fusionloader.limits.control_groups import memory_limit, process_limit
-from fusionloader.limits.free_memory import FreeMemory, free_memory
+from fusionloader.system.limits.control_groups import memory_limit, process_limit
+from fusionloader.system.limits.free_memory import FreeMemory, free_memory
 
 # Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.
 COMFORTABLE_SHARED = 1.5e9

@@ -12,20 +12,27 @@ from importlib import metadata
 import fusionloader
 from fusionloader.cli.doctor.check import Check
 from fusionloader.cli.doctor.decoding import photo
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.exchange import plan_to_data
-from fusionloader.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
-from fusionloader.remote import protocol
-from fusionloader.remote.fleet import Fleet, ListedFleet
-from fusionloader.remote.protocol import DataMode, Declined, Ready, Request, Rows, WantedSample
-from fusionloader.remote.ray_fleet import RayFleet
-from fusionloader.remote_settings import Remote
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import Connection, connect
-from fusionloader.transport.errors import TransportError
-from fusionloader.transport.identity import Identity, read_token
-from fusionloader.transport.messages import REFUSED, Message, Outgoing
-from fusionloader.transport.tokens import default_token_file
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.fleet import Fleet, ListedFleet
+from fusionloader.sharing.remote.protocol import (
+    DataMode,
+    Declined,
+    Ready,
+    Request,
+    Rows,
+    WantedSample,
+)
+from fusionloader.sharing.remote.ray_fleet import RayFleet
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import Connection, connect
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.system.transport.identity import Identity, read_token
+from fusionloader.system.transport.messages import REFUSED, Message, Outgoing
+from fusionloader.system.transport.tokens import default_token_file
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.exchange import plan_to_data
+from fusionloader.transforms.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
 
 _PLAN = Plan(
     (

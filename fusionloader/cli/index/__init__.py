@@ -7,13 +7,13 @@ import json
 import sys
 
 from fusionloader.cli.progress import Progress
-from fusionloader.sources.shards.tar_errors import ShardError
-from fusionloader.sources.shards.tar_index import SUFFIX
-from fusionloader.sources.shards.tar_samples import INLINE_EXTENSIONS
-from fusionloader.sources.streams.settings import ReadSettings
-from fusionloader.sources.streams.shard_indexes import write_indexes
-from fusionloader.sources.streams.url_patterns import expand_urls
-from fusionloader.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.shards.tar_errors import ShardError
+from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.shards.tar_samples import INLINE_EXTENSIONS
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.data.sources.streams.shard_indexes import write_indexes
+from fusionloader.data.sources.streams.url_patterns import expand_urls
+from fusionloader.data.sources.url_reading import UrlUnreadable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fusionloader.aliases import AnyDataset, AnyLoader, Batch
-from fusionloader.cache_settings import DecodedCache
 from fusionloader.cli.measure.protocol import Contender, Running
 from fusionloader.cli.measure.workloads import (
     FULL_SIZE,
@@ -21,6 +19,8 @@ from fusionloader.cli.measure.workloads import (
     pil_dataset,
     tensor_dataset,
 )
+from fusionloader.options.aliases import AnyDataset, AnyLoader, Batch
+from fusionloader.options.cache_settings import DecodedCache
 
 ORDER_SEED = 11
 

@@ -17,7 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import MNIST, ImageFolder
 from torchvision.transforms.v2 import functional
 
-from fusionloader.aliases import AnyDataset, AnyLoader
+from fusionloader.options.aliases import AnyDataset, AnyLoader
 
 
 @dataclass(frozen=True, slots=True)

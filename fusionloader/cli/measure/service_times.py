@@ -14,10 +14,10 @@ from torchvision.datasets import ImageFolder
 from fusionloader.cli.environment import JsonObject, machine, versions
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
 from fusionloader.cli.progress import Progress
-from fusionloader.executors.compiled_plan import compile_plan
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.results import result_like
-from fusionloader.sim.times import FORMAT
+from fusionloader.cli.simulator.times import FORMAT
+from fusionloader.transforms.executors.compiled_plan import compile_plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.results import result_like
 
 EXECUTORS = ("torchvision", "native")
 # Everything below has not been measured: no GPU has run the GPU worker yet.

@@ -15,7 +15,7 @@ from torchvision.datasets import MNIST, ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-from fusionloader.aliases import AnyDataset
+from fusionloader.options.aliases import AnyDataset
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDE = 224

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fusionloader.analysis.drains import Drain
-from fusionloader.analysis.files import ReadRates
-from fusionloader.analysis.findings import LoaderShape
-from fusionloader.analysis.service import Service
-from fusionloader.analysis.what_if.equations import rate_with_cache, share_for
-from fusionloader.analysis.what_if.model import Model
-from fusionloader.analysis.what_if.questions import Question
+from fusionloader.cli.analysis.drains import Drain
+from fusionloader.cli.analysis.files import ReadRates
+from fusionloader.cli.analysis.findings import LoaderShape
+from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.what_if.equations import rate_with_cache, share_for
+from fusionloader.cli.analysis.what_if.model import Model
+from fusionloader.cli.analysis.what_if.questions import Question
 
 SAMPLES, BATCH, SAMPLE_SECONDS, FILE_BYTES = 6400, 64, 1e-3, 100_000
 

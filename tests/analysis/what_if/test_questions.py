@@ -2,8 +2,8 @@
 
 import pytest
 
-from fusionloader.analysis.errors import AnalysisError
-from fusionloader.analysis.what_if.questions import Question, questions
+from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.what_if.questions import Question, questions
 
 
 def test_all_combinations_are_asked_for():

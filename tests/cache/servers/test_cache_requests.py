@@ -10,10 +10,10 @@ from support.cache_machines import FINGERPRINT, TOKEN, DictShelf
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
 from fusionloader.cache.servers.server import SERVICE, CacheServer
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import connect
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import REFUSED, Outgoing
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import connect
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import REFUSED, Outgoing
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 STAMPS = st.builds(Stamp, NUMBERS, st.integers(-(1 << 63), (1 << 63) - 1))

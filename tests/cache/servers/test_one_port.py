@@ -12,14 +12,14 @@ from support.worker_client import TOKEN, WorkerClient, prepared_here, setup_of
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import Stamp, Status, Wanted
 from fusionloader.cache.servers.server import SERVICE, CacheService
-from fusionloader.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import DataMode
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.connection import connect
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import Outgoing
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import DataMode
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import connect
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import Outgoing
+from fusionloader.transforms.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
 
 ANYWHERE = Address("127.0.0.2", 0)
 CROP = RandomResizedCrop(32, 24, (0.3, 1.0), (0.75, 1.33), ("bilinear",))

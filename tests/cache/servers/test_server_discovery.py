@@ -18,7 +18,7 @@ from fusionloader.cache.servers.discovery import (
     token_of_job,
 )
 from fusionloader.cache.servers.owners import Servers
-from fusionloader.transport.address import Address
+from fusionloader.system.transport.address import Address
 
 FOREIGN = "192.0.2.1:7071"  # set aside for documentation (RFC 5737)
 TORCHRUN = {

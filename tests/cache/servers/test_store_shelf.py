@@ -9,9 +9,9 @@ from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import SERVICE, CacheService
 from fusionloader.cache.servers.shelf import StoreShelf
-from fusionloader.shm.file_store import FileStore, table_bytes
-from fusionloader.shm.store_handles import StoreHandles
-from fusionloader.transport.messages import Message
+from fusionloader.cache.tiers.file_store import FileStore, table_bytes
+from fusionloader.cache.tiers.store_handles import StoreHandles
+from fusionloader.system.transport.messages import Message
 
 STAMP = Stamp(3, 7)
 

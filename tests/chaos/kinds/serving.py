@@ -9,7 +9,7 @@ from support.images import eval_transform
 
 from chaos.kinds.image_plans import images_of
 from chaos.kinds.setting import BATCH, EpochKind, Epochs, Part, Setting, order_of
-from fusionloader.inference import Preprocessor, PreprocessorClosed
+from fusionloader.addons.inference import Preprocessor, PreprocessorClosed
 
 
 class Requests:

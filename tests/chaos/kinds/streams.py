@@ -10,7 +10,7 @@ from support.tar_shards import image_shards
 from chaos.kinds.image_plans import epochs_of
 from chaos.kinds.setting import BATCH, EpochKind, Epochs, Part, Setting, order_of
 from fusionloader import FusionLoader
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 _COUNTS = (20, 3, 17)
 

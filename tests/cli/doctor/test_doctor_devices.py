@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fusionloader.cli.doctor import device_memory, devices, jpeg_engine
-from fusionloader.gpu_memory.errors import UnavailableError
+from fusionloader.system.gpu_memory.errors import UnavailableError
 
 
 @pytest.fixture

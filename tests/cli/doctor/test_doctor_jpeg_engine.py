@@ -8,7 +8,7 @@ from support.fake_cuda import compile_library
 
 from fusionloader.cli.doctor import jpeg_engine
 from fusionloader.cli.doctor.jpeg_engine import NvjpegError
-from fusionloader.executors import nvidia_packages
+from fusionloader.transforms.executors import nvidia_packages
 
 SOURCE = """
 #include <cstdlib>

@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from fusionloader.cli.doctor import kernels
-from fusionloader.executors.device import nvrtc
+from fusionloader.transforms.executors.device import nvrtc
 
 
 @pytest.mark.parametrize(("devices", "state"), [(0, "ok"), (1, "warn")])

@@ -6,8 +6,8 @@ import resource
 import pytest
 
 from fusionloader.cli.doctor import limits
-from fusionloader.limits.control_groups import Limit
-from fusionloader.limits.free_memory import FreeMemory
+from fusionloader.system.limits.control_groups import Limit
+from fusionloader.system.limits.free_memory import FreeMemory
 
 NONE = resource.RLIM_INFINITY
 

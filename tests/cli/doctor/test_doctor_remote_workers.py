@@ -10,10 +10,10 @@ import pytest
 
 import fusionloader
 from fusionloader.cli.doctor import remote_workers
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
-from fusionloader.transport.tokens import make_token_file
+from fusionloader.sharing.remote.worker.service import WorkerService
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.tokens import make_token_file
 
 HOST = "127.0.0.2"
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from support.campaigns import examples
 from torch.utils.data import default_collate
 
-from fusionloader.deferred import counts
-from fusionloader.deferred.rows import collating
-from fusionloader.deferred.rows.memory import BatchRows
-from fusionloader.executors.batch_transport import Sender, Sends
-from fusionloader.shm import objects
-from fusionloader.shm.descriptor import Descriptor
+from fusionloader.data.deferred import counts
+from fusionloader.data.deferred.rows import collating
+from fusionloader.data.deferred.rows.memory import BatchRows
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.batch_transport import Sender, Sends
 
 SHAPES = [(3, 20, 20), (1, 40, 40)]
 

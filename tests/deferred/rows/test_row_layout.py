@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.deferred.rows.layout import RowLayout
+from fusionloader.data.deferred.rows.layout import RowLayout
 
 IMAGE, SMALL = ((3, 8, 8), "float32"), ((3, 4, 4), "float32")
 

@@ -5,8 +5,8 @@ import contextlib
 import pytest
 from support.ray_cluster import NODE, running
 
-from fusionloader.remote.ray_fleet import RayFleet
-from fusionloader.remote_settings import Remote
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote.ray_fleet import RayFleet
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,11 @@ from support.ray_cluster import HEAD, NODE, process_at, running, wait_for
 from support.waiting import gone, wait_until
 
 from fusionloader.cli.doctor import remote_workers
-from fusionloader.remote.protocol import SERVICE
-from fusionloader.remote.ray_control import cluster as ray_cluster
-from fusionloader.remote.ray_fleet import RayFleet
-from fusionloader.remote_settings import Remote
-from fusionloader.transport.connection import connect
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote.protocol import SERVICE
+from fusionloader.sharing.remote.ray_control import cluster as ray_cluster
+from fusionloader.sharing.remote.ray_fleet import RayFleet
+from fusionloader.system.transport.connection import connect
 
 
 @pytest.fixture

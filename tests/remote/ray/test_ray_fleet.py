@@ -15,11 +15,11 @@ from support.waiting import children_that_run, gone, wait_until
 from support.worker_client import prepared_here, setup_of
 
 import fusionloader
-from fusionloader.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
-from fusionloader.remote.fleet import FleetLoad
-from fusionloader.remote.protocol import SERVICE, DataMode
-from fusionloader.transport.connection import connect
-from fusionloader.transport.errors import TransportError
+from fusionloader.sharing.remote.fleet import FleetLoad
+from fusionloader.sharing.remote.protocol import SERVICE, DataMode
+from fusionloader.system.transport.connection import connect
+from fusionloader.system.transport.errors import TransportError
+from fusionloader.transforms.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
 
 CROP = RandomResizedCrop(32, 24, (0.3, 1.0), (0.75, 1.33), ("bilinear",))
 PLAN = Plan((CROP, RandomHorizontalFlip(0.5)), None, 32, 24)
@@ -123,8 +123,8 @@ def test_their_number_follows_what_training_needs(cluster, start, encoded):
 def test_workers_end_with_a_training_process_that_is_killed(cluster):
     code = (
         "import time\n"
-        "from fusionloader.remote.ray_fleet import RayFleet\n"
-        "from fusionloader.remote_settings import Remote\n"
+        "from fusionloader.sharing.remote.ray_fleet import RayFleet\n"
+        "from fusionloader.options.remote_settings import Remote\n"
         f"fleet = RayFleet(Remote(workers=1, address={cluster.address!r}))\n"
         "while not fleet.addresses():\n"
         "    time.sleep(0.01)\n"

@@ -8,7 +8,7 @@ from support.remote_workers import assert_same, batches_of, folder_loader
 from support.waiting import wait_until
 
 from fusionloader import Remote
-from fusionloader.transport.address import Address
+from fusionloader.system.transport.address import Address
 
 
 def serving(loader):

@@ -12,11 +12,11 @@ from support.worker_client import Refused
 
 import fusionloader
 from fusionloader import FusionLoader, Remote
-from fusionloader.executors.python import DatasetSource
-from fusionloader.remote import protocol
-from fusionloader.remote.protocol import CodeSetup
-from fusionloader.remote.user_code.bundle import bundle
-from fusionloader.remote.user_code.packages import installed
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import CodeSetup
+from fusionloader.sharing.remote.user_code.bundle import bundle
+from fusionloader.sharing.remote.user_code.packages import installed
+from fusionloader.transforms.executors.python import DatasetSource
 
 
 def loader_of(dataset, cluster=None, **options):

@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.sources.datasets import compile_dataset
+from fusionloader.data.sources.datasets import compile_dataset
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support.shard_writers import hugging_face_rows, rows_of
 
-from fusionloader.sources import ArrowImages, from_hugging_face
+from fusionloader.data.sources import ArrowImages, from_hugging_face
 
 datasets = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")

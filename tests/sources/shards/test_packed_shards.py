@@ -14,7 +14,7 @@ from support.shard_writers import litdata, litdata_rows, mds
 from support.shard_writers import lmdb as write_lmdb
 
 from fusionloader import FusionLoader
-from fusionloader.sources import LitDataImages, LMDBImages, MDSImages
+from fusionloader.data.sources import LitDataImages, LMDBImages, MDSImages
 
 
 def changed(path, change):
@@ -215,7 +215,7 @@ def test_an_index_of_other_structure_is_named(eval_set, tmp_path, kind):
 
 CUT_OFF = """
 import os, sys
-from fusionloader.sources import LMDBImages
+from fusionloader.data.sources import LMDBImages
 
 path, whole = sys.argv[1], os.path.getsize(sys.argv[1])
 for part in (15, 8):

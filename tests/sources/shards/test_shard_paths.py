@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sources.shards.mapped_files import MappedFiles
-from fusionloader.sources.shards.shard_paths import braces_expanded, shard_paths
+from fusionloader.data.sources.shards.mapped_files import MappedFiles
+from fusionloader.data.sources.shards.shard_paths import braces_expanded, shard_paths
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 6))

@@ -10,9 +10,9 @@ import pytest
 from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
-from fusionloader.sources import ShardChanged, TarFolder
-from fusionloader.sources.shards.tar_errors import BadSample, CorruptTar, ShardError
-from fusionloader.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources import ShardChanged, TarFolder
+from fusionloader.data.sources.shards.tar_errors import BadSample, CorruptTar, ShardError
+from fusionloader.data.sources.shards.tar_index import SUFFIX
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import signal
 import pytest
 from support.shard_writers import rows_of, written
 
-from fusionloader.sources import ParquetImages
-from fusionloader.sources.shards.unpacked_files import Unpacking, unpacked
+from fusionloader.data.sources import ParquetImages
+from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -8,13 +8,13 @@ import tracemalloc
 import pytest
 from support.faulty_server import serving
 
+from fusionloader.cache.range_reading import FileRange
+from fusionloader.data.sources import UrlUnreadable
+from fusionloader.data.sources.streams.object_store import ObjectStore
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.data.sources.url_reading import read_url_range
 from fusionloader.scheduler.reading.hedging import Hedging
-from fusionloader.sources import UrlUnreadable
-from fusionloader.sources.range_reading import FileRange
-from fusionloader.sources.streams.object_store import ObjectStore
-from fusionloader.sources.streams.settings import ReadSettings
-from fusionloader.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
-from fusionloader.sources.url_reading import read_url_range
 
 DATA = bytes(range(256)) * 64
 RETRIED = (500, 503, 429, "cut", "reset", "hang")

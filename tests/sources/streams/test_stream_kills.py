@@ -20,7 +20,7 @@ from support.tar_shards import image_shards
 from support.waiting import PATIENCE
 
 from fusionloader import FusionLoader
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 COUNTS = (130, 3, 60, 107)
 MOST_CPU_SECONDS = 0.015  # of a rank, until it is killed

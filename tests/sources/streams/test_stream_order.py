@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionloader.sources.streams.order import EpochOrder, ShuffleShape
-from fusionloader.sources.streams.sampler import StreamSampler
+from fusionloader.data.sources.streams.order import EpochOrder, ShuffleShape
+from fusionloader.data.sources.streams.sampler import StreamSampler
 
 COUNTS = st.lists(st.integers(0, 700), min_size=1, max_size=6)
 SHAPES = st.none() | st.builds(

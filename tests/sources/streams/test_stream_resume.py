@@ -10,7 +10,7 @@ from support.images import eval_transform
 from support.tar_shards import image_shards
 
 from fusionloader import FusionLoader
-from fusionloader.sources import TarStream
+from fusionloader.data.sources import TarStream
 
 COUNTS = (130, 70, 95)
 

@@ -10,19 +10,19 @@ from PIL import Image
 from support.faulty_server import serving
 from support.tar_shards import image_shards, jpeg, tar_of
 
-from fusionloader.sources.shards.tar_errors import (
+from fusionloader.data.sources.shards.tar_errors import (
     BadSample,
     CorruptTar,
     ShardError,
     UnreadableIndex,
 )
-from fusionloader.sources.shards.tar_index import SUFFIX
-from fusionloader.sources.streams.settings import ReadSettings
-from fusionloader.sources.streams.shard_indexes import write_indexes
-from fusionloader.sources.streams.store_errors import UrlAbsent
-from fusionloader.sources.streams.tar_stream import TarStream
-from fusionloader.sources.streams.url_patterns import expand_urls
-from fusionloader.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.data.sources.streams.shard_indexes import write_indexes
+from fusionloader.data.sources.streams.store_errors import UrlAbsent
+from fusionloader.data.sources.streams.tar_stream import TarStream
+from fusionloader.data.sources.streams.url_patterns import expand_urls
+from fusionloader.data.sources.url_reading import UrlUnreadable
 
 COUNTS = (5, 1, 9)
 QUICK = {"retries": 1, "timeout": 5.0}
@@ -75,8 +75,8 @@ def test_an_index_is_made_once_and_kept(server):
 
 
 def test_an_index_beside_the_shard_is_taken(server):
-    from fusionloader.sources.shards.tar_index import TarIndex
-    from fusionloader.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.shards.tar_index import TarIndex
+    from fusionloader.data.sources.streams.shard_indexes import kept_index
 
     stream_of(server)
     for name in list(server.files):
@@ -99,7 +99,7 @@ def test_an_index_that_should_be_beside_the_shard_is_missed(server):
 
 
 def test_a_damaged_index_in_the_cache_is_made_again(server):
-    from fusionloader.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import kept_index
 
     stream_of(server)
     kept_index(server.url("train-000.tar")).write_bytes(b"damaged")
@@ -109,8 +109,8 @@ def test_a_damaged_index_in_the_cache_is_made_again(server):
 def test_an_index_of_another_version_beside_a_shard_is_named_and_in_the_cache_made_again(
     server, monkeypatch
 ):
-    from fusionloader.sources.shards import tar_index
-    from fusionloader.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.shards import tar_index
+    from fusionloader.data.sources.streams.shard_indexes import kept_index
 
     with monkeypatch.context() as patch:
         patch.setattr(tar_index, "VERSION", 99)
@@ -144,7 +144,7 @@ def test_indexes_are_written_beside_shards(tmp_path, monkeypatch):
 
 
 def test_a_shard_larger_than_a_block_is_read_in_blocks(server, monkeypatch):
-    from fusionloader.sources.streams import shard_indexes
+    from fusionloader.data.sources.streams import shard_indexes
 
     monkeypatch.setattr(shard_indexes, "_BLOCK", 1500)
     assert stream_of(server).targets.tolist() == list(range(15))
@@ -152,7 +152,7 @@ def test_a_shard_larger_than_a_block_is_read_in_blocks(server, monkeypatch):
 
 
 def test_a_block_without_a_header_is_not_read(server, monkeypatch):
-    from fusionloader.sources.streams import shard_indexes
+    from fusionloader.data.sources.streams import shard_indexes
 
     monkeypatch.setattr(shard_indexes, "_BLOCK", 512)
     large = tar_of([("1.jpg", bytes(200_000)), ("1.cls", b"1")])

@@ -17,7 +17,7 @@ import triton_python_backend_utils as triton
 from served_model import Classifier, evaluation_transform
 from torch import Tensor
 
-from fusionloader.inference import BadImage, Preprocessor
+from fusionloader.addons.inference import BadImage, Preprocessor
 
 
 class TritonPythonModel:

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from fusionloader.cli.measure.fidelity.differences import Difference, array
-from fusionloader.executors.native import make_executor
-from fusionloader.plan.stages import ImageKind, Plan, Resize
-from fusionloader.plan.transforms import compile_transform
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import ImageKind, Plan, Resize
+from fusionloader.transforms.plan.transforms import compile_transform
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # What a file is saved with, by the name of its row.

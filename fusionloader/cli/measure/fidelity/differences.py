@@ -16,10 +16,10 @@ from torchvision.transforms.v2 import InterpolationMode, functional
 
 from fusionloader import _native
 from fusionloader.cli.measure.fidelity.cases import cases
-from fusionloader.executors.native import make_executor
-from fusionloader.executors.replay import replay
-from fusionloader.plan.operations import Operation
-from fusionloader.plan.stages import Plan
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Plan
 
 Pixels = npt.NDArray[np.uint8]
 

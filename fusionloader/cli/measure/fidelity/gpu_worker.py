@@ -16,10 +16,10 @@ from torchvision.transforms import InterpolationMode
 
 from fusionloader.cli.measure.fidelity.decoding import FILES
 from fusionloader.cli.measure.fidelity.differences import Difference, Pixels
-from fusionloader.executors.compiled_plan import CompiledPlan, compile_plan
-from fusionloader.executors.device.make_task import HeadOptions, make_task
-from fusionloader.executors.device.memory import of_tensor
-from fusionloader.executors.device.task import EncodedSample, rows_in
+from fusionloader.transforms.executors.compiled_plan import CompiledPlan, compile_plan
+from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
+from fusionloader.transforms.executors.device.memory import of_tensor
+from fusionloader.transforms.executors.device.task import EncodedSample, rows_in
 
 INSTALL = "pip install 'fusionloader[dali]'"
 SIDE = 96

@@ -1,0 +1,1 @@
+"""Beside the loader: frameworks, serving and validation."""

@@ -1,0 +1,7 @@
+"""Preprocessing for inference: encoded images in, tensors out, by the loader's workers and plan."""
+
+from fusionloader.addons.inference.errors import BadImage, PreprocessorClosed, QueueFull
+from fusionloader.addons.inference.preprocessor import Preprocessor
+from fusionloader.addons.inference.stats import PreprocessorStats
+
+__all__ = ["BadImage", "Preprocessor", "PreprocessorClosed", "PreprocessorStats", "QueueFull"]

@@ -1,0 +1,158 @@
+"""Places for images that are not answered yet: whoever finds none waits, or is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusionloader.addons.inference.errors import QueueFull
+from fusionloader.addons.inference.options import WhenFull
+
+_Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]"
+
+
+@dataclass(slots=True, eq=False)
+class Places:
+    """The places of a request. They are given back once, however often that is tried."""
+
+    count: int = 0
+
+
+class Admission:
+    """``most`` places. Threads wait for one on a condition, tasks of an event loop by awaiting.
+
+    Attributes:
+        closed: why nothing is admitted any more, ``None`` while it is.
+    """
+
+    def __init__(self, most: int, when_full: WhenFull, has_room: Callable[[], bool]) -> None:
+        """``has_room``: whether more may be published, however many places are free."""
+        self._most, self._when_full, self._has_room = most, when_full, has_room
+        self._taken = 0
+        # Blocks enter the lock: an exception at the end of a condition's block, which is Python,
+        # would leave it locked for ever.
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
+        self._waiting_tasks: deque[_Waiter] = deque()
+        self._making_room: set[int] = set()  # threads
+        self.closed: Exception | None = None
+        self._closed_for_begun = False
+
+    @property
+    def taken(self) -> int:
+        """Places that are taken."""
+        return self._taken
+
+    def makes_room(self, thread: int) -> None:
+        """Notes a thread that gives places back, and so must not wait for one."""
+        self._making_room.add(thread)
+
+    def may_wait(self) -> bool:
+        """Whether this thread is none of those."""
+        return threading.get_ident() not in self._making_room
+
+    def take(self, places: Places, most: int = 1, begun: bool = False) -> int:
+        """Takes places for up to ``most`` images and returns how many, at least one.
+
+        Args:
+            places: what has to be given back, also after an exception.
+            most: images of one request.
+            begun: whether others of the request are admitted already. Then it is not refused.
+
+        Raises:
+            PreprocessorClosed: it was closed meanwhile.
+            QueueFull: there is no place, and waiting is not wanted or would never end.
+        """
+        with self._lock:
+            while True:
+                taken = self._try(places, most, begun)
+                if taken:
+                    return taken
+                self._refuse_if_wanted(begun)
+                if not self.may_wait():
+                    raise QueueFull(
+                        f"{self._taken} of {self._most} images wait, and this thread is the one "
+                        "that answers them: submit from another thread than that of a callback"
+                    )
+                try:
+                    self._condition.wait()
+                except BaseException:  # it was told of a place, perhaps, which is for another then
+                    self._wake(1)
+                    raise
+
+    async def take_async(self, places: Places) -> None:
+        """Takes a place for one image, without blocking the event loop; raises as ``take``."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._lock:
+                if self._try(places, 1, begun=False):
+                    return
+                self._refuse_if_wanted(begun=False)
+                waiter = loop, loop.create_future()
+                self._waiting_tasks.append(waiter)
+            try:
+                await waiter[1]
+            except asyncio.CancelledError:
+                self._leave(waiter)
+                raise
+
+    def _leave(self, waiter: _Waiter) -> None:
+        with self._lock:
+            try:
+                self._waiting_tasks.remove(waiter)
+            except ValueError:  # it was told of a place, which is for another then
+                self._wake(1)
+
+    def _try(self, places: Places, most: int, begun: bool) -> int:
+        if self.closed is not None and (self._closed_for_begun or not begun):
+            raise self.closed
+        taken = min(most, self._most - self._taken) if self._has_room() else 0
+        self._taken += taken
+        places.count += taken
+        return taken
+
+    def _refuse_if_wanted(self, begun: bool) -> None:
+        if self._when_full == "raise" and not begun:
+            raise QueueFull(
+                f"{self._taken} images wait, and max_queued is {self._most}: try again later, or "
+                'let requests wait with when_full="wait"'
+            )
+
+    def give_back(self, places: Places) -> None:
+        """Gives back the places that were not given back yet."""
+        with self._lock:
+            count = places.count
+            self._taken -= count
+            places.count = 0
+            self._wake(count)
+
+    def look_again(self) -> None:
+        """Called when ``has_room`` may have changed."""
+        with self._lock:
+            self._wake(self._most)
+
+    def _wake(self, count: int) -> None:
+        self._condition.notify(count)
+        while count > 0 and self._waiting_tasks:
+            loop, future = self._waiting_tasks.popleft()
+            with contextlib.suppress(RuntimeError):  # its loop was closed: the next one is told
+                loop.call_soon_threadsafe(_tell, future)
+                count -= 1
+
+    def close(self, why: Exception, also_begun: bool = False) -> None:
+        """Admits no new requests any more, nor the rest of those that were begun."""
+        with self._lock:
+            self.closed = why
+            self._closed_for_begun |= also_begun
+            self._condition.notify_all()
+            self._wake(len(self._waiting_tasks))
+
+
+def _tell(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

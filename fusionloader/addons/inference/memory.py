@@ -1,0 +1,75 @@
+"""Slots in few sizes, for requests of any size: descriptors with images, and rows.
+
+Slot numbers are limited and a slot never changes its size, so that sizes of any mix must not each
+have slots of their own.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Literal
+
+from fusionloader import _native
+from fusionloader.system.shm.slots import Arena, Owner, PageLocking, Slot, SlotPool
+
+_SPARE_BYTES = 64 << 20  # that stay allocated for the slots of one size, while there is work
+_FEWEST_SPARE = 4
+
+Steps = Literal[1, 4]
+"""Sizes in a power of two."""
+
+
+def size_of_slot(nbytes: int, steps: Steps) -> int:
+    """Returns the smallest size of slots for so many bytes, of so many sizes in a power of two."""
+    power = 1 << max(nbytes - 1, 0).bit_length()
+    if power <= mmap.PAGESIZE:
+        return mmap.PAGESIZE
+    step = max(power // 2 // steps, mmap.PAGESIZE)
+    return -(-nbytes // step) * step
+
+
+class SizedSlots:
+    """Slots of an arena, each used again for requests of its size."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        queue: _native.ManagerQueue,
+        steps: Steps,
+        page_locking: PageLocking | None = None,
+    ) -> None:
+        self._arena, self._queue, self._steps = arena, queue, steps
+        self._page_locking = page_locking
+        self._pools: dict[int, SlotPool] = {}
+
+    def acquire(self, nbytes: int) -> Slot:
+        """Returns a slot of at least ``nbytes``.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
+        size = size_of_slot(nbytes, self._steps)
+        pool = self._pools.get(size)
+        if pool is None:
+            spare = max(_SPARE_BYTES // size, _FEWEST_SPARE)
+            pool = SlotPool(self._arena, self._queue, spare, self._page_locking)
+            self._pools[size] = pool
+        return pool.acquire(size)
+
+    def release(self, slot: Slot) -> None:
+        """Takes back a slot that was not leased."""
+        self._pools[slot.nbytes].release(slot)
+
+    def lease(self, slot: Slot) -> Owner:
+        """Returns an object with the slot's buffer; the slot comes back when it is gone."""
+        return self._pools[slot.nbytes].lease(slot)
+
+    def trim(self) -> None:
+        """Returns the memory of free slots to the system; page-locked memory stays."""
+        for pool in self._pools.values():
+            pool.trim()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the slots that have memory."""
+        return sum(pool.resident_bytes for pool in self._pools.values())

@@ -1,0 +1,103 @@
+"""The thread that gives dynamic batches to the user's model, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusionloader.addons.inference.requests import DynamicBatch, ImageRequest
+
+Infer = Callable[[torch.Tensor], Sequence[Any] | torch.Tensor]
+"""Gets a batch [n, ...], returns n results."""
+
+Answer = Callable[[ImageRequest, Any, BaseException | None], None]
+"""Answers a request, whose future is running, with a result or an error."""
+
+
+class ModelRunner:
+    """Runs ``infer`` on batches in the order in which they are given."""
+
+    def __init__(
+        self,
+        infer: Infer,
+        device: torch.device | None,
+        answer: Answer,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            infer: the user's model.
+            device: where batches are copied first.
+            answer: is called for each request.
+            failed: is called when the thread ends before it was asked to.
+        """
+        self._infer, self._device, self._answer, self._failed = infer, device, answer, failed
+        self._batches: deque[DynamicBatch] = deque()  # until they are answered
+        self._given = threading.Semaphore(0)  # or it is to end
+        self._is_finishing = self._has_failed = False
+        self.thread = threading.Thread(target=self._run, name="fusionloader-infer", daemon=True)
+        self.thread.start()
+
+    def give(self, batch: DynamicBatch) -> None:
+        """Gives it a batch of which all rows are there, or have failed."""
+        self._batches.append(batch)
+        self._given.release()
+
+    def finish(self) -> None:
+        """Has the thread end behind the batches that it was given."""
+        self._is_finishing = True
+        self._given.release()
+
+    def left(self) -> list[DynamicBatch]:
+        """Returns the batches that it will not answer any more, if its thread has failed."""
+        return list(self._batches) if self._has_failed else []
+
+    def _run(self) -> None:
+        try:
+            while self._batches or not self._is_finishing:
+                if self._batches:
+                    self._run_batch(self._batches[0])
+                    # Its slot is free while this thread waits, and at once: requests refer to it.
+                    self._batches[0].done.clear()
+                    self._batches.popleft()
+                else:
+                    self._given.acquire()
+        except BaseException as error:  # between two steps, such as a MemoryError
+            self._has_failed = True
+            self._failed(error)
+
+    def _run_batch(self, batch: DynamicBatch) -> None:
+        wanted = [each for each in batch.done if each.future.set_running_or_notify_cancel()]
+        for request in batch.done:
+            if request not in wanted:
+                self._answer(request, None, None)
+        error, results = None, [None] * len(wanted)
+        if wanted:
+            try:
+                results = self._results(batch, wanted)
+            except BaseException as raised:  # also one that would end this thread, and all answers
+                error = raised
+        for request, result in zip(wanted, results, strict=True):
+            self._answer(request, result, error)
+
+    def _results(self, batch: DynamicBatch, wanted: list[ImageRequest]) -> list[Any]:
+        rows = batch.rows.batch(batch.rows.count)
+        places = [request.row for request in wanted]
+        is_whole = places == list(range(len(places)))
+        images = rows[: len(places)] if is_whole else rows[places]
+        if self._device is not None:
+            images = images.to(self._device, non_blocking=True)
+        results = self._infer(images)
+        if self._device is not None:  # the slot is read until here
+            torch.cuda.current_stream(self._device).synchronize()
+        if len(results) != len(wanted):
+            raise ValueError(
+                f"infer returned {len(results)} results for a batch of {len(wanted)} images: it "
+                "should return one for each, in the order of the batch"
+            )
+        return list(results)

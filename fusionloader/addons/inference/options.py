@@ -1,0 +1,128 @@
+"""Options of a ``Preprocessor``: plain values, frozen, checked once."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any, Literal
+
+import torch
+
+from fusionloader.system.amounts import parse_seconds
+from fusionloader.system.limits.control_groups import cpu_quota
+
+WhenFull = Literal["wait", "raise"]
+
+_WHEN_FULL = ("wait", "raise")
+# Each has a slot of shared memory, of which there are 65536 in two dozen sizes.
+MOST_QUEUED = 2048
+_LEAST_DEFAULT = 256
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreprocessorOptions:
+    """The arguments of a ``Preprocessor`` but for its transform, as it works with them.
+
+    ``max_delay`` and ``timeout`` in seconds (a ``timeout`` of 0: none). ``context`` is ``None``
+    where workers are bare interpreters, ``device`` where tensors stay in ordinary memory.
+    """
+
+    num_workers: int
+    max_batch: int
+    max_delay: float
+    max_queued: int
+    when_full: WhenFull
+    seed: int | None
+    device: torch.device | None
+    timeout: float
+    context: BaseContext | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        num_workers: int | None,
+        max_batch: int,
+        max_delay: float | str,
+        max_queued: int | None,
+        when_full: WhenFull,
+        seed: int | None,
+        device: torch.device | str | int | None,
+        timeout: float | str,
+        multiprocessing_context: BaseContext | str | None,
+    ) -> PreprocessorOptions:
+        """Returns the options of what a user has given.
+
+        Raises:
+            ValueError: a value is out of its range.
+        """
+        workers = cores_here() if num_workers is None else num_workers
+        _check_positive("num_workers", workers, 1 << 12)
+        _check_positive("max_batch", max_batch, 1 << 16)
+        queued = max_queued
+        if queued is None:
+            queued = min(max(_LEAST_DEFAULT, 4 * max_batch, 16 * workers), MOST_QUEUED)
+        _check_positive("max_queued", queued, MOST_QUEUED)
+        if when_full not in _WHEN_FULL:
+            raise ValueError(f"when_full should be one of {_WHEN_FULL}, not {when_full!r}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ValueError(f"seed should be an int or None, not {seed!r}")
+        return cls(
+            num_workers=workers,
+            max_batch=max_batch,
+            max_delay=parse_seconds(max_delay),
+            max_queued=queued,
+            when_full=when_full,
+            seed=None if seed is None else seed & _MASK,
+            device=_device(device),
+            timeout=parse_seconds(timeout),
+            context=_context(multiprocessing_context),
+        )
+
+
+def cores_here() -> int:
+    """Returns how many cores this process may use, a container's quota considered."""
+    cores = len(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def check_number(name: str, value: Any) -> int:
+    """Returns a key or an epoch that can be drawn by.
+
+    Raises:
+        ValueError: it is no int between 0 and 2**64 - 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MASK:
+        raise ValueError(f"{name} should be an int between 0 and 2**64 - 1, not {value!r}")
+    return value
+
+
+def _check_positive(name: str, value: Any, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name} should be an int between 1 and {most}, not {value!r}")
+
+
+def _device(device: torch.device | str | int | None) -> torch.device | None:
+    if device is None:
+        return None
+    found = torch.device(device)
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f'device should be None, "cpu" or a CUDA device, not {device!r}')
+    return found if found.type == "cuda" else None
+
+
+def _context(context: BaseContext | str | None) -> BaseContext | None:
+    if isinstance(context, str):
+        return multiprocessing.get_context(context)
+    if not isinstance(context, BaseContext | None):
+        methods = multiprocessing.get_all_start_methods()
+        raise ValueError(
+            f"multiprocessing_context should be a start method, one of {methods}, or a context of "
+            f"multiprocessing, not {context!r}"
+        )
+    return context

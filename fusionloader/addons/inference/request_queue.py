@@ -1,0 +1,376 @@
+"""The queue of encoded images: publication, what workers report, workers that die.
+
+How it works. An image is copied into a slot of shared memory, behind the descriptor of a mini-batch
+of which it is a tiny-batch. Workers claim it as they claim samples of a dataset, and write its row.
+Any thread publishes; one thread, the dispatcher, looks for what is done.
+
+Why it is right. A mini-batch is released when no state word of it says waiting or active, and no
+worker touches the slot of one after that. What a dead worker held waits again. A mini-batch that is
+given up is withdrawn: who holds an image of it may finish, nobody begins. Sequence numbers are
+given and published under one lock, so that workers see no gap. The ring of mini-batches in flight
+is never overrun: ``has_room`` leaves a place in it for each image that was admitted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from fusionloader import _native
+from fusionloader.addons.inference.errors import PreprocessorClosed
+from fusionloader.addons.inference.memory import SizedSlots
+from fusionloader.addons.inference.options import PreprocessorOptions
+from fusionloader.addons.inference.requests import Job, Rows
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.engine.manager.loader_workers import LoaderWorkers, LostTinyBatch
+from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.scheduler.tiny_batches import order_by_size
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, PageLocking, Slot
+from fusionloader.transforms.executors.layout import Leaf
+from fusionloader.workers import messages
+from fusionloader.workers.failures import raise_failure
+
+log = logging.getLogger("fusionloader.inference")
+
+Image = bytes | bytearray | memoryview
+"""An encoded image: anything with a contiguous buffer of bytes."""
+
+Target = Callable[[], tuple[Rows, int]]
+"""Puts a request where it belongs; returns the rows, and which of them is the first image's."""
+
+_MOST_DEATHS = 3
+_TINY = 1  # an image is claimed, and fails, by itself
+_LOOK_SECONDS = 0.1
+_SEARCH_SECONDS = 1.0
+_PATIENCE_SECONDS = 10.0  # without any worker
+
+
+class RequestQueue:
+    """The queue, its memory, and its workers.
+
+    Attributes:
+        lock: held while jobs are published or taken out.
+        refusal: why nothing is published any more, ``None`` while it is.
+    """
+
+    def __init__(
+        self,
+        options: PreprocessorOptions,
+        leaf: Leaf,
+        starter: Callable[[DatasetTable], StartWorker],
+        page_locking: PageLocking | None,
+    ) -> None:
+        """``leaf`` is a row; ``starter`` gives what starts a worker with a table."""
+        self._options, self._leaf = options, leaf
+        self.lock = threading.Lock()
+        self.refusal: Exception | None = None
+        workers = options.num_workers
+        manager_options = ManagerOptions(
+            workers=workers,
+            in_flight=0,
+            tiny_batch_size=_TINY,
+            timeout=0,
+            name=str,
+            worker_kind="native",
+        )
+        self._workers = LoaderWorkers(manager_options, workers)
+        self._arena = Arena()
+        self._ring_size = 2 * options.max_queued + 2
+        self._control_fd = objects.create_queue(workers, self._ring_size)
+        self._queue = _native.ManagerQueue(
+            self._control_fd, self._arena.fd, workers, self._ring_size
+        )
+        self._descriptors = SizedSlots(self._arena, self._queue, steps=1)
+        self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
+        self._table = DatasetTable.of_files([], [])  # images come with their requests
+        self._jobs: dict[int, Job] = {}  # by sequence, the oldest first
+        self._next = self._oldest = 0
+        self._looked = self._searched = 0.0
+        self._failed_worker: messages.WorkerFailed | None = None
+        self._without_workers: float | None = None  # since when
+        self._warned = False  # that workers cannot be replaced
+        self._published_then = 0  # when workers were last made to search
+        try:
+            self._workers.start(self._queue, self._control_fd, self._arena.fd, starter(self._table))
+        except BaseException:
+            self.end()
+            raise
+
+    # ---- publishing, by any thread -------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether the ring has room beyond what is admitted."""
+        return self._next - self._oldest < self._ring_size - self._options.max_queued
+
+    def new_rows(self, count: int) -> Rows:
+        """Returns a slot for ``count`` results; the lock is held.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
+        slot = self._rows.acquire(count * self._leaf.nbytes)
+        return Rows(slot, self._rows.lease(slot), self._leaf, count)
+
+    def publish(
+        self,
+        job: Job,
+        images: Sequence[Image],
+        epoch: int,
+        prepare: Callable[[], Target],
+    ) -> None:
+        """Copies images into shared memory and has workers prepare them.
+
+        Args:
+            job: gets its sequence number and its slot.
+            images: as many as it has keys.
+            epoch: for their random draws.
+            prepare: called when the order among all that is published is decided; makes all that
+                an error may keep from being made.
+
+        Raises:
+            PreprocessorClosed: it was closed meanwhile.
+            SharedMemoryExhausted: there is too little memory.
+        """
+        sizes = [memoryview(image).nbytes for image in images]
+        job.order = order_by_size(sizes)
+        queue = self._queue
+        with self.lock:
+            self.check_open()
+            nbytes = queue.encoded_bytes(len(images), _TINY, sum(sizes))
+            descriptor = self._descriptors.acquire(nbytes)
+        try:
+            queue.write_encoded(descriptor.number, images, _TINY)
+            with self.lock:
+                self.check_open()
+                target = prepare()
+                try:
+                    self._publish(job, descriptor, target, epoch)
+                except BaseException as error:
+                    self._refuse_after(error)
+                    raise
+        except BaseException:
+            if job.descriptor is None:
+                with self.lock:
+                    self._descriptors.release(descriptor)
+            raise
+
+    def _publish(self, job: Job, descriptor: Slot, target: Target, epoch: int) -> None:
+        """Publishes what was prepared; an exception in the midst leaves the queue half changed."""
+        rows, first = target()
+        self._queue.describe_encoded(
+            descriptor.number,
+            sequence=self._next,
+            rows=job.order,
+            keys=job.keys,
+            tiny_size=_TINY,
+            seed=self._options.seed or 0,
+            epoch=epoch,
+            payload=rows.slot.number,
+            first_row=first,
+            payload_rows=rows.count,
+        )
+        job.sequence, job.descriptor = self._next, descriptor
+        self._jobs[self._next] = job
+        self._queue.publish(descriptor.number, self._next, len(job.keys))
+        self._next += 1
+
+    def _refuse_after(self, error: BaseException) -> None:
+        """Publishes nothing any more, after an exception such as Ctrl-C in the wrong moment."""
+        self.refusal = PreprocessorClosed(
+            f"this Preprocessor cannot go on: {error!r} was raised while an image was published, "
+            "and what of it is in the queue is not known: make another one"
+        )
+        self._queue.wake_manager()
+
+    def check_open(self) -> None:
+        """Raises ``refusal`` if there is one."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def withdraw(self, job: Job) -> None:
+        """Has nobody begin what is left of a job; the lock is held."""
+        if job.sequence in self._jobs and job.descriptor is not None:
+            job.withdrawn = True
+            self._queue.withdraw_one(job.descriptor.number, job.sequence)
+            self._queue.wake_manager()
+
+    def wake(self) -> None:
+        """Has the dispatcher look; safe anywhere, also in a finalizer."""
+        self._queue.wake_manager()
+
+    # ---- what is done, by the dispatcher -------------------------------------------------------
+
+    def word(self) -> int:
+        """Returns what changes when there is something to look at."""
+        return self._queue.done_word()
+
+    def sleep(self, seen: int, seconds: float) -> None:
+        """Sleeps until ``word()`` is no longer ``seen``, at most so long or until workers are due.
+
+        Workers are looked after every 0.1 s.
+        """
+        self._workers.sleep(seen, max(0.0, min(seconds, _LOOK_SECONDS)))
+
+    def is_done(self, job: Job) -> bool:
+        """Whether workers have finished with a job; then ``job.failures`` is complete."""
+        assert job.descriptor is not None
+        status = self._queue.status(job.descriptor.number)
+        if not status.done:
+            return False
+        if status.failed or job.failures:
+            self._receive()  # it was sent before the state changed
+            self._compare_failures(job, job.descriptor)
+        return True
+
+    def _compare_failures(self, job: Job, descriptor: Slot) -> None:
+        """Makes failures those that the states tell of."""
+        completed = {
+            job.order[done.tiny_batch] for done in self._queue.completed(descriptor.number)
+        }
+        for number, key in enumerate(job.keys):
+            if number in completed:
+                if not job.withdrawn:  # it was done again by another worker
+                    job.failures.pop(number, None)
+            elif number not in job.failures:
+                text = f"a worker has failed at an image, key {key}, and has not said why"
+                job.failures[number] = messages.Failure(pickle.dumps(RuntimeError), text, number)
+
+    def take_out(self, job: Job) -> None:
+        """Frees the slot of a job that is done; the lock is held."""
+        assert job.descriptor is not None
+        del self._jobs[job.sequence]
+        self._descriptors.release(job.descriptor)
+        self._oldest = next(iter(self._jobs), self._next)
+        self._queue.deliver_until(self._oldest)
+
+    def look(self) -> bool:
+        """Looks after the workers, every 0.1 s at most; returns whether it did.
+
+        Raises:
+            RuntimeError: workers cannot be started.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return False
+        self._looked = now
+        self._receive()
+        if self._options.timeout:
+            self._end_overdue(now)
+        self._replace_dead(now)
+        if self._failed_worker is not None:
+            raise_failure(self._failed_worker.failure)
+        self._search(now)
+        return True
+
+    def _replace_dead(self, now: float) -> None:
+        """Replaces the workers that died; one that cannot be started is tried again."""
+        try:
+            for lost in self._workers.look(self._note):
+                self._count_death(lost)
+        except OSError as error:
+            if any(process.is_alive() for process in self._workers.processes):
+                self._without_workers = None
+            elif self._without_workers is None:
+                self._without_workers = now
+            elif now - self._without_workers > _PATIENCE_SECONDS:
+                raise
+            if not self._warned:
+                log.warning("a worker that died cannot be replaced now, but later: %s", error)
+            self._warned = True
+        else:
+            self._without_workers, self._warned = None, False
+
+    def _search(self, now: float) -> None:
+        """Has workers search what has waited long.
+
+        A worker that was stopped in the middle of a claim may have left it out.
+        """
+        if now - self._searched < _SEARCH_SECONDS:
+            return
+        self._searched = now
+        with self.lock:
+            for job in self._jobs.values():
+                if job.sequence >= self._published_then:
+                    break
+                if not job.withdrawn and job.descriptor is not None:
+                    self._queue.search(job.descriptor.number)
+            self._published_then = self._next
+
+    def trim(self) -> None:
+        """Returns memory that nobody needs now to the system; the lock is held."""
+        self._descriptors.trim()
+        self._rows.trim()
+
+    def _receive(self) -> None:
+        self._workers.handle(self._note)
+
+    def _note(self, message: messages.Message) -> None:
+        if isinstance(message, messages.WorkerFailed):
+            self._failed_worker = message
+        if isinstance(message, messages.TinyBatchFailed):
+            job = self._jobs.get(message.sequence)
+            if job is not None:
+                number = job.order[message.failure.position]
+                job.failures.setdefault(number, message.failure)
+
+    def _count_death(self, lost: LostTinyBatch) -> None:
+        """Gives an image up on which several workers have died."""
+        job = self._jobs.get(lost.sequence)
+        if job is None:
+            return
+        number = job.order[lost.tiny_batch]
+        job.deaths[number] = job.deaths.get(number, 0) + 1
+        if job.deaths[number] < _MOST_DEATHS:
+            return
+        text = (
+            f"Preprocessor worker (pid {lost.pid}) {lost.manner}. {_MOST_DEATHS} workers died on "
+            f"the same image, key {job.keys[number]}"
+        )
+        self._give_up(job, number, RuntimeError, text)
+
+    def _give_up(self, job: Job, number: int, kind: type[Exception], text: str) -> None:
+        failure = messages.Failure(pickle.dumps(kind), text, number)
+        with self.lock:
+            job.failures.setdefault(number, failure)
+            self.withdraw(job)
+
+    def _end_overdue(self, now: float) -> None:
+        """Ends workers that take too long for an image, which fails."""
+        for process, record in zip(
+            self._workers.processes, self._queue.workers(0, self._options.num_workers), strict=True
+        ):
+            job = None if record.sequence is None else self._jobs.get(record.sequence)
+            if job is None or now - record.since_seconds < self._options.timeout:
+                continue
+            number = job.order[record.tiny_batch]
+            text = (
+                f"an image, key {job.keys[number]}, took more than {self._options.timeout} s, the "
+                "timeout: its worker was ended"
+            )
+            self._give_up(job, number, TimeoutError, text)
+            process.kill()
+
+    # ---- all of it -----------------------------------------------------------------------------
+
+    def totals(self) -> WorkerTotals:
+        """Returns what workers have counted, to any thread, and after the end, too."""
+        memory = MemoryTotals(0, 0, 0, 0, 0.0)
+        return self._workers.totals(memory, len(self._jobs))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of shared memory that are allocated."""
+        return self._descriptors.resident_bytes + self._rows.resident_bytes
+
+    def end(self) -> None:
+        """Ends the workers and gives the memory back; what was delivered stays valid."""
+        self._queue.stop()
+        self._workers.end()
+        self._arena.close()
+        os.close(self._control_fd)

@@ -1,0 +1,66 @@
+"""NVTX: ``annotate`` shows the waits of training as ranges in Nsight Systems."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from fusionloader.addons.integrations.extras import extra
+from fusionloader.loader import FusionLoader
+
+__all__ = ["Annotation", "annotate"]
+
+with extra("nvtx"):
+    import nvtx
+
+_DOMAIN = "fusionloader"
+
+
+def annotate(loader: FusionLoader[Any], name: str = "train") -> Annotation:
+    """Puts a range of the domain ``fusionloader`` around each ``next()`` of a loader's iterators.
+
+    Without a profiler the ranges do nothing. They need no GPU.
+
+    Args:
+        loader: whose waits are shown.
+        name: of the ranges: ``"train: next()"``.
+
+    Returns:
+        what ``close()`` ends, or a ``with`` block, between two batches.
+    """
+    return Annotation(loader, name)
+
+
+class Annotation:
+    """Ranges around the waits of training, until it is closed; a context manager, too."""
+
+    def __init__(self, loader: FusionLoader[Any], name: str) -> None:
+        """Use ``annotate``."""
+        self._domain = nvtx.get_domain(_DOMAIN)
+        self._event = self._domain.get_event_attributes(message=f"{name}: next()")
+        self._observers = loader._state.statistics.observers
+        self._observers.append(self)
+
+    def asked(self) -> None:
+        """Begins a range."""
+        self._domain.push_range(self._event)
+
+    def delivered(self) -> None:
+        """Ends the range."""
+        self._domain.pop_range()
+
+    def close(self) -> None:
+        """Shows nothing any more."""
+        if self in self._observers:
+            self._observers.remove(self)
+
+    def __enter__(self) -> Annotation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

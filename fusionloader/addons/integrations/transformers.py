@@ -1,0 +1,35 @@
+"""Hugging Face transformers: a mixin that makes its ``Trainer`` use FusionLoaders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusionloader.addons.integrations.accelerate import adopt
+
+__all__ = ["FusionTrainerMixin"]
+
+
+class FusionTrainerMixin:
+    """First base class of a trainer: ``class MyTrainer(FusionTrainerMixin, Trainer)``.
+
+    Attributes:
+        fusion_options: arguments that FusionLoader has beyond DataLoader's (``device``, ``seed``,
+            ``on_error`` ...).
+    """
+
+    fusion_options: dict[str, Any] = {}  # noqa: RUF012
+
+    def get_train_dataloader(self) -> Any:
+        """Returns the ``Trainer``'s loader with a FusionLoader in it."""
+        return self._adopted(super().get_train_dataloader())  # type: ignore[misc]
+
+    def get_eval_dataloader(self, *arguments: Any, **keywords: Any) -> Any:
+        """Returns the ``Trainer``'s loader with a FusionLoader in it."""
+        return self._adopted(super().get_eval_dataloader(*arguments, **keywords))  # type: ignore[misc]
+
+    def get_test_dataloader(self, *arguments: Any, **keywords: Any) -> Any:
+        """Returns the ``Trainer``'s loader with a FusionLoader in it."""
+        return self._adopted(super().get_test_dataloader(*arguments, **keywords))  # type: ignore[misc]
+
+    def _adopted(self, prepared: Any) -> Any:
+        return adopt(prepared, **self.fusion_options)

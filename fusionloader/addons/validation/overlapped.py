@@ -1,0 +1,259 @@
+"""``OverlappedValidation``: a model is validated while the next epoch trains (ol.data §III)."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+
+from fusionloader.addons.validation.replica import ModelReplica
+from fusionloader.addons.validation.results import ValidationResult, ValidationStats
+from fusionloader.addons.validation.run import Crew, Run
+from fusionloader.addons.validation.runs import Runs, abandon
+from fusionloader.addons.validation.settings import (
+    Evaluate,
+    Replica,
+    ValidationOptions,
+    WhenBusy,
+    device_of,
+)
+from fusionloader.addons.validation.streams import computing_device
+from fusionloader.options.aliases import AnyLoader, Batch
+
+
+class OverlappedValidation:
+    """Validates a copy of a model in the background, while training goes on.
+
+        validation = OverlappedValidation(evaluate, val_loader, parts=2)
+        for epoch in range(epochs):
+            train(model)
+            validation.start(model, epoch)
+            for result in validation.results():
+                print(result.epoch, result.metrics)
+        for result in validation.finish():
+            print(result.epoch, result.metrics)
+
+    ``start`` copies the model's parameters and buffers (ol.data §III-A) and returns. Batch *i* of
+    ``val_loader`` goes to part *i* modulo ``parts``; parts run concurrently, in threads (§III-B).
+    Their sums are added in the order of parts, where the paper averages the parts' averages. So a
+    result follows from the model, the loader and ``parts`` alone: ``validate`` returns the same.
+
+    All methods are called by one thread, of the process that made it.
+
+    Args:
+        evaluate: ``evaluate(model, batches)`` reads all batches from an iterator, without
+            gradients, and returns names with (sum, count) pairs or totals, or a torchmetrics
+            ``Metric`` or ``MetricCollection`` that it made. Each part calls it once.
+        val_loader: a ``FusionLoader``, any ``DataLoader``, or something else that can be iterated
+            again. It is iterated once for each ``start``.
+        device: where batches and the replica are; ``None`` leaves both where they come from.
+        parts: threads that evaluate.
+        when_busy: what ``start`` does while a validation is under way: ``"wait"`` for its end, as
+            the paper does, or ``"skip"`` the new one.
+        threads_per_part: threads that torch computes with in each part, on the CPU.
+        replica: a module that the model is copied into, or a function that makes one, instead of a
+            deep copy of the first model. Sharded models (FSDP2) need one.
+        timeout: seconds that a validation may take; ``None``: as long as it takes.
+
+    Raises:
+        TypeError: something is not callable, or ``val_loader`` cannot be iterated again.
+        ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        val_loader: AnyLoader | Iterable[Batch],
+        *,
+        device: torch.device | str | int | None = None,
+        parts: int = 1,
+        when_busy: WhenBusy = "wait",
+        threads_per_part: int = 1,
+        replica: Replica | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._options = ValidationOptions(
+            evaluate=evaluate,
+            loader=val_loader,
+            device=device_of(device),
+            parts=parts,
+            when_busy=when_busy,
+            threads_per_part=threads_per_part,
+            replica=replica,
+            timeout=timeout,
+        )
+        self._replica = ModelReplica(replica, self._options.device)
+        self._runs = Runs()
+        self._pid = os.getpid()
+        self._skipped = self._copies = self._waits = 0
+        self._copy_seconds = self._wait_seconds = 0.0
+        self._finalizer = weakref.finalize(self, abandon, self._runs, self._pid)
+
+    def start(self, model: nn.Module, epoch: int) -> bool:
+        """Copies a model and begins to validate it; returns whether it did.
+
+        With ``when_busy="skip"`` it returns ``False`` while another validation is under way, and
+        ``results`` has a result that says so. DDP and ``torch.compile`` are unwrapped. With a model
+        sharded by FSDP2 this is a collective: all ranks call it.
+
+        Raises:
+            BaseException: what an earlier validation raised, before anything is copied; the epoch
+                that it was in is a note of it (Python 3.11).
+            TimeoutError: the validation before has not ended in time.
+            ValueError: the model has another structure than the first one.
+            TypeError: the model cannot be copied.
+            RuntimeError: a validation that was given up has not ended, or this process is a fork of
+                the one that it belongs to.
+        """
+        self._check_process()
+        self._raise_failure()
+        running = self._runs.running
+        if running is not None:
+            if self._options.when_busy == "skip" and running.remaining() != 0.0:
+                self._skipped += 1
+                self._runs.unread.append(ValidationResult(epoch, skipped=True))
+                return False
+            began = time.monotonic()
+            try:
+                self._wait(running)
+            finally:
+                self._waits += 1
+                self._wait_seconds += time.monotonic() - began
+            self._raise_failure()
+        self._runs.check_free()
+        began = time.monotonic()
+        replica = self._replica.copy(model)
+        self._copies += 1
+        self._copy_seconds += time.monotonic() - began
+        crew = self._runs.crew
+        if crew is None:
+            compute_on = computing_device(self._options.device, replica)
+            crew = self._runs.crew = Crew(self._options, compute_on)
+        # Here and not in the reader: loaders draw from torch's global generator when they begin.
+        # Then training's draws are those that it has with a serial validation.
+        batches = iter(self._options.loader)
+        self._runs.begin(Run(epoch, replica, batches, self._options, crew))
+        return True
+
+    def results(self) -> Iterator[ValidationResult]:
+        """Yields the results that are there, in the order of epochs, without waiting; each once.
+
+        Raises:
+            BaseException: what a validation raised, in its place among the results.
+            TimeoutError: a validation has not ended in time.
+        """
+        self._check_process()
+        unread = self._runs.unread
+        while unread:
+            entry = unread[0]
+            if isinstance(entry, Run) and not entry.ended.is_set():
+                if entry.remaining() != 0.0:
+                    return
+                self._wait(entry)
+            yield self._read(unread.popleft())
+
+    def finish(self) -> list[ValidationResult]:
+        """Waits for all validations; returns the results that were not read, in their order.
+
+        Raises:
+            BaseException: what a validation raised. Results before it, and behind it, stay to be
+                read.
+            TimeoutError: a validation has not ended in time.
+        """
+        self._check_process()
+        if self._runs.running is not None:
+            self._wait(self._runs.running)
+        self._raise_failure()
+        return list(self.results())
+
+    def close(self) -> None:
+        """Gives up what is under way, and ends the threads; results that are there can be read.
+
+        ``evaluate`` gets no more batches. The next ``start`` begins anew.
+        """
+        if os.getpid() == self._pid:
+            self._runs.close()
+
+    def stats(self) -> ValidationStats:
+        """Returns what was counted until now."""
+        runs = self._runs
+        finished, running = runs.totals(), runs.running
+        return ValidationStats(
+            started=runs.started,
+            finished=runs.started - (running is not None),
+            skipped=self._skipped,
+            copies=self._copies,
+            copy_seconds=self._copy_seconds,
+            waits=self._waits,
+            wait_seconds=self._wait_seconds,
+            batches=sum(part.batches for part in finished),
+            samples=sum(part.samples for part in finished),
+            seconds_by_part=tuple(part.seconds for part in finished),
+        )
+
+    def explain(self) -> str:
+        """Returns how it validates, and what that has cost training so far."""
+        options, stats = self._options, self.stats()
+        threads = options.threads_per_part
+        what = "the one given" if options.replica is not None else "a copy of the first model"
+        lines = [
+            f"parts: {options.parts}, in threads that compute with {threads} thread"
+            f"{'s' if threads > 1 else ''} each on the CPU",
+            f"replica: {what}; while busy: {options.when_busy}",
+            f"validations: {stats.finished} of {stats.started} ended, {stats.skipped} skipped",
+        ]
+        if stats.copies:
+            lines.append(
+                f"training spent {stats.copy_seconds / stats.copies * 1e3:.1f} ms on each of "
+                f"{stats.copies} copies, and waited {stats.wait_seconds:.1f} s in {stats.waits} "
+                "times"
+            )
+        return "\n".join(lines)
+
+    def __enter__(self) -> OverlappedValidation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for all validations, unless an exception ends the block; results stay."""
+        try:
+            if kind is None:
+                self._check_process()
+                if self._runs.running is not None:
+                    self._wait(self._runs.running)
+                self._raise_failure()
+        finally:
+            self.close()
+
+    # ---- runs ----------------------------------------------------------------------------------
+
+    def _wait(self, run: Run) -> None:
+        try:
+            run.wait()
+        except TimeoutError:
+            self._runs.give_up(run)
+            raise
+
+    def _raise_failure(self) -> None:
+        """Raises what the first validation raised that has failed and was not read."""
+        for entry in self._runs.unread:
+            if isinstance(entry, Run) and entry.failed:
+                self._runs.unread.remove(entry)
+                self._read(entry)
+
+    def _read(self, entry: Run | ValidationResult) -> ValidationResult:
+        if isinstance(entry, ValidationResult):
+            return entry
+        if entry.failed:
+            self._replica.drop()  # evaluate may have changed it
+        return entry.result()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this OverlappedValidation belongs to process {self._pid}, and its threads are "
+                "not in a fork of it: make another one here"
+            )

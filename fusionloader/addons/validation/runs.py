@@ -1,0 +1,91 @@
+"""The validations of one ``OverlappedValidation``, and what becomes of them at its end."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from itertools import zip_longest
+
+from fusionloader.addons.validation.part_batches import PartProgress
+from fusionloader.addons.validation.results import ValidationResult
+from fusionloader.addons.validation.run import Crew, Run
+
+_NOTHING = PartProgress()
+
+
+class Runs:
+    """The validations of one object, which end with it, or with the process.
+
+    Attributes:
+        unread: runs, and results of those skipped, in the order of ``start``.
+        crew: the threads, once there are any.
+        started: how many were started.
+    """
+
+    def __init__(self) -> None:
+        self.unread: deque[Run | ValidationResult] = deque()
+        self.crew: Crew | None = None
+        self.started = 0
+        self._last: Run | None = None
+        self._given_up: Run | None = None
+        self._before: list[PartProgress] = []
+
+    @property
+    def running(self) -> Run | None:
+        """The validation that is under way."""
+        last = self._last
+        return None if last is None or last.ended.is_set() or last is self._given_up else last
+
+    def begin(self, run: Run) -> None:
+        """Adds a validation that has begun."""
+        self._before = self.totals()
+        self._last = run
+        self.started += 1
+        self.unread.append(run)
+
+    def give_up(self, run: Run) -> None:
+        """Forgets a validation that was stopped and may never end."""
+        self._given_up = run
+        if run in self.unread:
+            self.unread.remove(run)
+
+    def check_free(self) -> None:
+        """Raises RuntimeError while a validation that was given up has not ended."""
+        run = self._given_up
+        if run is not None and not run.ended.is_set():
+            raise RuntimeError(
+                f"the validation of epoch {run.epoch}, which took too long, still evaluates a "
+                "batch or waits for one: the model cannot be copied. Make another "
+                "OverlappedValidation"
+            )
+
+    def totals(self) -> list[PartProgress]:
+        """Returns what each part has done in all validations."""
+        if self._last is None:
+            return self._before
+        return [a + b for a, b in zip_longest(self._before, self._last.parts, fillvalue=_NOTHING)]
+
+    def close(self) -> None:
+        """Stops what is under way, and ends the threads."""
+        running = self.running
+        if running is not None:
+            running.stop()
+            self.give_up(running)
+        crew, self.crew = self.crew, None
+        if crew is not None:
+            crew.close()
+
+
+def abandon(runs: Runs, pid: int) -> None:
+    """Called when the object is collected or the process ends."""
+    if os.getpid() != pid:
+        return
+    unread = [str(entry.epoch) for entry in runs.unread]
+    runs.close()
+    if unread:
+        warnings.warn(
+            f"the validation results of epochs {', '.join(unread)} were not read: call finish() "
+            "behind the last epoch",
+            stacklevel=2,
+        )

@@ -1,0 +1,1 @@
+"""Stores of encoded files and decoded images, in memory and on disk."""

@@ -1,0 +1,117 @@
+"""File stores on a local disk: found again by the next job, and made anew where they are damaged.
+
+Data is checked against its checksum when it is read, so that a disk's faults cost a read of the
+original and never a wrong pixel.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from fusionloader.cache.tiers import file_store
+from fusionloader.cache.tiers.file_store import FileStore, table_bytes
+from fusionloader.cache.tiers.ledger import Ledger
+
+log = logging.getLogger("fusionloader.cache")
+
+_SPARED_SHARE = 1 / 64  # of the file system, for others
+
+
+class DiskInUse(OSError):
+    """Another holder has the file."""
+
+
+def open_store(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> FileStore:
+    """Opens the store in a file, or makes an empty one.
+
+    The file stays locked for as long as the store is open. What it has already is charged to the
+    ledger.
+
+    Args:
+        path: of the file.
+        files: how many files the store is for.
+        fingerprint: of these files, 32 bytes.
+        ledger: of the cache.
+
+    Raises:
+        DiskInUse: somebody else has it open.
+        ValueError: its table is larger than what the ledger has left.
+        OSError: it cannot be written.
+    """
+    lock = _lock(path.with_suffix(".lock"))
+    try:
+        store = _open(path, files, fingerprint, ledger)
+    except BaseException:
+        os.close(lock)
+        raise
+    store.lock_fd = lock
+    return store
+
+
+def _lock(path: Path) -> int:
+    """Returns a descriptor to keep; that of the data would be locked until all have unmapped it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise DiskInUse(f"another process holds {path}") from error
+    return fd
+
+
+def _open(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> FileStore:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    charged = 0
+    try:
+        charged = _renewed(fd, path, files, fingerprint, ledger)
+        if not charged:
+            # Not this file: who has it mapped goes on with it.
+            os.close(fd)
+            path.unlink()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            charged = _made(fd, files, fingerprint, ledger)
+        store = FileStore.of_descriptor(fd, table_bytes(files))
+    except BaseException:
+        ledger.refund(charged, disk=True)
+        os.close(fd)
+        raise
+    store.forget_unfinished()
+    return store
+
+
+def _renewed(fd: int, path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> int:
+    """Returns the bytes that a usable store has, which are charged; 0 for another one."""
+    room = ledger.disk.limit - table_bytes(files)
+    size = os.fstat(fd).st_size
+    used = file_store.renew_header(fd, files, room, _spared(fd), fingerprint)
+    if used is None:
+        if size:
+            log.warning("%s is of another version or dataset, or damaged: made anew", path)
+        return 0
+    if ledger.charge(used, disk=True):
+        return used
+    log.warning("%s has more than is left of %d bytes: made anew", path, ledger.disk.limit)
+    return 0
+
+
+def _made(fd: int, files: int, fingerprint: bytes, ledger: Ledger) -> int:
+    """Makes an empty store; returns the bytes of its table, which are charged."""
+    table, limit = table_bytes(files), ledger.disk.limit
+    if not ledger.charge(table, disk=True):
+        left = limit - ledger.disk.used
+        raise ValueError(f"{files} files need a table of {table} bytes, the disk has {left} left")
+    try:
+        os.posix_fallocate(fd, 0, table)
+    except OSError:
+        ledger.refund(table, disk=True)
+        raise
+    file_store.write_header(fd, files, file_store.DISK, limit - table, _spared(fd), fingerprint)
+    return table
+
+
+def _spared(fd: int) -> int:
+    system = os.fstatvfs(fd)
+    return int(system.f_blocks * system.f_frsize * _SPARED_SHARE)

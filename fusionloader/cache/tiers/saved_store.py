@@ -1,0 +1,96 @@
+"""Saves a file store in a file, and reads it back."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fusionloader.cache.tiers.file_store import RECORD, FileStore
+
+_MAGIC = b"FusionLoader index 2\n\0\0\0"
+_HEADER = struct.Struct("<24s32sQQI")  # magic, fingerprint, records and data in bytes, checksum
+_CHUNK = 1 << 24
+
+
+class SavedStoreMismatch(ValueError):
+    """The file is damaged, or was saved for other files."""
+
+
+def fingerprint(paths: Sequence[bytes]) -> bytes:
+    """Returns a digest of a list of files: of their names below their common folder."""
+    folder = os.path.commonpath(paths)
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(os.path.relpath(path, folder) + b"\0" if len(paths) > 1 else path)
+    return digest.digest()
+
+
+def save(store: FileStore, path: Path, of_files: bytes) -> None:
+    """Writes what the store has so far, also while workers fill it.
+
+    Raises:
+        OSError: the file cannot be written; one that existed stays as it was.
+    """
+    records = store.filled_records()
+    size = int(max(records["offset"] + records["bytes"], default=0))
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(partial, "wb") as file:
+            file.write(bytes(_HEADER.size))
+            file.write(records.tobytes())
+            checksum = zlib.crc32(records.tobytes())
+            for begin in range(0, size, _CHUNK):
+                chunk = store.read(begin, min(_CHUNK, size - begin))
+                checksum = zlib.crc32(chunk, checksum)
+                file.write(chunk)
+            file.seek(0)
+            file.write(_HEADER.pack(_MAGIC, of_files, records.nbytes, size, checksum))
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def load(store: FileStore, path: Path, of_files: bytes) -> None:
+    """Fills an empty store.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be read, or there is too little memory.
+        SavedStoreMismatch: it has other contents, or more than the store has room for.
+    """
+    with open(path, "rb") as file:
+        head = file.read(_HEADER.size)
+        if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+            raise SavedStoreMismatch(f"{path} is no saved index")
+        _, found, records_size, size, expected = _HEADER.unpack(head)
+        if found != of_files:
+            raise SavedStoreMismatch(f"{path} was saved for other files")
+        if records_size != RECORD.itemsize * store.files or size > store.capacity:
+            raise SavedStoreMismatch(
+                f"{path} has {size} bytes of data, there is room for {store.capacity}"
+            )
+        raw = file.read(records_size)
+        checksum = zlib.crc32(raw)
+        got = 0
+        for begin in range(0, size, _CHUNK):
+            chunk = file.read(min(_CHUNK, size - begin))
+            checksum = zlib.crc32(chunk, checksum)
+            store.write(begin, chunk)
+            got += len(chunk)
+        whole = got == size and len(raw) == records_size and not file.read(1)
+        if not whole or checksum != expected:
+            raise SavedStoreMismatch(f"{path} is damaged")
+    records = np.frombuffer(raw, RECORD)
+    if (records["offset"] > size).any() or (records["bytes"] > size - records["offset"]).any():
+        raise SavedStoreMismatch(f"{path} is damaged")
+    store.take_over(records, size)

@@ -1,0 +1,113 @@
+"""What an analysis has found of a training's loaders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fusionloader.cli.analysis.phases import Phase, PhaseResult
+from fusionloader.cli.analysis.probes import samples_of, steps_of
+from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.watched import Progress
+from fusionloader.loader import FusionLoader
+from fusionloader.options.aliases import AnyLoader
+from fusionloader.system.limits.control_groups import cpu_quota
+
+_USUAL_PREFETCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderShape:
+    """The arguments of a loader that its speed depends on.
+
+    Attributes:
+        samples: of the dataset; ``None`` where it has no length.
+        steps: mini-batches of an epoch; ``None`` where that is not known.
+        batch_size: samples of a mini-batch.
+        workers: processes.
+        prefetch_factor: mini-batches that are made ahead, for each worker.
+        tiny_batch_size: samples that a worker claims; ``None`` where it makes whole mini-batches.
+        on_device: whether training uses a CUDA device, and so runs ahead of it.
+        cores: that this process and its workers may use.
+        memory_bytes: of the machine.
+        cache_bytes: budget of the loader's decoded cache, 0 without one.
+        jpeg_index: whether the loader has one.
+    """
+
+    samples: int | None
+    steps: int | None
+    batch_size: int
+    workers: int
+    prefetch_factor: int
+    tiny_batch_size: int | None
+    on_device: bool
+    cores: float
+    memory_bytes: int
+    cache_bytes: int
+    jpeg_index: bool
+
+    @staticmethod
+    def of(loader: AnyLoader, batch_size: int) -> LoaderShape:
+        """Returns that of a loader whose mini-batches have so many samples."""
+        return LoaderShape(
+            samples_of(loader),
+            steps_of(loader),
+            batch_size,
+            loader.num_workers,
+            loader.prefetch_factor or _USUAL_PREFETCH,
+            loader.tiny_batch_size if isinstance(loader, FusionLoader) else None,
+            torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
+            min(len(os.sched_getaffinity(0)), cpu_quota() or float("inf")),
+            os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            getattr(getattr(loader, "cache", None), "nbytes", 0),
+            getattr(loader, "jpeg_index", None) is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFindings:
+    """What was measured on one loader.
+
+    Attributes:
+        place: where the script makes it.
+        kind: the name of its class.
+        phases: results, those that could be measured.
+        skipped: why phases were not.
+        shape: ``None`` where the script ended too early, as is ``service``.
+        service: what its samples cost.
+    """
+
+    place: str
+    kind: str
+    phases: Mapping[Phase, PhaseResult]
+    skipped: Mapping[Phase, str] = field(default_factory=dict)
+    shape: LoaderShape | None = None
+    service: Service | None = None
+
+    @property
+    def title(self) -> str:
+        """A name for people."""
+        return f"{self.kind} made at {self.place}"
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of a step on data in memory."""
+        found = self.phases.get(Phase.MEMORY)
+        return found.seconds / found.steps if found else None
+
+
+def partial(progress: Progress) -> LoaderFindings:
+    """Returns what is known of a loader on which the script did not do enough steps."""
+    phases = dict(progress.results)
+    for phase, window in progress.windows.items():
+        if window.result is not None:
+            phases[phase] = window.result
+    skipped = {
+        phase: progress.skipped.get(phase, f"the script ended after {progress.steps} steps")
+        for phase in Phase
+        if phase not in phases
+    }
+    return LoaderFindings(progress.place, progress.kind, phases, skipped)

@@ -1,0 +1,129 @@
+"""What samples of a loader cost, measured beside training: by worker, by file, with options."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusionloader.cli.analysis import files
+from fusionloader.cli.analysis.drains import Drain, drain
+from fusionloader.cli.analysis.files import FilePart, ReadRates
+from fusionloader.cli.analysis.probes import CyclicBatches, MiniBatch, like
+from fusionloader.data.sources.datasets import compile_dataset
+from fusionloader.data.sources.plan_source import PlanSource
+from fusionloader.loader import FusionLoader
+from fusionloader.options.aliases import AnyLoader, Index
+from fusionloader.options.cache_settings import DecodedCache
+from fusionloader.transforms.executors.python import SampleKey
+
+_PROBED_CACHE = "2GiB"  # for the few samples of a probe
+_KEPT = 0.9  # of the probe's samples, that a cache has to hold to be measured
+READERS = 8
+_TIMED = 200  # samples, one by one
+_WARM_UP = 5
+_WAITS, _WAIT = 200, 5e-4  # about as long as for a file
+
+
+@dataclass(slots=True)
+class Service:
+    """What a loader's samples cost.
+
+    Attributes:
+        warm: with the workers that it has, files in memory.
+        alone: the same with one worker; ``None`` where that is what it has.
+        reads: reading by itself; ``None`` without files.
+        costs: of samples, one by one: bytes that it takes of files, seconds of a core.
+        wake_seconds: from the end of a wait until the process that waits runs.
+        cached: with decoded images in memory; ``None`` where that is not possible.
+        indexed: with a JPEG index; ``None`` where that is not possible.
+        fused: with ``FusionLoader`` in the place of torch's loader; ``None`` where it is one.
+    """
+
+    warm: Drain
+    alone: Drain | None = None
+    reads: ReadRates | None = None
+    costs: list[tuple[int, float]] = field(default_factory=list)
+    wake_seconds: float = 0.0
+    cached: Drain | None = None
+    indexed: Drain | None = None
+    fused: Drain | None = None
+
+
+def measure_service(
+    loader: AnyLoader,
+    mini_batches: Sequence[MiniBatch],
+    samples_parts: Mapping[Index, Sequence[FilePart]],
+    seconds: float,
+) -> Service:
+    """Measures a loader on a few mini-batches, each option for so many seconds.
+
+    Args:
+        loader: the user's, none of whose workers run.
+        mini_batches: empty for an ``IterableDataset``.
+        samples_parts: what each of their samples takes of files.
+        seconds: for each measurement.
+    """
+    parts = list(dict.fromkeys(part for each in samples_parts.values() for part in each))
+    files.warm(parts)
+
+    def of(settle: int = 0, **changes: Any) -> Drain:
+        return drain(like(loader, _cyclic(mini_batches), **changes), seconds, settle)
+
+    found = Service(of())
+    workers = loader.num_workers
+    if workers > 1:
+        found.alone = of(num_workers=1)
+    if mini_batches:
+        found.costs = sample_costs(loader, files.sizes_of(samples_parts))
+    if parts:
+        found.reads = files.read_rates(parts, READERS)
+        found.wake_seconds = wake_seconds()
+    if not isinstance(loader, FusionLoader):
+        found.fused = of(kind=FusionLoader)
+    elif parts and workers and loader.decode == "exact" and loader.strict:
+        passes = len(mini_batches)
+        cached = of(passes, cache=DecodedCache(_PROBED_CACHE))
+        found.cached = cached if cached.hit_share >= _KEPT else None
+        if any(map(files.is_jpeg, parts)):
+            found.indexed = of(passes, jpeg_index="auto")
+    return found
+
+
+def _cyclic(mini_batches: Sequence[MiniBatch]) -> CyclicBatches | None:
+    return CyclicBatches(mini_batches) if mini_batches else None
+
+
+def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[int, float]]:
+    """Times samples one by one in this process, whose generators stay as they are.
+
+    Returns:
+        For each of some samples the bytes that it takes of files, and seconds of a core.
+    """
+    dataset = loader.dataset
+    indices = list(sizes)[:_TIMED]
+    compiled = compile_dataset(dataset)
+    source = None
+    if isinstance(loader, FusionLoader) and compiled.complete:
+        source = PlanSource(dataset, compiled, in_worker=False)
+    costs = []
+    with torch.random.fork_rng(devices=[]):
+        for number, index in enumerate([*indices[:_WARM_UP], *indices]):
+            started = time.thread_time()
+            if source is None:
+                dataset[index]
+            else:
+                source.load(SampleKey(index, 0, 0, number, 0))
+            costs.append((sizes[index], time.thread_time() - started))
+    return costs[min(_WARM_UP, len(indices)) :]
+
+
+def wake_seconds() -> float:
+    """Returns how much later than it asked for a process that waits goes on, on average."""
+    started = time.perf_counter()
+    for _ in range(_WAITS):
+        time.sleep(_WAIT)
+    return (time.perf_counter() - started) / _WAITS - _WAIT

@@ -1,0 +1,198 @@
+"""What limits a training, and what would reach the speed that it has on data in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusionloader.cli.analysis.findings import LoaderFindings
+from fusionloader.cli.analysis.phases import Phase
+from fusionloader.cli.analysis.what_if.equations import share_for
+from fusionloader.cli.analysis.what_if.model import Model
+from fusionloader.cli.analysis.what_if.questions import Question
+
+_NOTICED = 0.05  # of the time, from which on waiting is worth a word
+_REACHED = 0.97  # of the rate on data in memory
+_HELPS = 1.05  # times today's rate, from which on a remedy is worth a word
+_MOST_WORKERS = 64
+_SHARES = (0.25, 0.5, 0.75, 1.0)
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change, and what it is predicted to bring.
+
+    Attributes:
+        change: in words, or as an argument of the loader.
+        rate: samples per second.
+        reaches: whether training then hardly waits.
+    """
+
+    change: str
+    rate: float
+    reaches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits a training.
+
+    Attributes:
+        wait_share: of its time that it waits as it runs; ``None`` where that was not measured.
+        limit: ``"training"``, ``"reading"`` or ``"preparation"``; ``"unknown"`` where too little
+            was measured.
+        stage: of preparation, on which workers spend most; empty where that is not known.
+        out_of_cores: whether the workers and training have no core left.
+        remedies: the changes that help, the best first.
+        sentences: all of it in words.
+    """
+
+    wait_share: float | None
+    limit: str
+    stage: str
+    out_of_cores: bool
+    remedies: tuple[Remedy, ...]
+    sentences: tuple[str, ...]
+
+
+def verdict_on(findings: LoaderFindings) -> Verdict:
+    """Returns the verdict on what was measured of a loader."""
+    today = findings.phases.get(Phase.TODAY)
+    waits = today.wait_share if today else None
+    model = Model.of(findings)
+    limit = _limit(findings)
+    stage = _slowest_stage(findings) if limit == "preparation" else ""
+    if model is None:
+        return Verdict(waits, limit, stage, False, (), tuple(_opening(findings, limit, stage)))
+    out = limit == "preparation" and _out_of_cores(model)
+    helps = limit in ("preparation", "reading")
+    remedies = tuple(_remedies(model, limit)) if helps else ()
+    sentences = [*_opening(findings, limit, stage)]
+    if out:
+        sentences.append(
+            f"The {model.shape.cores:g} cores are busy: more workers would not help here."
+        )
+    if helps:
+        sentences += _advice(remedies)
+        sentences += _file_cache(findings, model) if limit == "reading" else []
+    return Verdict(waits, limit, stage, out, remedies, tuple(sentences))
+
+
+def _limit(findings: LoaderFindings) -> str:
+    """Says what costs most, by the differences between the phases."""
+    phases = findings.phases
+    if Phase.TODAY not in phases or Phase.MEMORY not in phases:
+        return "unknown"
+    per_sample = {phase: 1 / result.rate for phase, result in phases.items()}
+    memory, today = per_sample[Phase.MEMORY], per_sample[Phase.TODAY]
+    if phases[Phase.TODAY].wait_share < _NOTICED:
+        return "training"
+    warm = min(per_sample.get(Phase.WARM, today), today)
+    return "preparation" if warm - memory >= today - warm else "reading"
+
+
+def _slowest_stage(findings: LoaderFindings) -> str:
+    stages = findings.service.warm.stages if findings.service else ()
+    return max(stages, key=lambda stage: stage.seconds).name if stages else ""
+
+
+def _opening(findings: LoaderFindings, limit: str, stage: str) -> Iterator[str]:
+    phases = findings.phases
+    if Phase.TODAY not in phases:
+        return
+    share = f"Training waits {phases[Phase.TODAY].wait_share:.0%} of its time for data."
+    yield share
+    if limit == "unknown":
+        yield "Too few steps were measured to say why."
+    elif limit == "training":
+        yield "The training step is the limit: a faster loader would change nothing."
+    elif limit == "reading":
+        yield "Reading files limits it: with files in memory it is faster."
+    else:
+        service = findings.service
+        spent = sum(each.seconds for each in service.warm.stages) if service else 0.0
+        share_of = max((each.seconds for each in service.warm.stages), default=0) if service else 0
+        what = f" ({stage}: {share_of / spent:.0%} of the workers' time)" if stage else ""
+        yield f"Preparing samples limits it{what}."
+
+
+def _out_of_cores(model: Model) -> bool:
+    today = model.predict(Question()).rate
+    more = model.predict(Question(workers=max(1, 2 * model.shape.workers))).rate
+    return more < today * _HELPS
+
+
+def _remedies(model: Model, limit: str) -> Iterator[Remedy]:
+    """Yields what helps of all that can be changed, the fastest first."""
+    today = model.predict(Question())
+    target = _REACHED * model.shape.batch_size / model.step_seconds
+    found = [*_workers(model, target), *_caches(model, target), *_others(model)]
+    helpful = [(each, rate) for each, rate in found if rate >= _HELPS * today.rate]
+    for change, rate in sorted(helpful, key=lambda pair: -pair[1]):
+        yield Remedy(change, rate, rate >= target)
+
+
+def _workers(model: Model, target: float) -> Iterator[tuple[str, float]]:
+    """Yields the least number of workers that reaches the target, or that is best."""
+    best = (0, 0.0)
+    for workers in _more_than(model.shape.workers):
+        rate = model.predict(Question(workers=workers)).rate
+        if rate > best[1] * 1.01:
+            best = (workers, rate)
+        if rate >= target or rate < best[1]:
+            break
+    if best[0]:
+        yield f"num_workers={best[0]}", best[1]
+
+
+def _more_than(workers: int) -> list[int]:
+    close = [workers + more for more in (1, 2, 3, 4, 6, 8)]
+    return [*close, *(w for w in (12, 16, 24, 32, 48, _MOST_WORKERS) if w > close[-1])]
+
+
+def _caches(model: Model, target: float) -> Iterator[tuple[str, float]]:
+    kept, samples = model.service.cached, model.shape.samples
+    if kept is None or not samples or model.shape.cache_bytes:
+        return
+    for share in _SHARES:
+        rate = model.predict(Question(cache=share)).rate
+        if rate >= target or share == _SHARES[-1]:
+            gib = share * samples * kept.stored_bytes / _GIB
+            yield f'cache=DecodedCache("{max(0.1, gib):.1f}GiB") ({share:.0%} of the images)', rate
+            return
+
+
+def _others(model: Model) -> Iterator[tuple[str, float]]:
+    if not model.shape.jpeg_index and (indexed := model.with_index()) is not None:
+        yield 'jpeg_index="auto"', indexed.predict(Question()).rate
+    if (fused := model.fused()) is not None:
+        yield "FusionLoader in DataLoader's place", fused.predict(Question()).rate
+
+
+def _advice(remedies: tuple[Remedy, ...]) -> Iterator[str]:
+    reach = [each for each in remedies if each.reaches]
+    if reach:
+        names = ", or ".join(each.change for each in reach)
+        verb = "reaches" if len(reach) == 1 else "reach"
+        yield f"{names} {verb} the speed of training on data in memory."
+    elif remedies:
+        best = remedies[0]
+        yield f"{best.change} helps most: {best.rate:,.0f} samples/s."
+    else:
+        yield "Nothing that could be measured here helps."
+
+
+def _file_cache(findings: LoaderFindings, model: Model) -> Iterator[str]:
+    """Says how many of the files the page cache has to hold, by the paper's equation (2)."""
+    reads, warm = model.service.reads, findings.phases.get(Phase.WARM)
+    if reads is None or reads.storage is None or warm is None or not model.shape.samples:
+        return
+    cached = reads.memory * max(1, model.shape.workers) / reads.mean_bytes
+    share = share_for(warm.rate, cached, reads.storage / reads.mean_bytes)
+    if share:
+        gib = share * model.shape.samples * reads.mean_bytes / _GIB
+        yield (
+            f"Reading keeps up if {share:.0%} of the files ({gib:.1f} GiB) stay in memory, or from "
+            f"storage with {warm.rate * reads.mean_bytes / 1e6:,.0f} MB/s."
+        )

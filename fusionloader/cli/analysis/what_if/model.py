@@ -1,0 +1,249 @@
+"""Predicts epochs by the simulator, from what was measured on a loader.
+
+A simulated epoch has the loader's mini-batches, its bound on what is made ahead and its claims of
+tiny-batches; samples cost what they were measured to cost. Workers share the cores of this machine
+with each other and with the training process, and read files from one storage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fusionloader.cli.analysis.drains import Drain
+from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
+from fusionloader.cli.analysis.phases import Phase
+from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.what_if.questions import Question
+from fusionloader.cli.simulator.loader import simulate
+from fusionloader.cli.simulator.machine import MachineModel, Storage
+from fusionloader.cli.simulator.setup import CPU_ONLY, Setup, Variant
+from fusionloader.cli.simulator.times import GpuTimes, Sample
+from fusionloader.scheduler.gpu_sharing import Mode
+
+_WHOLE_BATCHES = Variant("whole mini-batches", Mode.OFF, affinity=False)
+_NO_GPU_WORKER = GpuTimes(0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+_MODEL = "training"
+_DECK = 1000  # samples at least, so that any share of them is cached
+_SIMULATED = 4000  # samples; longer epochs go on as these do
+_FEWEST_STEPS = 40
+_COMPETES = 0.1  # of a core, from which on training is in the workers' way
+_LEAST_SPEED = 0.25  # of a core beside others
+_FILE_CACHE = 0.7  # of the memory of a machine, that files may take
+
+
+@dataclass(slots=True)
+class Deck:
+    """The samples of simulated epochs: those measured, shuffled, none before all others were.
+
+    Attributes:
+        costs: bytes to read, seconds of a core.
+        hit_seconds: of samples whose decoded images are kept.
+        share: of these.
+    """
+
+    costs: list[tuple[int, float]]
+    hit_seconds: float
+    share: float
+    gpu: GpuTimes = _NO_GPU_WORKER
+    models: Mapping[str, float] = field(default_factory=dict)
+    _left: list[Sample] = field(default_factory=list)
+
+    def draw(self, source: random.Random, count: int) -> list[Sample]:
+        """Returns the samples of a mini-batch."""
+        while len(self._left) < count:
+            self._left += self._shuffled(source)
+        drawn, self._left = self._left[:count], self._left[count:]
+        return drawn
+
+    def _shuffled(self, source: random.Random) -> list[Sample]:
+        costs = self.costs * -(-_DECK // len(self.costs))
+        source.shuffle(costs)
+        kept = round(self.share * len(costs))
+        hits = [Sample(nbytes, self.hit_seconds, 0.0) for nbytes, _ in costs[:kept]]
+        misses = [Sample(nbytes, cost, 0.0, nbytes) for nbytes, cost in costs[kept:]]
+        return source.sample([*hits, *misses], len(costs))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a simulated epoch takes.
+
+    Attributes:
+        question: what was asked.
+        seconds: of an epoch; ``None`` for a stream without length.
+        rate: samples per second.
+        wait_share: of the time, how much training waits.
+    """
+
+    question: Question
+    seconds: float | None
+    rate: float
+    wait_share: float
+
+
+class Model:
+    """A loader and its training, as far as its speed goes."""
+
+    def __init__(self, shape: LoaderShape, service: Service, step: float, cores: float) -> None:
+        """Training takes ``step`` seconds a mini-batch in memory, and ``cores`` meanwhile."""
+        self.shape, self.service = shape, service
+        self.step_seconds = step
+        self._training_cores = 0.0 if shape.on_device or cores < _COMPETES else cores
+        self._measured = max(1, min(service.warm.workers, int(shape.cores)))
+        self._beside = self._speed_beside()
+
+    @classmethod
+    def of(cls, findings: LoaderFindings) -> Model | None:
+        """Returns the model of a loader; ``None`` where too little was measured."""
+        memory = findings.phases.get(Phase.MEMORY)
+        if findings.shape is None or findings.service is None or memory is None:
+            return None
+        step = memory.seconds / memory.steps
+        made = cls(findings.shape, findings.service, step, memory.cpu_seconds / memory.seconds)
+        return (made.with_index() or made) if findings.shape.jpeg_index else made
+
+    def with_index(self) -> Model | None:
+        """Returns the model with a JPEG index; ``None`` where it was not measured."""
+        return None if self.service.indexed is None else self._with(self.service.indexed)
+
+    def fused(self) -> Model | None:
+        """Returns the model with ``FusionLoader`` for torch's; ``None`` where it is one."""
+        if self.service.fused is None:
+            return None
+        made = self._with(self.service.fused)
+        made.shape = replace(self.shape, tiny_batch_size=4)
+        return made
+
+    def _with(self, drained: Drain) -> Model:
+        service = replace(self.service, warm=drained, alone=None)
+        made = Model(self.shape, service, self.step_seconds, self._training_cores)
+        made._beside = self._beside
+        return made
+
+    # ---- the cost of a sample ------------------------------------------------------------------
+
+    def _seconds(self, drained: Drain) -> float:
+        """Seconds of a core for a sample, beside as many workers as there were."""
+        share = min(1.0, self.shape.cores / max(1, drained.workers))
+        seconds = drained.service_seconds * share
+        if drained.workers >= self.shape.cores:  # the training process had part of the cores
+            seconds -= drained.delivery_seconds / self.shape.batch_size
+        return max(seconds, 1e-7)
+
+    def _speed_beside(self) -> float:
+        alone = self.service.alone
+        if alone is None or self._measured < 2:
+            return 1.0
+        return min(1.0, max(_LEAST_SPEED, self._seconds(alone) / self._seconds(self.service.warm)))
+
+    def _speed_of(self, drained: Drain) -> float:
+        """The speed of the cores while this was measured."""
+        machine = MachineModel(self.shape.cores, self._beside, self._measured)
+        return machine.speed(min(drained.workers, self.shape.cores)) if drained.workers else 1.0
+
+    def sample_seconds(self, drained: Drain | None = None) -> float:
+        """Returns seconds of a core that is alone for a sample."""
+        drained = drained or self.service.warm
+        return self._seconds(drained) * self._speed_of(drained)
+
+    # ---- predictions ---------------------------------------------------------------------------
+
+    def why_not(self, question: Question) -> str:
+        """Returns why a question cannot be answered from what was measured; empty if it can."""
+        if question.cache and self.service.cached is None:
+            return "cache: no DecodedCache could be measured on this loader"
+        if question.storage and self.service.reads is None:
+            return "storage: the loader was not seen to read files"
+        return ""
+
+    def predict(self, question: Question) -> Prediction:
+        """Simulates an epoch.
+
+        Raises:
+            ValueError: what is asked was not measured.
+        """
+        if why := self.why_not(question):
+            raise ValueError(why)
+        shape = self.shape
+        workers = shape.workers if question.workers is None else question.workers
+        step = self.step_seconds / question.gpu
+        if not workers:
+            per_step = step + shape.batch_size * self._in_process(question)
+            return self._prediction(question, per_step * (shape.steps or 1), step)
+        ahead = shape.prefetch_factor * workers
+        steps = max(_FEWEST_STEPS, 2 * ahead, -(-_SIMULATED // shape.batch_size))
+        steps = min(steps, shape.steps or steps)
+        setup = Setup(
+            self._deck(question, shape.batch_size / step),
+            CPU_ONLY if shape.tiny_batch_size else _WHOLE_BATCHES,
+            workers,
+            _MODEL,
+            steps,
+            shape.batch_size,
+            shape.tiny_batch_size or shape.batch_size,
+            ahead,
+            machine=self._machine(question),
+            runs_ahead=shape.on_device,
+            training_cores=self._training_cores,
+            delivery_seconds=self.service.warm.delivery_seconds,
+        )
+        seconds = simulate(setup).epoch_seconds(shape.steps or steps, min(ahead, steps // 2))
+        return self._prediction(question, seconds, step, shape.steps or steps)
+
+    def _prediction(
+        self, question: Question, seconds: float, step: float, steps: int | None = None
+    ) -> Prediction:
+        shape = self.shape
+        steps = steps or shape.steps or 1
+        samples = shape.samples if shape.steps and shape.samples else steps * shape.batch_size
+        rate = min(samples, steps * shape.batch_size) / seconds
+        waits = max(0.0, 1 - steps * step / seconds)
+        return Prediction(question, seconds if shape.steps else None, rate, waits)
+
+    def _in_process(self, question: Question) -> float:
+        """Seconds of a sample in the training process."""
+        seconds = self.service.warm.service_seconds
+        storage = self._machine(question).storage
+        if storage is None or self.service.reads is None:
+            return seconds
+        waiting = storage.latency + storage.wake
+        return seconds + waiting + self.service.reads.mean_bytes / storage.bandwidth
+
+    def _machine(self, question: Question) -> MachineModel:
+        storage = self.storage
+        if question.storage is not None:
+            wake = self.service.wake_seconds
+            storage = Storage(question.storage, wake=wake) if question.storage else None
+        return MachineModel(self.shape.cores, self._beside, self._measured, storage)
+
+    @property
+    def storage(self) -> Storage | None:
+        """Where files come from today: ``None`` where all of them fit in the file cache."""
+        reads, samples = self.service.reads, self.shape.samples
+        if reads is None or reads.storage is None or samples is None:
+            return None
+        if samples * reads.mean_bytes < _FILE_CACHE * self.shape.memory_bytes:
+            return None
+        return Storage(reads.storage, reads.latency)
+
+    @property
+    def cached(self) -> float:
+        """The share of the samples that today's decoded cache has room for."""
+        kept, samples = self.service.cached, self.shape.samples
+        if kept is None or not samples or not kept.stored_bytes:
+            return 0.0
+        return min(1.0, self.shape.cache_bytes / (kept.stored_bytes * samples))
+
+    def _deck(self, question: Question, rate: float) -> Deck:
+        mean = self.sample_seconds()
+        costs = self.service.costs or [(0, mean)]
+        scale = mean * len(costs) / sum(seconds for _, seconds in costs)
+        hit = mean if self.service.cached is None else self.sample_seconds(self.service.cached)
+        return Deck(
+            [(nbytes, seconds * scale) for nbytes, seconds in costs],
+            hit,
+            self.cached if question.cache is None else question.cache,
+            models={_MODEL: rate},
+        )

@@ -1,0 +1,309 @@
+"""``Compose`` on a deferred image: recorded where that is known, and ended by one conversion."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.composed.recorders import Recorder
+from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
+from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
+from fusionloader.data.deferred.core import DeferredCore, deferred_core, image_of_pixels, info_of
+from fusionloader.data.deferred.guard import guarded
+from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.transforms.plan.arguments import (
+    MOST_NESTED,
+    Context,
+    NestedTooDeep,
+    NotCompiled,
+    Transform,
+)
+from fusionloader.transforms.plan.patches import is_patched
+from fusionloader.transforms.plan.stages import Convert
+from fusionloader.transforms.plan.torchvision import conversions
+from fusionloader.transforms.plan.transforms import Tail, called, stage_of
+
+Function = Callable[..., Any]
+Call = Callable[[Transform, Any], Any]
+
+
+def calling(original: Function) -> Function:
+    """Returns ``Compose.__call__`` of v1 or ``Compose.forward`` of v2."""
+
+    @functools.wraps(original)
+    def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
+        image = inputs[0] if len(inputs) == 1 and not named else None
+        if not isinstance(image, Image.Image) or not activity.is_active():
+            return original(self, *inputs, **named)
+        steps = _steps_of(self)
+        return original(self, image) if steps is None else steps.run(self.transforms, image)
+
+    return call
+
+
+def run_listed(tail: Tail, image: PillowImage) -> Any:
+    """Returns what the transforms at a plan's end make of an image, as in a ``Compose``."""
+    steps = _steps_of(tail) if activity.is_active() else None
+    return tail(image) if steps is None else steps.run(tail.transforms, image, called)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A transform of a list, or of a list within it.
+
+    Attributes:
+        place: in the outer list.
+        recorder: records it; ``None`` where it has to be called.
+        is_known: whether it is torchvision's or timm's, and runs no user code.
+    """
+
+    transform: Transform
+    place: int
+    recorder: Recorder | None
+    is_known: bool
+
+
+class _Steps:
+    """A list of transforms, of which some are recorded and the last conversions are one table."""
+
+    def __init__(self, listed: Sequence[Transform]) -> None:
+        self._listed = list(listed)
+        self._dtype, self._device = torch.get_default_dtype(), torch.get_default_device()
+        self._snapshots: list[Snapshot | ListSnapshot] = []
+        flat = [(step, at) for at, each in enumerate(listed) for step in self._flattened(each)]
+        first = len(flat)
+        while first and conversions.is_conversion(flat[first - 1][0]):
+            first -= 1
+        if not all([self._is_watched(step) for step, _ in flat[first:]]):
+            first = len(flat)
+        self._last = [step for step, _ in flat[first:]]
+        self._tables: dict[str, tuple[Convert, type] | None] = {}
+        self._steps = [
+            _Step(step, at, self._recorder(step), _is_known(step)) for step, at in flat[:first]
+        ]
+        # From here on all are known: what is a plain image there may as well be deferred.
+        self._known = first
+        while self._known and self._steps[self._known - 1].is_known:
+            self._known -= 1
+
+    def _flattened(self, step: Transform, depth: int = 0) -> list[Transform]:
+        """Returns the steps of a list that runs no user code, which might change the list."""
+        if not _is_list(step) or depth == MOST_NESTED:
+            return [step]
+        inner = [each for one in step.transforms for each in self._flattened(one, depth + 1)]
+        if not all(conversions.is_conversion(each) or _is_known(each) for each in inner):
+            return [step]
+        self._snapshots.append(ListSnapshot(step))
+        return inner
+
+    def _is_watched(self, step: Transform) -> bool:
+        """Whether a change of the transform will be seen from now on."""
+        try:
+            self._snapshots.append(Snapshot(step))
+        except Unknown:
+            return False
+        return True
+
+    def _recorder(self, step: Transform) -> Recorder | None:
+        recorder = tried_recorder(step)
+        return recorder if recorder is not None and self._is_watched(step) else None
+
+    def are(self, steps: Sequence[Transform]) -> bool:
+        """Whether the steps are still those that this was made of, and as they were."""
+        return (
+            len(steps) == len(self._listed)
+            and all(map(operator.is_, steps, self._listed))
+            and self._dtype is torch.get_default_dtype()
+            and self._device == torch.get_default_device()
+            and all(snapshot.is_current() for snapshot in self._snapshots)
+        )
+
+    def run(
+        self,
+        listed: Sequence[Transform],
+        image: PillowImage,
+        call: Call = lambda step, image: step(image),
+    ) -> Any:
+        """Returns what the steps make of an image; ``listed`` is the list that they are of."""
+        image, number = _record(self, image, 0)
+        while number < len(self._steps):
+            step = self._steps[number]
+            image = call(step.transform, image)
+            if not step.is_known and not _are(self, listed):  # it has changed one of the others
+                return _run_rest(listed, step.place + 1, image, call)
+            image, number = _record(self, image, number + 1)
+        for transform in self._last[number - len(self._steps) :]:
+            image = call(transform, image)
+        return image
+
+    def recorded(self, image: Any, number: int) -> tuple[Any, int]:
+        """Records steps from ``number`` on, and runs what was recorded if it can be converted.
+
+        Returns:
+            What they make of the image, and the number of the first step that is to be called.
+        """
+        core = None
+        if number < len(self._steps):
+            if number == self._known and self._last:
+                image = _lifted(image)
+            if self._steps[number].recorder is not None:
+                core = _recordable(image)
+        if core is None:
+            return self._recorded(image, core, number)
+        state = torch.default_generator.get_state()
+        try:
+            return self._recorded(image, core, number)
+        except Exception:
+            torch.default_generator.set_state(state)
+            raise
+
+    def _recorded(self, image: Any, core: DeferredCore | None, number: int) -> tuple[Any, int]:
+        while core is not None and number < len(self._steps):
+            recorder = self._steps[number].recorder
+            if recorder is None or not _accepts(recorder, core):
+                break
+            core = recorder.record(core)
+            number += 1
+        if number == len(self._steps) and self._last:
+            core = core or deferred_core(image)
+            made = None if core is None else self._converted(core)
+            if made is not None:
+                return made, number + len(self._last)
+        return (image if core is None else recorded_image(image, core)), number
+
+    def _converted(self, core: DeferredCore) -> Any:
+        table = self._table(core.mode)
+        return None if table is None else _tensor(core, *table)
+
+    def _table(self, mode: str) -> tuple[Convert, type] | None:
+        if mode not in self._tables:
+            self._tables[mode] = self._compiled(1 if mode == "L" else 3)
+        return self._tables[mode]
+
+    def _compiled(self, channels: int) -> tuple[Convert, type] | None:
+        if any(is_patched(step) for step in self._last):
+            return None
+        try:
+            table = conversions.table(self._last, channels)
+            levels = np.zeros((16, 16, 3)[: 3 if channels == 3 else 2], np.uint8)
+            return table, type(conversions.run(self._last, Image.fromarray(levels)))
+        except NotCompiled:
+            return None
+
+
+_NAME = "torchvision.transforms.Compose"
+# Where one of these fails, the step is called.
+_record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
+_are = guarded(_Steps.are, lambda steps, listed: False, _NAME)
+
+_MOST_STEPS = 64
+# A list that is made for one image is not taken apart.
+_LEAST_CALLS = 3
+# Steps that change with every image are not taken apart each time, which takes milliseconds.
+_LEAST_CHANGES, _CALLS_PER_CHANGE = 8, 1000
+
+
+class _Known:
+    """What is known of one ``Compose``."""
+
+    def __init__(self) -> None:
+        self._steps: _Steps | None = None
+        self._calls = self._changes = 0
+
+    def steps(self, listed: Sequence[Transform]) -> _Steps | None:
+        """Returns its steps as they are now; ``None`` where they change too often."""
+        self._calls += 1
+        if self._calls < _LEAST_CALLS:
+            return None
+        if self._steps is None or not self._steps.are(listed):
+            if self._changes > _LEAST_CHANGES + self._calls // _CALLS_PER_CHANGE:
+                return None
+            self._changes += 1
+            self._steps = _Steps(listed)
+        return self._steps
+
+
+_known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+
+
+def _find_steps(compose: PillowImage) -> _Steps | None:
+    """Returns the steps of a ``Compose`` as it is now; ``None`` where it is no plain list."""
+    listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
+    if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
+        return None
+    try:
+        known = _known.get(compose)
+        if known is None:
+            known = _known[compose] = _Known()
+    except TypeError:  # a subclass without weak references or hash
+        return None
+    return known.steps(listed)
+
+
+_steps_of = guarded(_find_steps, lambda compose: None, _NAME)
+
+
+def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call: Call) -> Any:
+    """Goes on with a list that may still change, as a loop over it does."""
+    while place < len(listed):
+        image = call(listed[place], image)
+        place += 1
+    return image
+
+
+def _accepts(recorder: Recorder, core: DeferredCore) -> bool:
+    """Whether a recorder goes on with an image; of one above its limit Pillow warns."""
+    most = Image.MAX_IMAGE_PIXELS
+    fits = most is None or core.size[0] * core.size[1] <= most
+    return fits and recorder.accepts(core.size)
+
+
+def _recordable(image: PillowImage) -> DeferredCore | None:
+    """Returns the core of an image that recorders may go on with; an open file is not loaded."""
+    core = getattr(image, "_im", None) if isinstance(image, Image.Image) else None
+    if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
+        return None
+    return core
+
+
+def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> Any:
+    try:
+        made = core.tensor(convert)
+    except ValueError:
+        return None
+    return made if kind is torch.Tensor else made.as_subclass(kind)
+
+
+def _lifted(image: PillowImage) -> Any:
+    """Returns a plain RGB image as a deferred one, of its pixels."""
+    kind = type(image)
+    if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
+        return image
+    if type(image._im) is DeferredCore or "transparency" in image.info:
+        return image
+    return image_of_pixels(np.array(image), info_of(image))
+
+
+def _is_list(step: Transform) -> bool:
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    if type(step) not in (v1.Compose, v2.Compose) or is_patched(step):
+        return False
+    return type(step.transforms) in (list, tuple)
+
+
+def _is_known(step: Transform) -> bool:
+    try:
+        return not is_patched(step) and bool(stage_of(step, Context(3, "pil")))
+    except (NotCompiled, NestedTooDeep):
+        return False

@@ -1,0 +1,88 @@
+"""Whether a recorder does what its transform does: both are run on images without pixels."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+
+from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.composed.recorders import Recorder, recorder_of
+from fusionloader.data.deferred.core import DeferredCore, image_of, info_of
+from fusionloader.data.deferred.counts import uncounted
+from fusionloader.data.deferred.source import Source
+from fusionloader.transforms.executors.python import preserved_generators
+from fusionloader.transforms.plan.arguments import Transform
+
+# Usual images, and such that torchvision's RandomResizedCrop gives up.
+_SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
+_SEEDS = range(4)
+_lock = threading.Lock()
+_NO_PIXELS = np.empty((0, 0, 3), np.uint8)
+# These give an image that does not have the info of the one before.
+_WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
+
+
+def tried_recorder(step: Transform) -> Recorder | None:
+    """Returns a transform's recorder, where the trials show no difference; else ``None``.
+
+    They draw from torch's generator, and put it back: no other thread may draw meanwhile. In
+    workers none does; elsewhere there is none, or no trial.
+    """
+    with _lock:
+        if not (activity.is_everywhere() or threading.active_count() == 1):
+            return None
+        recorder = recorder_of(step)
+        return recorder if recorder is not None and _is_right(step, recorder) else None
+
+
+def _is_right(step: Transform, recorder: Recorder) -> bool:
+    with preserved_generators(), uncounted():
+        sizes = filter(recorder.accepts, _SIZES)
+        return all(_agree(step, recorder, size, seed) for size in sizes for seed in _SEEDS)
+
+
+def recorded_image(image: Any, core: DeferredCore) -> Any:
+    """Returns the image that the transforms which recorded ``core`` make of ``image``."""
+    if core is image._im:
+        return image
+    recorded = core.operations[len(image._im.operations) :]
+    keeps_info = not any(operation[0] in _WITHOUT_INFO for operation in recorded)
+    return image_of(core, info_of(image) if keeps_info else None)
+
+
+def _agree(step: Transform, recorder: Recorder, size: tuple[int, int], seed: int) -> bool:
+    generator = torch.default_generator
+    others = _others()
+    core = DeferredCore(Source(b"", size, _NO_PIXELS), (), "RGB", size)
+    image = image_of(core, {"note": 1})
+    generator.manual_seed(seed)
+    try:
+        expected: Any = step(image)
+    except Exception:
+        return False
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    made: Any = recorded_image(image, recorder.record(core))
+    return (
+        _about(made) == _about(expected)
+        and (made is image) == (expected is image)
+        and torch.equal(generator.get_state(), state)
+        and others == _others()
+    )
+
+
+def _others() -> tuple[object, ...]:
+    """Returns the states of the generators that transforms draw from beside torch's."""
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2:]
+
+
+def _about(image: Any) -> tuple[object, ...] | None:
+    core = getattr(image, "_im", None)
+    if type(core) is not DeferredCore:
+        return None
+    return core.operations, core.mode, core.size, image.mode, image.size, image.info, type(image)

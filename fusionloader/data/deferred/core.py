@@ -1,0 +1,228 @@
+"""What a deferred image holds in place of pixels: a source, and operations that are still to do."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fusionloader.data.deferred.counts import counts
+from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
+from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.rows.memory import sample_tensor
+from fusionloader.data.deferred.source import Operations, Pixels, Source
+from fusionloader.transforms.executors.native import executor_of_size
+from fusionloader.transforms.executors.results import ELEMENT_TYPES
+from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Convert
+
+BLACK = (0, 0, 0)
+_ACCESSES = "_fusionloader_accesses"
+_CHANNELS = {"RGB": 3, "L": 1}
+
+
+class DeferredCore:
+    """Stands in for Pillow's ``ImagingCore``; never changes, so that images may share it.
+
+    Attributes:
+        mode: ``"RGB"``, ``"L"`` (the first of three equal channels), or ``"RGBA"``, of which
+            nothing is recorded but ``convert``.
+        size: width and height of the result.
+    """
+
+    __slots__ = ("mode", "operations", "size", "source")
+
+    readonly = 0  # what Image.readonly asks for
+
+    def __init__(
+        self, source: Source, operations: Operations, mode: str, size: tuple[int, int]
+    ) -> None:
+        self.source, self.operations, self.mode, self.size = source, operations, mode, size
+
+    def then(
+        self, operation: Operation, size: tuple[int, int] | None = None, mode: str | None = None
+    ) -> DeferredCore:
+        """Returns the core with one operation more."""
+        counts().recorded[operation[0]] += 1
+        operations = (*self.operations, operation)
+        return DeferredCore(self.source, operations, mode or self.mode, size or self.size)
+
+    def as_mode(self, mode: str) -> DeferredCore:
+        """Returns the core of ``image.convert(mode)``."""
+        if mode == self.mode:
+            return self
+        if mode == "L":
+            return self.then(("grayscale",), mode="L")
+        return DeferredCore(self.source, self.operations, mode, self.size)
+
+    def pixels(self) -> Pixels:
+        """Returns height x width x channels, or height x width for ``"L"``."""
+        if self.mode == "RGBA":
+            return self.source.rgba()
+        width, height = self.size
+        out: Pixels = _run(self)
+        return out.reshape(height, width) if self.mode == "L" else out
+
+    def _natively(self) -> Any:
+        width, height = self.size
+        channels = _CHANNELS[self.mode]
+        out = np.empty((height, width, channels), np.uint8)
+        runner = executor_of_size(channels, height, width)
+        try:
+            self.source.run(self.operations, runner, out.reshape(-1))
+        except ValueError:  # the native executor refuses an operation
+            return PLAIN
+        return out
+
+    def _replayed(self) -> Pixels:
+        return np.array(self.source.replayed(self.operations).convert(self.mode))
+
+    def tensor(self, convert: Convert) -> torch.Tensor:
+        """Returns channels x height x width, converted.
+
+        Raises:
+            ValueError: the native executor refuses an operation.
+        """
+        width, height = self.size
+        channels = _CHANNELS[self.mode]
+        dtype = ELEMENT_TYPES[convert.element_type]
+        out = sample_tensor((channels, height, width), dtype)
+        memory = out.view(torch.uint8).numpy().reshape(-1)
+        self.source.run(self.operations, executor_of_size(channels, height, width, convert), memory)
+        counts().results["tensor"] += 1
+        return out
+
+
+_run = guarded(DeferredCore._natively, DeferredCore._replayed, "the operations that were recorded")
+
+
+def core_of(image: Argument) -> DeferredCore | None:
+    """Returns the core of a deferred image, or of a file that can be deferred now.
+
+    ``None`` for any other image, and for whatever is no image of Pillow's: tensors have attributes
+    of the same names, and a wrapper may give those of an image that it holds.
+    """
+    if not isinstance(image, Image.Image):
+        return None
+    core: Any = getattr(image, "_im", None)
+    if core is None and getattr(image, "tile", None):  # an open file
+        call_library(image.load)
+        core = image._im
+    return core if type(core) is DeferredCore else None
+
+
+def deferred_core(image: Argument) -> DeferredCore | None:
+    """Returns the same, of an image without alpha channel."""
+    core = core_of(image)
+    return core if core is not None and core.mode in _CHANNELS else None
+
+
+def defer(image: PillowImage, source: Source) -> None:
+    """Gives an open file's image a source for pixels, and closes the file as Pillow does then."""
+    image._im = DeferredCore(source, (), image.mode, image.size)
+    image.tile, image.readonly, image.map = [], 0, None
+    call_library(image.load_end)
+    if image._exclusive_fp and image._close_exclusive_fp_after_loading:
+        image.fp.close()
+    image.fp = None
+    counts().files += 1
+    source.track(image)
+
+
+def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
+    """Returns a new Pillow image of a core, as Pillow makes one."""
+    image: PillowImage = Image.Image()
+    image._im = core
+    image._mode, image._size = core.mode, core.size
+    if info is not None:
+        image.info = info
+    core.source.track(image)
+    return image  # type: ignore[no-any-return]
+
+
+def image_of_pixels(pixels: Pixels, info: dict[Any, Any]) -> Image.Image:
+    """Returns a deferred RGB image of pixels, height x width x 3, which are not copied."""
+    height, width, _ = pixels.shape
+    size = width, height
+    return image_of(DeferredCore(Source(b"", size, pixels), (), "RGB", size), info)
+
+
+def like(image: PillowImage, core: DeferredCore) -> Image.Image:
+    """Returns what ``image._new(core)`` returns: with the image's info."""
+    made: Image.Image = image._new(core)
+    core.source.track(made)
+    return made
+
+
+def info_of(image: PillowImage) -> dict[Any, Any]:
+    """Returns a copy of an image's info, as Pillow copies it to a new image."""
+    if hasattr(image, "_copy_info"):  # since Pillow 13
+        return image._copy_info()  # type: ignore[no-any-return]
+    return image.info.copy()  # type: ignore[no-any-return]
+
+
+def settle(image: PillowImage, why: str = "") -> None:
+    """Puts the pixels of a deferred image in place; counted for what called for them or ``why``."""
+    core = image._im
+    if type(core) is not DeferredCore:
+        return
+    made = _pixels_of(core)
+    if image._im is core:  # no other thread has
+        image._im = made
+        for reference in image.__dict__.pop(_ACCESSES, ()):
+            access = reference()
+            if access is not None:
+                access.show(made)
+        counts().results["pixels"] += 1
+        counts().ended[why or _asked_by()] += 1
+
+
+def _pixels_of(core: DeferredCore) -> Any:
+    made: Any = Image.frombytes(core.mode, core.size, core.pixels().reshape(-1).data)
+    return made._im
+
+
+class Access:
+    """What ``load()`` returns of a deferred image: pixels are made when one is asked for."""
+
+    def __init__(self, image: PillowImage) -> None:
+        self._image, self._core, self._real = image, image._im, None
+        image.__dict__.setdefault(_ACCESSES, []).append(weakref.ref(self))
+
+    def show(self, pixels: Any) -> None:
+        """Goes on with the pixels that the image has now, whatever becomes of the image."""
+        self._real = pixels.pixel_access(0)
+
+    def _of_pixels(self) -> Any:
+        if self._real is None and self._image._im is self._core:
+            settle(self._image)
+        if self._real is None:  # the image has other pixels now
+            self.show(_pixels_of(self._core))
+        return self._real
+
+    def __getitem__(self, xy: Any) -> Any:
+        return self._of_pixels()[xy]
+
+    def __setitem__(self, xy: Any, value: Any) -> None:
+        self._of_pixels()[xy] = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of_pixels(), name)
+
+
+def _asked_by() -> str:
+    """Returns the function of Pillow that user code called for pixels."""
+    frame: Any = sys._getframe(1)
+    name = "pixels"
+    while frame is not None:
+        package, _, module = frame.f_globals.get("__name__", "").partition(".")
+        if package == "PIL":
+            name = f"{module}.{frame.f_code.co_name}"
+        elif package != "fusionloader":
+            break
+        frame = frame.f_back
+    return name

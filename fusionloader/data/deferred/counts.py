@@ -1,0 +1,175 @@
+"""How many images were deferred in this process, what was recorded, and what ended it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fusionloader.system.shm import cache_counts
+from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ
+
+log = logging.getLogger("fusionloader.loader")
+
+_FAILED = (
+    "FusionLoader has failed in place of %s: %s. The library's own code did the operation, and "
+    "training goes on. Please report this line. deferred_images='off' leaves images to Pillow."
+)
+
+Content = TypeVar("Content", bytes, memoryview)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters since they were taken last.
+
+    Attributes:
+        files: images of files whose pixels were deferred.
+        left: files that Pillow decodes, by the reason.
+        recorded: operations by name.
+        results: what the native executor was run for (``"tensor"``, ``"array"``), and
+            ``"pixels"`` where a Pillow image got its pixels.
+        collated: tensors of samples by whether their batch was made ``"in place"`` of them, or they
+            were ``"copied"`` into it.
+        ended: what asked for the pixels of a Pillow image, by name.
+        failed: functions of other libraries whose replacement failed, and its error.
+        read_seconds: spent on reading files, and ``read_bytes`` of them.
+        decode_seconds: spent by the native decoders and executors.
+        cache: images by where they came from, as in ``system/shm/cache_counts.py``.
+    """
+
+    files: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    recorded: Counter[str] = field(default_factory=Counter)
+    results: Counter[str] = field(default_factory=Counter)
+    collated: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    read_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    read_bytes: int = 0
+    cache: list[int] = field(default_factory=cache_counts.nothing)
+
+    def add(self, other: Counts) -> None:
+        """Adds the counts of another process; warns of replacements that have failed there."""
+        self.files += other.files
+        for name in ("left", "recorded", "results", "collated", "ended"):
+            getattr(self, name).update(getattr(other, name))
+        for name, error in other.failed.items():
+            if self.failed.setdefault(name, error) is error:
+                log.warning(_FAILED, name, error)
+        self.read_seconds += other.read_seconds
+        self.decode_seconds += other.decode_seconds
+        self.read_bytes += other.read_bytes
+        self.cache = [ours + theirs for ours, theirs in zip(self.cache, other.cache, strict=True)]
+
+    def take_spent(self) -> Spent:
+        """Returns what files have cost, and counts it anew."""
+        parts = [0.0] * FIRST_STAGE
+        parts[READ], parts[PASSES] = self.read_seconds, self.decode_seconds
+        spent = Spent(parts, self.read_bytes, self.cache)
+        self.read_seconds = self.decode_seconds = 0.0
+        self.read_bytes, self.cache = 0, cache_counts.nothing()
+        return spent
+
+    def __bool__(self) -> bool:
+        """Whether anything was counted."""
+        return bool(self.files or self.left or self.results or self.failed)
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns them as plain values, for ``stats()``."""
+        return {
+            "files": self.files,
+            "left_to_pillow": dict(self.left),
+            "recorded": dict(self.recorded),
+            "results": dict(self.results),
+            "collated": dict(self.collated),
+            "ended_by": dict(self.ended),
+            "failed": dict(self.failed),
+        }
+
+    def explain(self) -> list[str]:
+        """Returns the lines of ``explain()``."""
+        lines = [f"deferred images: {self.files} files opened by user code were decoded natively"]
+        if self.left:
+            lines.append(f"  left to Pillow: {_listed(self.left)}")
+        if self.recorded:
+            lines.append(f"  recorded: {_listed(self.recorded)}")
+        if self.results:
+            lines.append(f"  run for: {_listed(self.results)}")
+        if self.collated:
+            lines.append(f"  collated: {_listed(self.collated)}")
+        if self.ended:
+            lines.append(
+                f"  given pixels, and left to Pillow from there, for: {_listed(self.ended)}"
+            )
+        lines += [f"  failed in {name}: {error}" for name, error in self.failed.items()]
+        return lines
+
+
+def _listed(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
+
+
+_counts = Counts()
+
+
+class _Thread(threading.local):
+    aside: Counts | None = None
+    decodes = False
+
+
+_thread = _Thread()
+
+
+def counts() -> Counts:
+    """Returns this process's counters."""
+    return _counts if _thread.aside is None else _thread.aside
+
+
+@contextlib.contextmanager
+def timed_decoding() -> Iterator[None]:
+    """Counts the time of the block, unless it is within another one."""
+    if _thread.decodes:
+        yield
+        return
+    _thread.decodes = True
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _thread.decodes = False
+        counts().decode_seconds += time.perf_counter() - start
+
+
+def counted_read(read: Callable[[], Content]) -> Content:
+    """Returns what a function reads, and counts the time and the bytes."""
+    start = time.perf_counter()
+    content = read()
+    counted = counts()
+    counted.read_seconds += time.perf_counter() - start
+    counted.read_bytes += len(content)
+    return content
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Counts nothing of what this thread does."""
+    _thread.aside = Counts()
+    try:
+        yield
+    finally:
+        _thread.aside = None
+
+
+def take() -> Counts:
+    """Returns this process's counters and starts new ones."""
+    global _counts
+    taken, _counts = _counts, Counts()
+    return taken

@@ -1,0 +1,110 @@
+"""What stands in for other libraries' functions, and never ends training where these would not.
+
+An attempt does an operation natively or records it. What it does not know it leaves to the
+library's function by returning ``PLAIN``. An attempt that raises has a bug, or was given bad
+arguments. The library's function is called then as well. If that raises, its error is what the
+caller gets. If it does not, the bug is noted: the loader logs one warning for each function, and
+``explain()`` lists them. ``FUSIONLOADER_STRICT=1`` in the environment raises the attempt's error
+instead.
+
+When an attempt raises, its arguments have to be as the library's function needs them, and so do the
+states of generators that it has drawn from.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, Final
+
+from fusionloader.data.deferred.counts import counts
+
+Function = Callable[..., Any]
+
+PLAIN: Final = object()
+"""What an attempt returns for an operation that is left to the library."""
+
+_STRICT = "FUSIONLOADER_STRICT"
+_PACKAGE = Path(__file__).parents[1]
+
+
+def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
+    """Returns what calls ``attempt``, and ``plain`` where that returns ``PLAIN`` or raises.
+
+    Args:
+        attempt: called first, with all arguments.
+        plain: the library's function.
+        name: of the operation, in the warning; by default that of ``plain``.
+    """
+    name = name or f"{plain.__module__}.{plain.__qualname__}"
+
+    @functools.wraps(plain)
+    def guard(*arguments: Any, **named: Any) -> Any:
+        try:
+            made = attempt(*arguments, **named)
+        except Exception as error:
+            if _is_of_others(error):
+                raise
+            failure = error
+        else:
+            return plain(*arguments, **named) if made is PLAIN else made
+        try:
+            made = plain(*arguments, **named)
+            _note(name, failure)
+            return made
+        finally:
+            del failure  # which refers to this frame
+
+    return guard
+
+
+def call_library(function: Function, *arguments: Any) -> Any:
+    """Calls a library's function within an attempt: its errors go through guards as they are."""
+    return function(*arguments)
+
+
+_PASSING: Final = (guarded(len, len).__code__, call_library.__code__)
+
+
+def _is_of_others(error: Exception) -> bool:
+    """Whether a library's function raised it, or a signal's handler in the middle of an attempt."""
+    assert error.__traceback__ is not None
+    codes = [frame.tb_frame.f_code for frame in _frames(error.__traceback__.tb_next)]
+    return any(code in _PASSING for code in codes) or not _handlers().isdisjoint(codes)
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _handlers() -> set[CodeType | None]:
+    """Returns the code of the program's handlers of signals."""
+    codes: set[CodeType | None] = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        if callable(handler) and not hasattr(handler, "__code__"):
+            handler = handler.__call__
+        codes.add(getattr(handler, "__code__", None))
+    return codes
+
+
+def _note(name: str, error: Exception) -> None:
+    if os.environ.get(_STRICT, "0") not in ("", "0"):
+        raise error
+    counts().failed.setdefault(name, f"{type(error).__name__}: {error} ({_place(error)})")
+
+
+def _place(error: Exception) -> str:
+    """Returns the innermost line of this package that an error went through."""
+    lines = [
+        (Path(frame.tb_frame.f_code.co_filename), frame.tb_lineno)
+        for frame in _frames(error.__traceback__)
+    ]
+    file, line = [each for each in lines if _PACKAGE in each[0].parents][-1]
+    return f"fusionloader/{file.relative_to(_PACKAGE)}:{line}"

@@ -1,0 +1,50 @@
+"""Where images are deferred: in a worker, or in the training process while it fetches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from fusionloader.data.deferred import activity, counts, patches
+
+
+def begin_in_worker() -> None:
+    """Defers images in this worker process from now on."""
+    counts.take()  # what a forked process has of its parent's
+    patches.install()
+    activity.defer_everywhere()
+
+
+@contextlib.contextmanager
+def deferring() -> Iterator[None]:
+    """Defers images that this thread opens; afterwards Pillow is as it was, and so are images."""
+    patches.install()
+    try:
+        with activity.active() as images:
+            yield
+    finally:
+        try:
+            _settle(images)
+        finally:
+            patches.uninstall()
+
+
+def _settle(images: list[Any]) -> None:
+    if not images:
+        return
+    from PIL._util import DeferredError
+
+    from fusionloader.data.deferred.core import settle
+    from fusionloader.data.deferred.enhancing import ENHANCERS, settle_enhancer
+
+    for reference in images:
+        found = reference()
+        try:
+            if isinstance(found, ENHANCERS):
+                settle_enhancer(found)
+            elif found is not None:
+                settle(found, "the end of the fetch")
+        except Exception as error:  # raised by Pillow when pixels are asked for
+            found._im = DeferredError(error)
+    images.clear()

@@ -1,0 +1,77 @@
+"""Default collating in rows: torch's, and that of WebDataset's ``batched``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data._utils import collate as torch_collate
+
+from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
+from fusionloader.data.deferred.rows.memory import BatchRows, current
+from fusionloader.options.aliases import Batch
+from fusionloader.transforms.executors.collate import is_of_collate
+
+Function = Callable[..., Any]
+
+
+def default_collate(rows: BatchRows) -> Function:
+    """Returns torch's ``default_collate``, whose tensors are made in rows."""
+
+    def stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+        made = rows.stacked(batch)
+        return PLAIN if made is None else made
+
+    collate_tensor = guarded(stacked, torch_collate.collate_tensor_fn)
+
+    def collate(batch: Sequence[Any]) -> Batch:
+        functions = dict(torch_collate.default_collate_fn_map)
+        if is_of_collate(functions.get(torch.Tensor), "collate_tensor_fn"):
+            functions[torch.Tensor] = collate_tensor
+        with rows.collating():
+            return torch_collate.collate(batch, collate_fn_map=functions)
+
+    return collate
+
+
+def invoking(original: Function) -> Function:
+    """Returns WebDataset's ``DataPipeline.invoke``, whose ``batched`` makes tensors in rows."""
+    from webdataset import filters  # type: ignore[import-untyped]
+
+    batched = filters.batched.f
+
+    def collate(samples: Sequence[Any]) -> Batch:
+        rows = current()
+        assert rows is not None
+        with rows.collating():
+            return filters.default_collation_fn(samples)
+
+    def attempt(self: Any, f: Any, *arguments: Any, **named: Any) -> Any:
+        rows = current()
+        if rows is None or named or type(f) is not filters.FilterFunction or f.f is not batched:
+            return PLAIN
+        default = filters.default_collation_fn
+        if len(f.args) > 1 or f.kw.get("collation_fn", default) is not default:
+            return PLAIN
+        stage = filters.FilterFunction(f.f, *f.args, **{**f.kw, "collation_fn": collate})
+        # Nothing here refers to a batch for longer than the pipeline does.
+        return map(_settled, call_library(original, self, stage, *arguments))
+
+    return guarded(attempt, original)
+
+
+def _settled(batch: Batch) -> Batch:
+    rows = current()
+    if rows is not None:
+        rows.settle()
+    return batch
+
+
+def combine_values(b: Any, combine_tensors: Any = True, combine_scalars: Any = True) -> Any:
+    """WebDataset's ``combine_values``, which stacks tensors in rows."""
+    rows = current()
+    if rows is None or not combine_tensors or not isinstance(b[0], torch.Tensor):
+        return PLAIN
+    made = rows.stacked(b)
+    return PLAIN if made is None else made

@@ -1,0 +1,177 @@
+"""The encoded bytes of a deferred image, decoded for one view after the other or once for all."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import weakref
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fusionloader._native import Executor, RunStatus
+from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.counts import counted_read, timed_decoding
+from fusionloader.data.deferred.kept import KnownFile
+from fusionloader.data.deferred.pillow import PillowImage
+from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.operations import Operation
+
+Pixels = npt.NDArray[np.uint8]
+Operations = tuple[Operation, ...]
+
+# Two windows of an image take about as long as all of it; a third comes free then.
+_VIEWS_OF_A_WHOLE = 3
+
+
+def read_file(file: Any) -> bytes:
+    """Returns all that is in an open file.
+
+    Raises:
+        ValueError: not a binary file, or a larger one than native decoders are given.
+    """
+    if type(file) is io.BytesIO:
+        file.seek(0, io.SEEK_END)
+        return file.getvalue()
+    if is_too_large(file):
+        raise ValueError("too large a file")
+    file.seek(0)
+    encoded = counted_read(file.read)
+    if not isinstance(encoded, bytes):
+        raise ValueError("not a binary file")
+    return encoded
+
+
+def is_too_large(file: Any) -> bool:
+    """Whether an open file is larger than those that native decoders are given."""
+    try:
+        return os.fstat(file.fileno()).st_size > MOST_ENCODED_BYTES
+    except Exception:  # the user's own kind of file
+        return False
+
+
+def read_known(opened: Any, file: KnownFile | None) -> bytes:
+    """Returns all that is in an open file, which is known as ``file`` where it is.
+
+    Raises:
+        ValueError: not a binary file, or a larger one than native decoders are given.
+    """
+    if file is None:
+        return read_file(opened)
+    kept = file.encoded()
+    if kept is not None:
+        return kept
+    began = time.perf_counter()
+    encoded = read_file(opened)
+    file.was_read(encoded, time.perf_counter() - began)
+    return encoded
+
+
+class Source:
+    """An image file's bytes, or an image's pixels, from which views are made.
+
+    Attributes:
+        size: width and height.
+    """
+
+    __slots__ = ("_encoded", "_file", "_noted", "_uses", "_whole", "size")
+
+    # How many there were in this process, and of how many there were several views: a dataset's
+    # samples are alike.
+    _made = _often = 0
+
+    def __init__(
+        self,
+        encoded: bytes,
+        size: tuple[int, int],
+        whole: Pixels | None = None,
+        file: KnownFile | None = None,
+    ) -> None:
+        """``whole`` has the pixels where they are there already, height x width x 3, or 4: RGBX.
+
+        ``file`` is what is known of the file, where something of it may be kept.
+        """
+        self._encoded, self.size, self._whole, self._file = encoded, size, whole, file
+        self._uses = 0
+        self._noted = activity.images_of_fetch()
+        Source._made += whole is None
+
+    def track(self, image: PillowImage) -> None:
+        """Notes an image of this source, or what holds one, made in whatever thread."""
+        if self._noted is not None:
+            self._noted.append(weakref.ref(image))
+
+    def run(self, operations: Operations, runner: Executor, out: Any) -> None:
+        """Writes the result of the operations to ``out``.
+
+        Raises:
+            ValueError: the native executor refuses an operation.
+        """
+        with timed_decoding():
+            self._run(operations, runner, out)
+
+    def _run(self, operations: Operations, runner: Executor, out: Any) -> None:
+        self._uses += 1
+        Source._often += self._uses == _VIEWS_OF_A_WHOLE
+        if self._whole is None:
+            few = self._uses < _VIEWS_OF_A_WHOLE and 2 * Source._often <= Source._made
+            if few and not self._is_to_be_kept() and self._run_window(operations, runner, out):
+                if self._file is not None:
+                    self._file.keep_bytes()
+                return
+            self._whole = self._decode()
+        with self._measured("made_of_pixels"):
+            runner.run_pixels_with(self._whole.data, operations, out)
+
+    def _measured(self, what: str) -> AbstractContextManager[None]:
+        """Measures a block for the choice of what is kept of files."""
+        if self._file is None or not self._file.measuring:
+            return nullcontext()
+        measured: AbstractContextManager[None] = getattr(self._file, what)()
+        return measured
+
+    def _is_to_be_kept(self) -> bool:
+        return self._file is not None and self._file.wants_pixels(self.size)
+
+    def _run_window(self, operations: Operations, runner: Executor, out: Any) -> bool:
+        index = b"" if self._file is None else self._file.index(self._encoded, runner)
+        with self._measured("made_of_bytes"):
+            return runner.run_with(self._encoded, operations, out, index) is RunStatus.OK
+
+    def replayed(self, operations: Operations) -> Image.Image:
+        """Returns the result of operations that the native executor refuses."""
+        if self._whole is None:
+            self._whole = self._decode()
+        return replay(Image.fromarray(self._whole[..., :3]), operations)
+
+    def rgba(self) -> Pixels:
+        """Returns all pixels of an image that has an alpha channel: height x width x 4."""
+        assert self._whole is not None
+        return self._whole
+
+    def decode_natively(self) -> bool:
+        """Decodes all of the file now; returns whether the native decoder does."""
+        width, height = self.size
+        pixels = np.empty((height, width, 3), np.uint8)
+        with timed_decoding():
+            if file_decoder().decode(self._encoded, pixels.data) is not RunStatus.OK:
+                return False
+        self._whole = pixels
+        if self._file is not None:
+            self._file.keep_pixels(pixels)
+        return True
+
+    def _decode(self) -> Pixels:
+        if self.decode_natively():
+            assert self._whole is not None
+            return self._whole
+        return self._decode_with_pillow()
+
+    def _decode_with_pillow(self) -> Pixels:
+        with activity.suspended(), Image.open(io.BytesIO(self._encoded)) as image:
+            return np.asarray(image.convert("RGB"))

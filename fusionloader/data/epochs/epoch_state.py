@@ -1,0 +1,235 @@
+"""Where an epoch stands: what ``state_dict`` saves and ``load_state_dict`` brings back."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+
+from fusionloader.data.epochs.rank_shares import Share
+from fusionloader.options.aliases import State
+
+VERSION = 3
+
+
+class Returned(NamedTuple):
+    """A mini-batch that goes to the user.
+
+    ``worker`` has made it, where that matters, and ``state`` is its dataset's behind it, pickled.
+    """
+
+    number: int
+    worker: int = -1
+    state: bytes | None = None
+
+
+@dataclass(slots=True)
+class EpochState:
+    """An epoch's identity and the mini-batches of it that were delivered.
+
+    Attributes:
+        epoch: number of the epoch.
+        seed: 64-bit seed of its random draws.
+        generator: state of the generator that the sampler draws from, when the epoch began.
+        base_seed: what torch's workers are seeded from.
+        delivered: mini-batches delivered without a gap from the start.
+        ahead: numbers of those delivered beyond the first gap (``in_order=False``).
+        finished: whether the epoch came to its end.
+        resumed: whether it was begun by another iterator.
+        drawn: states of a stateful sampler after mini-batches that were not delivered yet, the
+            last delivered one and -1, by number.
+        workers: states of a stateful dataset, pickled, one per worker; ``None`` for workers that
+            have delivered nothing.
+        last_worker: which delivered last.
+        live: returns the state of a stateful dataset in this process.
+        num_workers: of the loader that saved it.
+        share: what a ``DistributedSampler`` gives this rank of the epoch.
+        returned: the mini-batch that went to the user and is not counted yet. To write it down
+            takes one step, behind which no exception can come before ``next()`` returns.
+    """
+
+    epoch: int
+    seed: int
+    generator: bytes
+    base_seed: int | None = None
+    delivered: int = 0
+    ahead: set[int] = field(default_factory=set)
+    finished: bool = False
+    resumed: bool = False
+    drawn: dict[int, State] = field(default_factory=dict)
+    workers: list[bytes | None] = field(default_factory=list)
+    last_worker: int = -1
+    live: Callable[[], State | None] | None = None
+    num_workers: int = 0
+    share: Share | None = None
+    returned: Returned | None = None
+
+    def deliver(self, returned: Returned) -> None:
+        """Notes that a mini-batch of the epoch went to the user."""
+        self.returned = returned
+        self.settle()
+
+    def has(self, number: int) -> bool:
+        """Whether mini-batch ``number`` of the epoch went to the user."""
+        return number < self.delivered or number in self.ahead
+
+    def settle(self) -> None:
+        """Counts the mini-batch that was ``returned``; bears to be interrupted and repeated."""
+        returned = self.returned
+        if returned is not None and returned.number >= self.delivered:
+            self.ahead.add(returned.number)
+        if returned is not None and returned.worker >= 0:
+            self.last_worker = returned.worker
+            if returned.state is not None:
+                self.workers[returned.worker] = returned.state
+        while self.delivered in self.ahead:
+            self.delivered += 1
+        self.ahead = {number for number in self.ahead if number >= self.delivered}
+        self.drawn = {n: state for n, state in self.drawn.items() if n >= self.delivered - 1}
+        self.returned = None
+
+    def copy(self) -> EpochState:
+        """Returns an independent copy."""
+        own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
+        return replace(self, workers=list(self.workers), **own)
+
+    def inherit(self, before: EpochState) -> None:
+        """Begins with the states of sampler and dataset that a finished epoch left."""
+        if before.sampler is not None:
+            self.drawn[-1] = before.sampler
+        self.workers = before.workers_between()
+
+    def workers_between(self) -> list[bytes | None]:
+        """Returns the workers' states for the epoch after this one."""
+        states = [None if state is None else pickle.loads(state) for state in self.workers]
+        for state in states:
+            if state is not None:
+                state["between"] = True
+        return pickled_states(states)
+
+    @property
+    def sampler(self) -> State | None:
+        """The state of a stateful sampler after what was delivered."""
+        if self.finished and self.drawn:
+            return self.drawn[max(self.drawn)]
+        return self.drawn.get(self.delivered - 1)
+
+    def worker_states(self) -> list[State | None]:
+        """Returns a state of a stateful dataset per worker, one without workers; or nothing."""
+        if self.live is not None:
+            state = self.live()
+            return [] if state is None else [state]
+        states = [None if state is None else pickle.loads(state) for state in self.workers]
+        return states if any(state is not None for state in states) else []
+
+    def to_state(self, identity: State) -> State:
+        """Returns a JSON-serialisable dictionary; ``identity`` describes the loader."""
+        return {
+            "version": VERSION,
+            "loader": identity,
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "generator": _encoded(self.generator),
+            "base_seed": self.base_seed,
+            "delivered": self.delivered,
+            "ahead": sorted(self.ahead),
+            "finished": self.finished,
+            "sampler": copy.deepcopy(self.sampler),
+            "workers": self.worker_states(),
+            "last_worker": self.last_worker,
+            "num_workers": self.num_workers,
+            "ranks": None if self.share is None else self.share.to_state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: State, identity: State) -> EpochState:
+        """Undoes ``to_state``.
+
+        Raises:
+            ValueError: the state is not of such a loader; the message says what differs.
+        """
+        if not isinstance(state, dict) or state.get("version") != VERSION:
+            found = state.get("version") if isinstance(state, dict) else None
+            raise ValueError(
+                "this is not a state of FusionLoader.state_dict(), or one of another version "
+                f"(expected version {VERSION}, found {found!r})"
+            )
+        missing = cls(0, 0, b"").to_state({}).keys() - state.keys()
+        if missing:
+            raise ValueError(
+                f"the state is not whole, it lacks {', '.join(sorted(missing))}: load it as "
+                "state_dict() returned it, or begin the epoch anew"
+            )
+        theirs = state["loader"]
+        for name, ours in identity.items():
+            if theirs.get(name) != ours:
+                raise ValueError(
+                    f"the state was saved by a loader with {name} = {theirs.get(name)!r}, and this "
+                    f"one has {ours!r}: the remaining batches would not be the same"
+                    f"{_instead(name, state)}"
+                )
+        epoch_state = cls(
+            state["epoch"],
+            state["seed"],
+            base64.b64decode(state["generator"]),
+            state["base_seed"],
+            state["delivered"],
+            set(state["ahead"]),
+            state["finished"],
+            resumed=True,
+            workers=pickled_states(state["workers"]),
+            last_worker=state["last_worker"],
+            num_workers=state["num_workers"],
+            share=None if state["ranks"] is None else Share.from_state(state["ranks"]),
+        )
+        if state["sampler"] is not None:
+            epoch_state.drawn[epoch_state.delivered - 1] = copy.deepcopy(state["sampler"])
+        return epoch_state
+
+
+def _instead(name: str, state: State) -> str:
+    """Returns what to do about a state of other ranks or of another batch size."""
+    if name == "world_size" and state["ranks"] is None and state["sampler"] is not None:
+        return (
+            '. load_state_dict(state, ranks="reshard") goes on if the sampler can share what is '
+            "left, as those of fusionloader.data.samplers can"
+        )
+    if name not in ("world_size", "batch_size", "drop_last") or state["ranks"] is None:
+        return ""
+    return (
+        '. load_state_dict(state, ranks="reshard") delivers what no rank has delivered of the '
+        "epoch in other batches, each sample once"
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _encoded(generator: bytes) -> str:
+    return base64.b64encode(generator).decode()  # the same for every state of an epoch
+
+
+def pickled_states(states: list[State | None]) -> list[bytes | None]:
+    """Returns the states of workers' datasets as they are kept."""
+    return [None if state is None else pickle.dumps(state) for state in states]
+
+
+def for_workers(states: list[bytes | None], workers: int) -> list[bytes | None]:
+    """Returns a state for each worker, whatever the number of those that saved them."""
+    return [states[worker % len(states)] if states else None for worker in range(workers)]
+
+
+def generator_state(generator: torch.Generator | None) -> bytes:
+    """Returns the state of ``generator``, or of torch's global one."""
+    chosen = torch.default_generator if generator is None else generator
+    return bytes(chosen.get_state().numpy().tobytes())
+
+
+def set_generator_state(generator: torch.Generator | None, state: bytes) -> None:
+    """Undoes ``generator_state``."""
+    chosen = torch.default_generator if generator is None else generator
+    chosen.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))

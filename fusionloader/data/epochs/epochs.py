@@ -1,0 +1,179 @@
+"""Epochs of a loader: their numbers, where each stands, and how one is resumed."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data.dataloader import _DatasetKind
+
+from fusionloader.data.epochs.epoch_state import EpochState, generator_state, set_generator_state
+from fusionloader.data.epochs.rank_shares import share_of, taken_on
+from fusionloader.data.epochs.sampling import sampling_generator
+from fusionloader.data.epochs.stateful import resting_state
+from fusionloader.options.aliases import State
+from fusionloader.options.loader_options import LoaderOptions
+
+_MASK = (1 << 64) - 1
+
+
+def _check_workers(options: LoaderOptions, epoch_state: EpochState) -> None:
+    """Refuses a state of other workers, where it matters which worker has seen what."""
+    of_workers = epoch_state.delivered > 0 or any(epoch_state.worker_states())
+    if not of_workers or options.dataset_kind != _DatasetKind.Iterable:
+        return
+    if epoch_state.num_workers != options.num_workers:
+        raise ValueError(
+            f"the state was saved with num_workers = {epoch_state.num_workers}, and this loader "
+            f"has {options.num_workers}: each worker went through an IterableDataset on its own, "
+            "so it goes on with as many workers only"
+        )
+
+
+class Epochs:
+    """The epochs of one loader, across its iterators.
+
+    Attributes:
+        current: the epoch under way, or the last one; ``None`` before the first.
+        completed: how many came to their end.
+    """
+
+    def __init__(self) -> None:
+        self.current: EpochState | None = None
+        self.completed = 0
+        self._next = 0
+        self._loaded: EpochState | None = None
+        self._resume: EpochState | None = None
+        self._taken: tuple[EpochState | None, EpochState | None] = (None, None)
+        self._numbered = False
+        self._sets = 0
+        self._seen: tuple[object, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Epochs], tuple[()]]:
+        return Epochs, ()  # a copied or pickled loader begins anew
+
+    def set_epoch(self, epoch: int) -> None:
+        """Numbers the next epoch, or the one under way that has delivered nothing yet."""
+        self._next = int(epoch)
+        self._numbered = True
+        self._sets += 1
+
+    def base_seed(self, drawn: int) -> int:
+        """Returns what the next iterator's workers are seeded from; it has drawn ``drawn``."""
+        coming = self._resume
+        return drawn if coming is None or coming.base_seed is None else coming.base_seed
+
+    def dataset_states(self) -> list[State | None] | None:
+        """Returns the states of a stateful dataset that the next iterator is to begin with."""
+        loaded = self._loaded
+        if loaded is None:
+            return None
+        states = loaded.worker_states()
+        for state in states:
+            if state is not None and loaded.finished:
+                state["between"] = True
+        return states
+
+    def start(self, options: LoaderOptions, base_seed: int) -> EpochState:
+        """Returns the state of a new epoch, or of the one that ``load_state_dict`` brought."""
+        self._seen = self._signs(options)
+        before, loaded = self.current, self._loaded
+        resumed, self._resume, self._loaded = self._resume, None, None
+        self._taken = loaded, None if resumed is None else resumed.copy()
+        if resumed is not None:
+            self.current = resumed
+        else:
+            seed = base_seed if options.seed is None else options.seed
+            state = generator_state(sampling_generator(options))
+            self.current = EpochState(self._next, seed & _MASK, state, base_seed)
+            self.current.num_workers = options.num_workers
+            if loaded is not None:
+                self.current.inherit(loaded)
+            elif before is not None and options.persistent_workers:
+                self.current.workers = before.workers_between()
+        if self.current.share is None or not self.current.share.before:
+            self.current.share = share_of(options)
+        self._next = self.current.epoch + 1
+        self._numbered = False
+        return self.current
+
+    def restart(self) -> None:
+        """Takes the start of an epoch back that has delivered nothing: its number has changed."""
+        self._loaded, self._resume = self._taken
+        if self._resume is None and self.current is not None and not self._numbered:
+            self._next = self.current.epoch
+
+    def changed(self, options: LoaderOptions) -> bool:
+        """Whether the epoch was set, here or on a sampler, since it was started."""
+        return self._signs(options) != self._seen
+
+    def _signs(self, options: LoaderOptions) -> tuple[object, ...]:
+        samplers = (options.sampler, options.batch_sampler)
+        inner = options.inner_sampler
+        return (self._sets, *(getattr(s, "epoch", None) for s in (*samplers, inner)))
+
+    def finish(self, epoch_state: EpochState) -> None:
+        """Notes that an epoch came to its end, however often that is found."""
+        if not epoch_state.finished:
+            epoch_state.finished = True
+            self.completed += 1
+
+    # ---- saving --------------------------------------------------------------------------------
+
+    def state(self, options: LoaderOptions) -> EpochState:
+        """Returns what to save: the epoch under way, or else that the next one is to begin."""
+        if self._loaded is not None:
+            return self._loaded
+        current = self.current
+        if current is not None:
+            current.settle()
+        if current is None or not (current.finished or current.drawn or current.delivered):
+            resting = resting_state(options.index_sampler)
+        else:
+            resting = current.sampler
+        if current is not None and not current.finished:
+            if resting is not None:
+                current.drawn.setdefault(current.delivered - 1, resting)
+            return current
+        state = generator_state(sampling_generator(options))
+        coming = EpochState(self._next, 0, state, finished=True)
+        coming.num_workers = options.num_workers
+        coming.share = share_of(options)
+        if resting is not None:
+            coming.drawn[-1] = resting
+        if current is not None:
+            coming.live = current.live
+            if options.persistent_workers:
+                coming.base_seed, coming.workers = current.base_seed, current.workers
+        return coming
+
+    def resume(self, options: LoaderOptions, epoch_state: EpochState) -> None:
+        """Makes the next iterator go on from ``epoch_state``."""
+        _check_workers(options, epoch_state)
+        if not epoch_state.finished:
+            epoch_state.share = taken_on(epoch_state.share, share_of(options))
+        self.current = None
+        self._loaded = epoch_state
+        self._next = epoch_state.epoch
+        self._sets += 1
+        self._resume = (
+            self._next_epoch(options, epoch_state) if epoch_state.finished else epoch_state.copy()
+        )
+
+    def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
+        """Returns the epoch after a finished one, ``None`` if the generators say what it is."""
+        base_seed, state = epoch_state.base_seed, epoch_state.generator
+        generator = sampling_generator(options)
+        if generator is not None:
+            set_generator_state(generator, state)
+        elif state != generator_state(None) and options.generator is None and base_seed is None:
+            # What an iterator would have drawn; the global generator itself is the user's.
+            own = torch.Generator()
+            set_generator_state(own, state)
+            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=own).item())
+            state = generator_state(own)
+        if base_seed is None:
+            return None
+        seed = base_seed if options.seed is None else options.seed
+        coming = EpochState(epoch_state.epoch, seed & _MASK, state, base_seed, resumed=True)
+        coming.num_workers = options.num_workers
+        coming.inherit(epoch_state)
+        return coming

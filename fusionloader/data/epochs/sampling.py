@@ -1,0 +1,199 @@
+"""The mini-batches of an epoch, in the order in which the sampler gives or gave them."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator, Sequence
+from operator import index as as_integer
+from typing import Any, NamedTuple
+
+import torch
+
+from fusionloader.data.epochs.epoch_state import EpochState, generator_state, set_generator_state
+from fusionloader.data.epochs.rank_shares import batches_left
+from fusionloader.data.epochs.stateful import SamplerRun, batches_before
+from fusionloader.options.aliases import Index
+from fusionloader.options.loader_options import LoaderOptions
+
+_MASK = (1 << 64) - 1
+
+
+def key_of(index: Index) -> int:
+    """Returns 64 bits that stand for an index: an integer itself, anything else hashed."""
+    try:
+        return as_integer(index) & _MASK
+    except TypeError:
+        digest = hashlib.blake2b(pickle.dumps(index, protocol=4), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+
+def keys_of(indices: Sequence[Index]) -> list[int]:
+    """Returns ``key_of`` each index."""
+    try:
+        return [number & _MASK for number in map(as_integer, indices)]
+    except TypeError:
+        return [key_of(index) for index in indices]
+
+
+class Occurrences:
+    """Counts, within an epoch, how often each key has come up.
+
+    A sampler that repeats an index (with replacement, repeated augmentation) wants other draws each
+    time. Keys below ``size`` cost a byte each, whether they come up or not.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._small = bytearray(size)
+        self._other: dict[int, int] = {}
+
+    def count(self, keys: Sequence[int]) -> list[int]:
+        """Returns for each key, in order, how often it came before in the epoch."""
+        small, size = self._small, len(self._small)
+        counts = []
+        for key in keys:
+            before = small[key] if key < size else 255
+            if before < 255:
+                small[key] = before + 1
+            else:
+                before = self._other.get(key, 255 if key < size else 0)
+                self._other[key] = before + 1
+            counts.append(before)
+        return counts
+
+
+class SampledBatch(NamedTuple):
+    """A mini-batch of an epoch, with what identifies the random draws of its samples.
+
+    ``number`` counts from the start of the epoch; ``keys`` and ``occurrences`` have an entry per
+    index.
+    """
+
+    number: int
+    indices: list[Index]
+    keys: list[int]
+    occurrences: list[int]
+
+
+def sampling_generator(options: LoaderOptions) -> torch.Generator | None:
+    """Returns the generator that the loader's sampler draws from, ``None`` for the global one."""
+    for sampler in (options.inner_sampler, options.sampler, options.batch_sampler):
+        if hasattr(sampler, "generator"):
+            found = getattr(sampler, "generator", None)
+            return found if isinstance(found, torch.Generator) else None
+    return options.generator
+
+
+def numbered_batches(
+    options: LoaderOptions, state: EpochState, fresh: Iterator[Index]
+) -> Iterator[tuple[int, list[Index]]]:
+    """Yields every mini-batch of the epoch with its number, delivered before or not.
+
+    ``fresh`` is a new iterator over the loader's sampler. A resumed epoch has another one, which
+    draws from the generator as it was when the epoch began.
+    """
+    if state.share is not None and state.share.before:
+        yield from enumerate(batches_left(options, state.share))
+        return
+    run = SamplerRun(options.index_sampler, fresh)
+    if run.stateful:
+        yield from _batches_of_stateful(run, state)
+        return
+    generator = sampling_generator(options)
+    before = generator_state(generator)
+    if not state.resumed:  # the user may have seeded it since
+        state.generator = before
+    if before == state.generator:
+        yield from enumerate(run)
+        return
+    set_generator_state(generator, state.generator)
+    batches = enumerate(run)
+    first = next(batches, None)  # samplers draw their seed here
+    if generator is None:
+        set_generator_state(None, before)
+    if first is not None:
+        yield first
+        yield from batches
+
+
+def _batches_of_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
+    number, saved = state.delivered, state.sampler
+    if saved is not None and number == 0:
+        run.begin_after(saved)
+    elif saved is not None:
+        run.go_on(saved)
+    state.drawn[number - 1] = run.state()
+    for batch in run:
+        state.drawn[number] = run.state()
+        yield number, batch
+        number += 1
+    state.drawn[number] = run.state()
+
+
+def undelivered_batches(
+    options: LoaderOptions, state: EpochState, fresh: Iterator[Index], samples: int
+) -> Iterator[SampledBatch]:
+    """Yields each mini-batch that is still to be delivered.
+
+    ``samples`` is the length of the dataset, 0 if unknown. See ``numbered_batches`` for the rest.
+    """
+    delivered, ahead = state.delivered, frozenset(state.ahead)
+    occurrences = Occurrences(samples)
+    if delivered > 0 and state.sampler is not None:
+        for batch in batches_before(options.index_sampler, state.sampler):
+            occurrences.count(keys_of(_listed(batch, options)))
+    for number, batch in numbered_batches(options, state, fresh):
+        indices = _listed(batch, options)
+        keys = keys_of(indices)
+        counts = occurrences.count(keys)
+        if number >= delivered and number not in ahead:
+            yield SampledBatch(number, indices, keys, counts)
+
+
+def _listed(batch: Any, options: LoaderOptions) -> list[Index]:
+    """Returns the indices of a mini-batch: one, maybe a list, with ``batch_size=None``."""
+    return list(batch) if options.auto_collation else [batch]
+
+
+class Draws:
+    """The mini-batches of an epoch, whose end is not mistaken where an exception has come instead.
+
+    A sampler that is a generator, as most are, only says that it has ended once it has raised.
+    """
+
+    def __init__(self, batches: Iterator[SampledBatch]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+
+    def now(self) -> Iterator[SampledBatch]:
+        """Returns those that are left; none once one could not be drawn."""
+        return iter(()) if self._error is not None else self
+
+    def __iter__(self) -> Iterator[SampledBatch]:
+        return self
+
+    def __next__(self) -> SampledBatch:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def check(self) -> None:
+        """Raises RuntimeError where the epoch has not come to its end."""
+        if self._error is not None:
+            raise RuntimeError(
+                f"the sampler was left by {type(self._error).__name__}, and draws no more batches "
+                "of this epoch: all that were drawn before are delivered. iter(loader) begins the "
+                "next epoch"
+            ) from self._error
+
+
+def set_epoch_of_samplers(options: LoaderOptions, epoch: int) -> None:
+    """Tells each of the samplers of a loader that has ``set_epoch``."""
+    samplers: tuple[Any, ...] = (options.sampler, options.batch_sampler, options.inner_sampler)
+    for sampler in {id(each): each for each in samplers}.values():
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)

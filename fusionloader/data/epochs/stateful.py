@@ -1,0 +1,110 @@
+"""Samplers with a ``state_dict``, and passes over them that go on from one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+from torch.utils.data import BatchSampler
+
+from fusionloader.options.aliases import Index, State
+from fusionloader.transforms.executors.fetchers import Stateful, has_state, load_state, state_of
+
+
+def resting_state(sampler: object) -> State | None:
+    """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
+    owner = owner_of_state(sampler)
+    if owner is None:
+        return None
+    return {"sampler": state_of(owner), "iterator": None, "ended": False}
+
+
+def owner_of_state(sampler: object) -> Stateful | None:
+    """Returns the batch sampler, or the sampler in a plain one, if it has a state."""
+    owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
+    return owner if has_state(owner) else None
+
+
+def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:
+    """Whether mini-batches are put together as torch's ``BatchSampler`` does it."""
+    return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
+
+
+def batches_before(sampler: object, state: State) -> Iterator[Index]:
+    """Yields what a pass gave before ``state`` of it, if the sampler has ``batches_before``."""
+    tell = getattr(sampler, "batches_before", None)
+    if callable(tell):
+        yield from tell(state["sampler"])
+
+
+class SamplerRun:
+    """One pass over a loader's batch sampler.
+
+    A ``BatchSampler`` as torch defines it keeps no state; the sampler in it may, or its iterator.
+    So this one holds that iterator itself.
+    """
+
+    def __init__(self, sampler: Any, fresh: Iterator[Index]) -> None:
+        """``fresh`` is a new iterator over ``sampler`` that nothing was drawn from."""
+        self._batches = fresh
+        self._outer = sampler
+        self._within = is_plain_batch_sampler(sampler)
+        self._ended = False
+        if self._within:
+            self._owner = sampler.sampler
+            self._hold(iter(self._owner))
+        else:
+            self._owner = sampler
+            self._iterator = fresh
+        self.stateful = has_state(self._owner) or has_state(self._iterator)
+
+    def _hold(self, iterator: Iterator[Index]) -> None:
+        self._iterator = iterator
+        if self._within:
+            outer = copy.copy(self._outer)
+            outer.sampler = self._watched(iterator)
+            self._batches = iter(outer)
+        else:
+            self._batches = iterator
+
+    def _watched(self, iterator: Iterator[Index]) -> Iterator[Index]:
+        yield from iterator
+        self._ended = True  # a last, smaller mini-batch may end the sampler's pass before ours ends
+
+    def __iter__(self) -> Iterator[Index]:
+        return self
+
+    def __next__(self) -> Index:
+        return next(self._batches)
+
+    def state(self) -> State:
+        """Returns where the pass stands."""
+        iterator = None if self._iterator is self._owner else state_of(self._iterator)
+        return {"sampler": state_of(self._owner), "iterator": iterator, "ended": self._ended}
+
+    def go_on(self, state: State) -> None:
+        """Continues the pass that ``state`` was taken from."""
+        self._load(state)
+        if state["ended"]:
+            self._batches = iter(())
+
+    def begin_after(self, state: State) -> None:
+        """Begins the pass after the one at whose end, or before whose start, ``state`` was taken.
+
+        A sampler at its end may want to be asked once more before it begins again.
+        """
+        self._load(state)
+        try:
+            next(self._iterator)
+        except StopIteration:
+            self._hold(iter(self._owner))
+        else:
+            self._load(state)
+
+    def _load(self, state: State) -> None:
+        self._ended = False
+        load_state(self._owner, state["sampler"])
+        iterator = iter(self._owner)
+        load_state(iterator, state["iterator"])
+        self._hold(iterator)

@@ -1,0 +1,140 @@
+"""What a worker asks the process that reads URLs for, a tiny-batch at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fusionloader.cache.remote_files import BroughtFile, RangeOf
+from fusionloader.data.read_ahead import protocol
+from fusionloader.data.read_ahead.protocol import Answer
+from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.system import fd_messages
+
+_CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 0.5  # how often a waiting worker sees whether training goes on
+_PAUSE_SECONDS = 0.05
+_PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFiles:
+    """A ``RemoteFiles``: what a worker's process needs to reach the one that reads.
+
+    Attributes:
+        address: of its socket, in the abstract namespace.
+    """
+
+    address: str
+
+    def open(self, identity_fd: int, range_of: RangeOf) -> StreamFetcher:
+        """Returns what asks for samples."""
+        return StreamFetcher(self.address, range_of)
+
+
+class StreamFetcher:
+    """Asks the reading process for samples. Belongs to one process, and one thread.
+
+    Where that process dies, another one listens at its address, and is asked again.
+    """
+
+    def __init__(self, address: str, range_of: RangeOf) -> None:
+        """Connects to nobody yet."""
+        self._address, self._range_of = address, range_of
+        self._connection: socket.socket | None = None
+        self._memory = memoryview(b"")
+        self._errors: dict[int, Exception] = {}
+        self._training = os.getppid()
+
+    def bring(self, items: Iterable[int]) -> list[BroughtFile]:
+        """Returns the bytes of samples; those that cannot be read are missing.
+
+        The bytes are valid until the next call.
+        """
+        wanted = list(dict.fromkeys(items))
+        began = time.perf_counter()
+        answer = self._ask(wanted)
+        if answer is None:
+            return []
+        self._errors = answer.errors
+        seconds = (time.perf_counter() - began) / max(1, len(answer.found))
+        return [
+            BroughtFile(
+                each.item,
+                each.nbytes,
+                0,
+                self._memory[each.offset : each.offset + each.nbytes],
+                False,
+                seconds,
+            )
+            for each in answer.found
+        ]
+
+    def read(self, item: int) -> bytes:
+        """Returns one sample's bytes.
+
+        Raises:
+            UrlUnreadable: for whatever reason; the text has URL, status, attempts and remedy.
+            ShardChanged: the file is not the one that was indexed.
+        """
+        if (known := self._errors.pop(item, None)) is not None:
+            raise known
+        for brought in self.bring([item]):
+            return bytes(brought.data)
+        if (found := self._errors.pop(item, None)) is not None:
+            raise found
+        where = self._range_of(item)
+        raise UrlUnreadable(
+            f"{where.file!r}, bytes {where.offset} to {where.offset + where.nbytes - 1} cannot be "
+            f"read: the process that reads it has not answered for {_PATIENCE_SECONDS:.0f} s; see "
+            "what the training process logs about it"
+        )
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, items: list[int]) -> Answer | None:
+        """Returns the answer, asked for again where the process dies; ``None`` to give up."""
+        request = protocol.items_message("take", items)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline and os.getppid() == self._training:
+            connection = self._connected()
+            if connection is None:
+                time.sleep(_PAUSE_SECONDS)  # until another process has taken its place
+                continue
+            with contextlib.suppress(OSError):
+                fd_messages.send(connection, request)
+                if (answer := self._answer(connection)) is not None:
+                    return answer
+            self.close()
+        return None
+
+    def _connected(self) -> socket.socket | None:
+        if self._connection is None:
+            self._connection = fd_messages.connect(self._address, _CONNECT_SECONDS)
+        return self._connection
+
+    def _answer(self, connection: socket.socket) -> Answer | None:
+        """Waits for the answer as long as both processes live: servers have their own timeout."""
+        connection.settimeout(_LOOK_SECONDS)
+        while os.getppid() == self._training:
+            try:
+                message = fd_messages.receive(connection, protocol.MOST_BYTES)
+            except TimeoutError:
+                continue
+            if message is None:
+                return None
+            answer = Answer.of_message(message)
+            if answer.memory:
+                self._memory = memoryview(mmap.mmap(message.fds[0], answer.memory))
+            message.close()
+            return answer
+        return None

@@ -1,0 +1,190 @@
+"""The samples that the reading process has asked for: bytes, errors, or still to come."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fusionloader.cache.range_reading import ShardChanged
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.read_ahead.table_places import TablePlaces
+from fusionloader.data.sources.streams.object_store import ObjectStore, Version
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.scheduler.reading.range_requests import RangeRequest, ReadLimits
+from fusionloader.scheduler.reading.read_ahead import ReadAhead
+
+_CHECKED_SECONDS = 10.0  # after which a file is looked at again, with the next request
+
+
+class HeldSamples:
+    """Reads what is announced, ahead of who takes it, and what is wanted at once.
+
+    Belongs to one event loop.
+
+    Attributes:
+        on_demand: samples that were wanted before they were asked for.
+    """
+
+    def __init__(self, table: DatasetTable, settings: ReadSettings, store: ObjectStore) -> None:
+        """``table`` says where samples are, and what their files were when they were indexed."""
+        limits = ReadLimits(settings.ahead_bytes, settings.request_bytes, settings.gap_bytes)
+        self._places = TablePlaces(table)
+        self._plan = ReadAhead(self._places, limits)
+        self._most = settings.in_flight
+        self._table, self._store = table, store
+        self._held: dict[int, asyncio.Future[bytes]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._checked: dict[int, tuple[float, asyncio.Task[None]]] = {}
+        self._pass = 0
+        self._holds_back = False
+        self.on_demand = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of samples that are asked for, or held."""
+        return self._plan.held
+
+    def begin(self) -> None:
+        """Drops all that was announced, and reads nothing ahead until ``go``."""
+        self._pass += 1
+        self._holds_back = True
+        for task in self._running:
+            task.cancel()
+        self._running.clear()
+        self._held.clear()
+        self._checked.clear()
+        self._plan.clear()
+
+    def go(self) -> None:
+        """Begins to read ahead: enough is announced to tell what is read together."""
+        self._holds_back = False
+        self.go_on()
+
+    def announce(self, items: list[int]) -> None:
+        """Notes samples that will be wanted behind all announced before."""
+        self._plan.announce(items)
+        self.go_on()
+
+    def forget(self, items: list[int]) -> None:
+        """Drops samples that nobody will want any more."""
+        for item in self._plan.dropped(items):
+            self._held.pop(item, None)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Sends the requests that there is room for."""
+        while len(self._running) < self._most and not self._holds_back:
+            request = self._plan.next_request()
+            if request is None:
+                return
+            self._send(request)
+
+    async def take(self, items: list[int]) -> dict[int, bytes | Exception]:
+        """Returns the bytes of samples, each with its error where it cannot be read.
+
+        Where another pass drops what is asked for here, it is asked for again.
+        """
+        while True:
+            missing = [item for item in items if not self._plan.expects(item)]
+            self.on_demand += len(missing)
+            for request in self._plan.demand(missing):
+                self._send(request)
+            wanted = {item: self._held[item] for item in items}
+            began = self._pass
+            found = await asyncio.gather(*wanted.values(), return_exceptions=True)
+            if began == self._pass:
+                break
+        for item in items:
+            if self._plan.taken(item):
+                self._held.pop(item, None)
+        self.go_on()
+        return {
+            item: data if isinstance(data, bytes) else _as_error(data)
+            for item, data in zip(wanted, found, strict=True)
+        }
+
+    def _send(self, request: RangeRequest) -> None:
+        loop = asyncio.get_running_loop()
+        samples = {item: loop.create_future() for item in request.items}
+        self._held.update(samples)
+        task = loop.create_task(self._read(request, samples))
+        self._running.add(task)
+        task.add_done_callback(lambda it: self._done(it, samples))
+
+    def _done(self, task: asyncio.Task[None], samples: dict[int, asyncio.Future[bytes]]) -> None:
+        self._running.discard(task)
+        for sample in samples.values():
+            sample.cancel()  # those of a request that was dropped, also before it began
+        self.go_on()
+
+    async def _read(self, request: RangeRequest, samples: dict[int, asyncio.Future[bytes]]) -> None:
+        """Reads one request, and gives each sample its part or the error."""
+        url = self._url(request)
+        try:
+            data = await self._bytes_of(request, url)
+        except Exception as error:
+            for sample in samples.values():
+                sample.set_exception(error)
+                sample.exception()  # not all of them are taken
+            return
+        whole = memoryview(data)
+        for item, sample in samples.items():
+            _, start, stop = self._places.range(self._places.place(item))
+            sample.set_result(bytes(whole[start - request.start : stop - request.start]))
+
+    async def _bytes_of(self, request: RangeRequest, url: str) -> bytes:
+        """Returns the bytes of a request; that the file has changed comes before other errors."""
+        unchanged, data = await asyncio.gather(
+            self._unchanged(request.file, url),
+            self._store.read(url, request.start, request.stop),
+            return_exceptions=True,
+        )
+        if isinstance(unchanged, ShardChanged):
+            raise unchanged
+        if isinstance(data, BaseException):
+            raise data
+        if unchanged is not None:
+            raise unchanged
+        return data
+
+    def _url(self, request: RangeRequest) -> str:
+        return self._table.path(request.items[0]).decode()
+
+    async def _unchanged(self, file: int, url: str) -> None:
+        """Raises ShardChanged where a file is not the one that was indexed.
+
+        It is asked for once in a pass, and again as time goes by.
+        """
+        loop = asyncio.get_running_loop()
+        asked, task = self._checked.get(file, (0.0, None))
+        if task is None or (task.done() and loop.time() - asked > _CHECKED_SECONDS):
+            task = loop.create_task(self._check(file, url))
+            task.add_done_callback(lambda it: it.cancelled() or it.exception())  # nobody may wait
+            self._checked[file] = loop.time(), task
+        try:
+            await asyncio.shield(task)
+        except ShardChanged:
+            raise
+        except Exception:
+            self._checked.pop(file, None)  # it could not be asked; the next request tries again
+            raise
+
+    async def _check(self, file: int, url: str) -> None:
+        nbytes, tag = self._table.stamps[file].tolist()
+        if not nbytes and not tag:
+            return
+        found = await self._store.version(url)
+        expected = Version(nbytes, tag)
+        if (found.nbytes and nbytes and found.nbytes != nbytes) or (
+            found.tag and tag and found.tag != tag
+        ):
+            raise ShardChanged(
+                f"{url!r} is not the file that was indexed: it has {found.nbytes} bytes and "
+                f"version {found.tag:x}, and had {expected.nbytes} and {expected.tag:x}: put it "
+                "back, or index it again (make the dataset anew)"
+            )
+
+
+def _as_error(error: object) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    return ConnectionAbortedError(f"the request was dropped ({type(error).__name__})")

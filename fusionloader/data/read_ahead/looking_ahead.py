@@ -1,0 +1,111 @@
+"""Drawing mini-batches ahead of publication, to tell the process that reads URLs what comes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Subset
+
+from fusionloader.cache.tiers.store_handles import StoreHandles
+from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
+from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.options.aliases import AnyDataset, Index
+
+if TYPE_CHECKING:  # which is on a floor above
+    from fusionloader.data.epochs.sampling import SampledBatch
+
+
+def read_settings(dataset: AnyDataset) -> ReadSettings | None:
+    """Returns how a dataset of URLs, or the one that it is a subset of, is to be read ahead.
+
+    ``None`` where it says by itself what workers get its bytes through.
+    """
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    assert isinstance(dataset, EncodedImages)
+    if type(dataset).remote_files is not EncodedImages.remote_files:
+        return None
+    settings = getattr(dataset, "read_settings", None)
+    if isinstance(settings, ReadSettings):
+        return settings
+    return ReadSettings(storage_options=dataset.storage_options)
+
+
+class Wanted:
+    """Says which samples of mini-batches have to be read: those that no cache holds."""
+
+    def __init__(
+        self,
+        sizes: npt.NDArray[np.uint32],
+        item_of: Callable[[Index], int],
+        kept: StoreHandles,
+    ) -> None:
+        self._sizes = sizes.data
+        self._item_of = item_of
+        opened = kept.open() if kept.fds else None
+        views = {} if opened is None else opened.views
+        self._stores = [view for name, view in views.items() if name != "index"]
+
+    def of(self, batch: SampledBatch) -> tuple[list[int], int]:
+        """Returns the numbers of these samples, and their bytes."""
+        items = [
+            item
+            for item in map(self._item_of, batch.indices)
+            if item >= 0 and not any(store.holds(item) for store in self._stores)
+        ]
+        return items, sum(self._sizes[item] for item in items)
+
+
+def looking_ahead(
+    batches: Iterator[SampledBatch],
+    reader: ReadAheadProcess,
+    wanted: Wanted,
+    patience: int,
+) -> Iterator[SampledBatch]:
+    """Yields mini-batches, and announces those behind them.
+
+    How far the sampler is asked ahead is a matter of bytes and samples alone, so that it does not
+    depend on how fast anything is.
+
+    Args:
+        batches: of the pass.
+        reader: is told what comes.
+        wanted: says what of a mini-batch has to be read.
+        patience: mini-batches after which one that was yielded is over: what workers have not asked
+            for by then they never will.
+    """
+    reader.begin()
+    drawn: deque[tuple[SampledBatch, list[int], int]] = deque()
+    over: deque[list[int]] = deque()
+    nbytes = samples = 0
+    least_bytes, least_samples = reader.settings.ahead_bytes, 2 * reader.settings.window
+    ended = begun = False
+    while True:
+        while not ended and (nbytes < least_bytes or samples < least_samples):
+            sampled = next(batches, None)
+            if sampled is None:
+                ended = True
+                break
+            items, size = wanted.of(sampled)
+            reader.announce(items)
+            drawn.append((sampled, items, size))
+            nbytes += size
+            samples += len(sampled.indices)
+        if not begun:
+            begun = True
+            reader.go()
+        if not drawn:
+            return
+        sampled, items, size = drawn.popleft()
+        nbytes -= size
+        samples -= len(sampled.indices)
+        reader.published()
+        over.append(items)
+        if len(over) > patience:
+            reader.forget(over.popleft())
+        yield sampled

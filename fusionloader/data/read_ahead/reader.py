@@ -1,0 +1,248 @@
+"""The process that reads URLs for the workers of a loader: an event loop between sockets.
+
+The training process announces samples through one socket; its end ends this process. Workers
+connect to a socket that the training process has bound, and that outlives this process: where it
+dies, another one takes its place and finds their connections waiting. Each connection has memory of
+its own, into which the samples that its worker asked for are copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import mmap
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.read_ahead import protocol
+from fusionloader.data.read_ahead.counters import StreamCounters
+from fusionloader.data.read_ahead.held_samples import HeldSamples
+from fusionloader.data.read_ahead.protocol import Answer, Found
+from fusionloader.data.sources.streams.object_store import ObjectStore
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.shm import objects
+
+_LEAST_MEMORY = 1 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_LARGEST_IN_HEAP = 32 << 20  # the most that glibc takes
+_KEPT_AT_END_OF_HEAP = 64 << 20
+_SPARE_CONNECTIONS = 8
+_LOOK_SECONDS = 1.0  # how often it sees whether the training process lives
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderConfig:
+    """What the process is started with; descriptors are open in it under these numbers.
+
+    Attributes:
+        training: pid of the training process.
+        listen_fd: socket that workers connect to.
+        control_fd: socket of the training process.
+        table_fd: the dataset's table.
+        table_bytes: its size.
+        counters_fd: memory of ``StreamCounters``.
+        settings: how it reads.
+    """
+
+    training: int
+    listen_fd: int
+    control_fd: int
+    table_fd: int
+    table_bytes: int
+    counters_fd: int
+    settings: ReadSettings
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Returns the descriptors that have to be open in the process."""
+        return self.listen_fd, self.control_fd, self.table_fd, self.counters_fd
+
+
+def main(config: ReaderConfig) -> None:
+    """Reads until the training process has closed its socket, or ended."""
+    _keep_freed_memory()
+    asyncio.run(_Reader(config).serve())
+    os._exit(0)  # a thread of a file system that hangs does not keep the process
+
+
+def _keep_freed_memory() -> None:
+    """Has the C library use the memory of answers again.
+
+    It would give each of them fresh pages, whose first touch costs a third of the time of a read.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # of another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_AT_END_OF_HEAP)
+
+
+class _Reader:
+    def __init__(self, config: ReaderConfig) -> None:
+        table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
+        settings = config.settings
+        self._store = ObjectStore(settings, connections=settings.in_flight + _SPARE_CONNECTIONS)
+        self._samples = HeldSamples(table, settings, self._store)
+        self._counters = StreamCounters(config.counters_fd)
+        self._training = config.training
+        self._told: dict[str, int] = {}
+        self._listener = socket.socket(fileno=config.listen_fd)
+        self._control = socket.socket(fileno=config.control_fd)
+        self._ended = asyncio.Event()
+        self._workers: dict[socket.socket, _Memory] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        self._watch(self._listener, self._accept)
+        self._watch(self._control, self._follow)
+        while not self._ended.is_set() and os.getppid() == self._training:
+            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), _LOOK_SECONDS)
+        await self._store.close()
+
+    def _watch(self, end: socket.socket, act: Callable[[], None]) -> None:
+        end.setblocking(False)
+        asyncio.get_running_loop().add_reader(end.fileno(), act)
+
+    # ---- the training process ------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Does what the training process has said until now."""
+        while (message := _received(self._control)) is not None:
+            if not message.fields:
+                self._count()
+                return
+            items, kind = protocol.items_of(message), message.fields["kind"]
+            if kind == protocol.BEGIN:
+                self._samples.begin()
+            elif kind == protocol.ANNOUNCE:
+                self._samples.announce(items)
+            elif kind == protocol.GO:
+                self._samples.go()
+            elif kind == protocol.FORGET:
+                self._samples.forget(items)
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._ended.set()
+
+    # ---- workers -------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _give_up(error)
+        if not fd_messages.is_same_user(connection):
+            connection.close()
+            return
+        self._workers[connection] = _Memory()
+        self._watch(connection, lambda: self._ask(connection))
+
+    def _ask(self, connection: socket.socket) -> None:
+        message = _received(connection)
+        if message is None:
+            self._drop(connection)
+        elif message.fields:
+            self._follow()  # what was announced before is known before
+            task = asyncio.get_running_loop().create_task(
+                self._answer(connection, protocol.items_of(message))
+            )
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, connection: socket.socket, items: list[int]) -> None:
+        began = time.perf_counter()
+        samples = await self._samples.take(items)
+        waited = time.perf_counter() - began
+        if connection not in self._workers:
+            return
+        memory = self._workers[connection]
+        found, errors = [], {}
+        needed = sum(len(data) for data in samples.values() if isinstance(data, bytes))
+        try:
+            fds = memory.grow(needed)
+        except objects.SharedMemoryExhausted as error:
+            fds, samples = (), dict.fromkeys(samples, error)
+        except OSError as error:
+            _give_up(error)
+        at = 0
+        for item, data in samples.items():
+            if isinstance(data, bytes):
+                memory.view[at : at + len(data)] = data
+                found.append(Found(item, at, len(data)))
+                at += len(data)
+            else:
+                errors[item] = data
+        answer = Answer(tuple(found), errors, memory.nbytes if fds else 0)
+        self._counters.add("samples", len(found))
+        if waited > 1e-3:
+            self._counters.add("waited", len(items))
+            self._counters.add("wait_us", int(waited * 1e6))
+        self._count()
+        try:
+            fd_messages.send(connection, answer.message(fds))
+        except OSError:  # the worker is gone
+            self._drop(connection)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _drop(self, connection: socket.socket) -> None:
+        if self._workers.pop(connection, None) is not None:
+            asyncio.get_running_loop().remove_reader(connection.fileno())
+            connection.close()
+
+    def _count(self) -> None:
+        """Adds what was done since the last time to the counters that all processes share."""
+        counts = self._store.counts
+        now = {name: getattr(counts, name) for name in counts.__slots__}
+        now["on_demand"] = self._samples.on_demand
+        for name, value in now.items():
+            self._counters.add(name, value - self._told.get(name, 0))
+        self._told = now
+        self._counters.set("held_bytes", self._samples.nbytes)
+
+
+def _give_up(error: OSError) -> NoReturn:
+    """Ends this process, which may open no more files: workers would wait for it for ever.
+
+    The training process starts another one, which they ask again.
+    """
+    print(
+        f"the process that reads URLs cannot serve a worker: {error}", file=sys.stderr, flush=True
+    )
+    os._exit(1)
+
+
+class _Memory:
+    """Memory that one worker maps, used again for every answer."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.view = memoryview(bytearray())
+
+    def grow(self, needed: int) -> tuple[int, ...]:
+        """Makes room; returns the descriptor of new memory for the worker, if it is new."""
+        if needed <= self.nbytes:
+            return ()
+        nbytes = max(_LEAST_MEMORY, 1 << (needed - 1).bit_length())
+        fd = objects.create(nbytes, "samples")
+        self.nbytes = nbytes
+        self.view = memoryview(mmap.mmap(fd, self.nbytes))
+        return (fd,)
+
+
+def _received(connection: socket.socket) -> FdMessage | None:
+    """Returns a message, one without fields if there is none yet; ``None`` at the other's end."""
+    try:
+        return fd_messages.receive(connection, protocol.MOST_BYTES)
+    except BlockingIOError:
+        return FdMessage({})

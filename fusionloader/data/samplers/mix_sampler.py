@@ -1,0 +1,194 @@
+"""Batches from several sources, by weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index as as_integer
+from typing import Literal
+
+import numpy as np
+
+from fusionloader.data.samplers.batch_order import (
+    BatchOrder,
+    Indices,
+    generator_of,
+    smallest_signed,
+)
+from fusionloader.data.samplers.epoch_sampler import EpochSampler
+from fusionloader.data.samplers.mix_sources import MixSources, Source
+from fusionloader.data.samplers.proportions import (
+    Counts,
+    even_choices,
+    random_choices,
+    turns_of_total,
+    turns_until_all,
+    turns_until_first,
+)
+from fusionloader.data.samplers.source_order import (
+    in_order,
+    put_together,
+    with_replacement,
+    without_replacement,
+)
+from fusionloader.options.aliases import State
+
+Per = Literal["sample", "batch"]
+Stop = Literal["first_exhausted", "all_exhausted"]
+SourceOrder = Literal["even", "random"]
+
+_CHOICES = 0  # a source's samples are drawn by its place from 1 on
+
+
+class MixSampler(EpochSampler):
+    """A ``batch_sampler`` that mixes several sources by weights.
+
+    It yields indices into torch's ``ConcatDataset`` of the sources. Each epoch has as many samples
+    of each source: its share of the epoch, to within a few samples. A source that is exhausted
+    within an epoch is shuffled anew. The order of an epoch is a function of ``seed`` and its number
+    alone; each begins with fresh orders of all sources.
+
+    With ``order="even"`` the proportions hold everywhere: after t samples (batches, with
+    ``per="batch"``) of an epoch, a source of S with the share w has had t * w, to within
+    (1 + S * w) / 2. This is Webster's method of apportionment, turn by turn. With
+    ``order="random"`` they hold over the epoch, and a batch has what chance gives.
+
+    Memory: 10 bytes a sample of an epoch while it is formed, 4 afterwards, for up to 4 billion
+    samples in all sources.
+
+    Args:
+        sources: datasets or their lengths, by name or in a sequence.
+        weights: one above 0 per source, by the same names or in the same order; any sum.
+        batch_size: samples in a batch.
+        per: ``"sample"`` mixes within batches; with ``"batch"`` each is of one source, and whole.
+        stop: an epoch ends before a source would be needed again (``"first_exhausted"``), when
+            all have come up whole (``"all_exhausted"``), or after a number of samples, over all
+            ranks. ``per="batch"`` counts in batches, rounded down for the first (so that no sample
+            comes up twice), up for the others.
+        order: of the sources: ``"even"`` or ``"random"``.
+        replacement: whether a source's samples are drawn from all of it each time; one for all, or
+            one per source, given as the weights are.
+        shuffle: draws the samples of each source anew in each epoch; otherwise they ascend.
+        seed: a whole number from 0, the same on all ranks.
+        drop_last: leaves out the last batch of an epoch where it is smaller.
+        num_replicas: number of ranks; ``None``: that of ``torch.distributed``, 1 without it.
+        rank: of this process; given together with ``num_replicas``.
+
+    Raises:
+        TypeError: a source is a sampler, or has no length.
+        ValueError: an argument is not as described.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source] | Sequence[Source],
+        weights: Mapping[str, float] | Sequence[float],
+        *,
+        batch_size: int,
+        per: Per = "sample",
+        stop: Stop | int = "first_exhausted",
+        order: SourceOrder = "even",
+        replacement: bool | Mapping[str, bool] | Sequence[bool] = False,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(
+            seed=seed, shuffle=shuffle, drop_last=drop_last, num_replicas=num_replicas, rank=rank
+        )
+        self.batch_size: int = as_integer(batch_size)
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size should be a whole number from 1 on, not {batch_size!r}")
+        if per not in ("sample", "batch"):
+            raise ValueError(f"per should be 'sample' or 'batch', not {per!r}")
+        if order not in ("even", "random"):
+            raise ValueError(f"order should be 'even' or 'random', not {order!r}")
+        self._sources = MixSources.of(sources, weights, replacement)
+        self._turn = self.batch_size if per == "batch" else 1  # samples that are of one source
+        self._per, self._order_of_sources = per, order
+        self._stop = stop if isinstance(stop, str) else as_integer(stop)
+        self._turns = self._count_turns()
+
+    @property
+    def samples_per_epoch(self) -> dict[str, int]:
+        """How many samples each source has in an epoch, over all ranks, by its name or place."""
+        counts = (self._turns * self._turn).tolist()
+        return dict(zip(self._sources.names, counts, strict=True))
+
+    @property
+    def batches(self) -> int:
+        """How many batches each epoch has, over all ranks and without repeated ones."""
+        whole, rest = divmod(int(self._turns.sum()) * self._turn, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def form(self, epoch: int) -> BatchOrder:
+        """Returns all batches of an epoch, a function of the seed and ``epoch`` alone."""
+        samples = [self._draw(epoch, place) for place in range(len(self._turns))]
+        if self._order_of_sources == "even":
+            choices = even_choices(self._sources.shares, self._turns)
+        else:
+            choices = random_choices(self._turns, generator_of(self.seed, epoch, _CHOICES))
+        indices = put_together(choices, samples, self._sources.offsets, self._turn)
+        places = smallest_signed(len(indices))
+        starts = np.arange(self.batches, dtype=places) * places.type(self.batch_size)
+        return BatchOrder(indices, starts, np.minimum(starts + self.batch_size, len(indices)))
+
+    def describe(self) -> State:
+        """Returns what a sampler must have in common with one whose state it takes, by name."""
+        return {
+            "sources": list(self._sources.names),
+            "lengths": list(self._sources.lengths),
+            "weights": list(self._sources.weights),
+            "replacement": list(self._sources.replacement),
+            "batch_size": self.batch_size,
+            "per": self._per,
+            "stop": self._stop,
+            "order": self._order_of_sources,
+        }
+
+    def explain(self) -> str:
+        """Returns a line on how batches are made."""
+        total = int(self._turns.sum())
+        parts = [
+            f"{name} {turns / total:.1%} ({turns * self._turn / length:.2f} times)"
+            for name, turns, length in zip(
+                self._sources.names, self._turns.tolist(), self._sources.lengths, strict=True
+            )
+        ]
+        return f"MixSampler: {self.batches} batches an epoch: {', '.join(parts)}"
+
+    def _count_turns(self) -> Counts:
+        """Returns the turns that each source has in an epoch.
+
+        Raises:
+            ValueError: ``stop`` is none of its values, or a source is shorter than its one batch.
+        """
+        shares, lengths = self._sources.shares, self._sources.counts
+        if self._stop == "all_exhausted":
+            return turns_until_all(shares, -(-lengths // self._turn))
+        if self._stop == "first_exhausted":
+            for name, length in zip(self._sources.names, self._sources.lengths, strict=True):
+                if length < self._turn:
+                    raise ValueError(
+                        f"source {name} has {length} samples, less than a batch of {self._turn}: "
+                        'give another stop than "first_exhausted", smaller batches, or '
+                        'per="sample"'
+                    )
+            return turns_until_first(shares, lengths // self._turn)
+        if isinstance(self._stop, str) or self._stop < 1:
+            raise ValueError(
+                "stop should be 'first_exhausted', 'all_exhausted' or a number of samples from 1 "
+                f"on, not {self._stop!r}"
+            )
+        return turns_of_total(shares, -(-self._stop // self._turn))
+
+    def _draw(self, epoch: int, place: int) -> Indices:
+        """Returns what the source ``place`` gives in an epoch, numbered within it."""
+        length, count = self._sources.lengths[place], int(self._turns[place]) * self._turn
+        generator = generator_of(self.seed, epoch, place + 1)
+        if self._sources.replacement[place]:
+            return with_replacement(length, count, generator)
+        if not self.shuffle:
+            return in_order(length, count)
+        return without_replacement(length, count, generator)

@@ -1,0 +1,240 @@
+"""Datasets to plans: image folders, byte ranges, images in memory, ``read_encoded`` datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from torch.utils.data import Subset
+
+from fusionloader.cache.range_reading import open_file
+from fusionloader.data.sources.arrays import PixelArrays, pixel_arrays
+from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.sample_names import SubsetNames
+from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
+from fusionloader.transforms.plan.arguments import Transform
+from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
+from fusionloader.transforms.plan.patches import is_defined_by
+from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
+from fusionloader.transforms.plan.transforms import (
+    CompiledTransform,
+    Note,
+    Tail,
+    compile_transform,
+    explain,
+)
+
+Kind = Literal["folder", "ranges", "pixels", "encoded", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What could be compiled of a dataset.
+
+    Attributes:
+        kind: ``"folder"``: files named by ``samples``; ``"ranges"``: of files or URLs, those of
+            ``ranged``; ``"pixels"``: images in memory, those of ``arrays``; ``"encoded"``:
+            ``read_encoded(index)`` gives the bytes and the target; ``"none"``: nothing was
+            compiled.
+        plan: what is done natively to the bytes or pixels; ``None`` for ``"none"``.
+        tail: what Python does to the resulting PIL image, if anything.
+        target_transform: what Python does to the target, if anything.
+        notes: the lines of ``explain()``.
+        is_remote: whether the ranges are of URLs.
+    """
+
+    kind: Kind
+    plan: Plan | None
+    tail: Tail | None
+    target_transform: Transform | None
+    notes: tuple[Note, ...]
+    is_remote: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether samples of one shape come out of the native stages and Python adds nothing."""
+        plan = self.plan
+        if plan is None or plan.convert is None or plan.height is None or plan.width is None:
+            return False
+        return self.tail is None and self.target_transform is None
+
+    def explain(self, part_seconds: Sequence[float] = ()) -> str:
+        """Returns a line per stage: native, or Python and why.
+
+        Args:
+            part_seconds: time by ``Note.part``, from which follow the shares of the time.
+        """
+        return explain(self.notes, part_seconds)
+
+    def samples(self, dataset: Any) -> list[tuple[str, int]]:
+        """Returns (path, target) of a ``"folder"`` dataset's samples, in the order of indices."""
+        if type(dataset) is Subset:
+            inner = self.samples(dataset.dataset)
+            return [inner[index] for index in dataset.indices]
+        return dataset.samples  # type: ignore[no-any-return]
+
+    def ranged(self, dataset: Any) -> tuple[EncodedImages, npt.NDArray[np.int64] | None]:
+        """Returns the dataset of ``"ranges"``, and which samples of it, ``None`` for all."""
+        if type(dataset) is not Subset:
+            return dataset, None
+        images, outer = self.ranged(dataset.dataset)
+        indices = np.asarray(dataset.indices, dtype=np.int64)
+        return images, indices if outer is None else outer[indices]
+
+    def sample_names(self, dataset: Any) -> bytes:
+        """Returns the pickled ``SampleNames`` of ``"ranges"``, else nothing."""
+        if self.kind != "ranges":
+            return b""
+        images, indices = self.ranged(dataset)
+        if indices is None:
+            return pickle.dumps(images.names)
+        return pickle.dumps(SubsetNames(images.names, array("q", indices.tobytes())))
+
+    def arrays(self, dataset: object) -> PixelArrays:
+        """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
+        if type(dataset) is Subset:
+            return self.arrays(dataset.dataset).at(dataset.indices)
+        found = pixel_arrays(dataset)
+        if isinstance(found, str):
+            raise ValueError(
+                f"{type(dataset).__name__} has changed since the loader saw it: {found}"
+            )
+        return found
+
+    def read(self, dataset: Any, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
+        """Returns the encoded bytes and the target of a sample that is not of ``arrays``.
+
+        Of a file that is too large for native decoders it returns the pixels that Pillow decodes.
+        """
+        while type(dataset) is Subset:
+            dataset, index = dataset.dataset, dataset.indices[index]
+        if self.kind in ("encoded", "ranges"):
+            return dataset.read_encoded(index)  # type: ignore[no-any-return]
+        path, target = dataset.samples[index]
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size <= MOST_ENCODED_BYTES:
+                return file.read(), target
+            with Image.open(file) as image:
+                return np.asarray(image.convert("RGB")), target
+
+    def name(self, dataset: Any, index: Any) -> str:
+        """Returns a sample's name for messages: ``index 5 (cats/5.jpg)``."""
+        inner = index
+        while type(dataset) is Subset:
+            dataset, inner = dataset.dataset, dataset.indices[inner]
+        if self.kind not in ("folder", "ranges"):
+            return f"index {index!r}"
+        try:
+            name = dataset.name(inner) if self.kind == "ranges" else dataset.samples[inner][0]
+            return f"index {index} ({name})"
+        except (IndexError, TypeError):
+            return f"index {index!r}"
+
+
+def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = True) -> Compiled:
+    """Returns what can be compiled of a dataset and its transforms.
+
+    Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
+    default loader and ``__getitem__``; ``EncodedImages``; ``MNIST``, ``CIFAR10``, ``SVHN`` and
+    similar; any dataset with ``read_encoded(index)`` returning ``(bytes, target)`` and an attribute
+    ``transform``; and ``Subset`` of these. ``decode`` and ``strict`` are the plan's.
+    """
+    inner = dataset
+    while type(inner) is Subset:
+        inner = inner.dataset
+    kind, images, why = _kind(inner)
+    if kind == "none":
+        return _nothing(type(dataset).__name__, why)
+    transform = getattr(inner, "transform", None)
+    if transform is None:
+        return _nothing(
+            type(dataset).__name__, "it has no transform, so that its samples are images"
+        )
+    compiled: CompiledTransform = compile_transform(transform, decode, images)
+    if compiled.plan.convert is None and compiled.tail is None:
+        return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
+    target_transform = getattr(inner, "target_transform", None)
+    source = _source(kind, inner)
+    is_read = kind in ("folder", "ranges")
+    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if is_read else PASSES)
+    notes = (read, *compiled.notes)
+    if target_transform is not None:
+        notes = (*notes, Note("target_transform", "user code", part=PYTHON))
+    plan = dataclasses.replace(compiled.plan, strict=strict)
+    is_remote = kind == "ranges" and inner.byte_ranges().are_remote  # type: ignore[attr-defined]
+    return Compiled(kind, plan, compiled.tail, target_transform, notes, is_remote)
+
+
+def _nothing(stage: str, why: str) -> Compiled:
+    return Compiled("none", None, None, None, (Note(stage, why),))
+
+
+def _source(kind: Kind, dataset: Any) -> str:
+    if kind == "ranges":
+        return f"read {dataset.describe()}"
+    return {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
+
+
+def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
+    """Returns the kind, what is known of its images, and why nothing can be compiled."""
+    try:
+        from torchvision.datasets import folder
+    except ImportError:
+        return "none", ImageKind(), "torchvision is not installed"
+    if isinstance(dataset, EncodedImages) and _reads_ranges(type(dataset)):
+        return "ranges", ImageKind(), ""
+    why = _why_not_encoded(type(dataset))
+    if why is not None:
+        return ("none" if why else "encoded"), ImageKind(), why
+    if isinstance(dataset, folder.DatasetFolder):
+        why = _why_no_folder(dataset)
+        return ("none" if why else "folder"), ImageKind(), why
+    arrays = pixel_arrays(dataset)
+    if isinstance(arrays, str):
+        return "none", ImageKind(), arrays
+    _, height, width, channels = arrays.images.shape
+    return "pixels", ImageKind(channels, height, width), ""
+
+
+def _why_not_encoded(kind: type) -> str | None:
+    """Returns ``None`` for a class without ``read_encoded``, or why it is not to be used."""
+    owners = [base for base in kind.__mro__ if "read_encoded" in vars(base)]
+    if not owners:
+        return None
+    indexed = next((base for base in kind.__mro__ if "__getitem__" in vars(base)), None)
+    if indexed not in (None, owners[0]) and issubclass(indexed, owners[0]):
+        return "its class has a custom __getitem__"
+    return ""
+
+
+def _reads_ranges(kind: type[EncodedImages]) -> bool:
+    """Whether samples are what the base class makes of the ranges."""
+    names = ("__getitem__", "read_encoded", "byte_ranges")
+    same = all(getattr(kind, name) is getattr(EncodedImages, name) for name in names)
+    return same and not callable(getattr(kind, "__getitems__", None))
+
+
+def _why_no_folder(dataset: Any) -> str:
+    from torchvision import get_image_backend
+    from torchvision.datasets import folder
+
+    getitem = type(dataset).__getitem__
+    if getitem is not folder.DatasetFolder.__getitem__ or not is_defined_by(getitem, folder):
+        return "its class has a custom __getitem__"
+    if callable(getattr(dataset, "__getitems__", None)):
+        return "its class has a custom __getitems__"
+    if dataset.loader not in (folder.default_loader, folder.pil_loader):
+        return "it has a custom loader"
+    if not (is_defined_by(dataset.loader, folder) and is_defined_by(folder.pil_loader, folder)):
+        return "torchvision's loader of images was replaced"
+    if dataset.loader is folder.default_loader and get_image_backend() != "PIL":
+        return f"torchvision's image backend is {get_image_backend()}, not PIL"
+    return ""

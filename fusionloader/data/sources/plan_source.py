@@ -1,0 +1,199 @@
+"""Samples of a compiled plan, one at a time, with the Python code that follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from fusionloader._native import Executor, RunStatus
+from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.composed.compose import run_listed
+from fusionloader.data.deferred.core import deferred_core, image_of, image_of_pixels
+from fusionloader.data.sources.arrays import PixelArrays
+from fusionloader.data.sources.datasets import Compiled, compile_dataset
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.python import (
+    Dataset,
+    DatasetSource,
+    SampleKey,
+    Seeding,
+    Source,
+    length_of,
+    preserved_generators,
+    seed_generators,
+)
+from fusionloader.transforms.executors.results import converted, result_like
+from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import PYTHON, READ
+from fusionloader.transforms.plan.stages import Plan
+
+
+class PlanSource:
+    """Decodes and transforms natively; the Python tail and the target's transform run here.
+
+    Outside worker processes (``in_worker=False``) the global generators are the user's: what is
+    seeded for the Python code of a sample is given back its state afterwards.
+    """
+
+    def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> None:
+        assert compiled.plan is not None
+        self._in_worker = in_worker
+        self.dataset = dataset
+        self.seeding = Seeding()
+        self._compiled = compiled
+        self._plan: Plan = compiled.plan
+        self._sized = self._plan.height is not None and self._plan.width is not None
+        self._made: Executor | None = None
+        self._arrays: PixelArrays | None = None
+        self._seconds = {READ: 0.0, PYTHON: 0.0}
+        self._read_bytes = 0
+
+    def __reduce__(self) -> tuple[type[PlanSource], tuple[Dataset, Compiled, bool]]:
+        # An executor is of one process.
+        return PlanSource, (self.dataset, self._compiled, self._in_worker)
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether user code gets the images."""
+        return self._compiled.tail is not None
+
+    def load(self, key: SampleKey) -> Any:
+        """Returns ``(image, target)`` as the dataset would."""
+        compiled = self._compiled
+        start = time.perf_counter()
+        stored, target = self._read(key.index)
+        self._seconds[READ] += time.perf_counter() - start
+        self._read_bytes += len(stored) if isinstance(stored, bytes) else 0
+        if compiled.tail is not None and not isinstance(stored, np.ndarray):
+            image = self._image_for_user_code(stored, key)
+        else:
+            image = self._image(stored, key)
+        if compiled.tail is None and compiled.target_transform is None:
+            return image, target
+        start = time.perf_counter()
+        with contextlib.nullcontext() if self._in_worker else preserved_generators():
+            seed_generators(key, self.seeding)
+            if compiled.tail is not None:
+                image = run_listed(compiled.tail, image)
+            if compiled.target_transform is not None:
+                target = compiled.target_transform(target)
+        self._seconds[PYTHON] += time.perf_counter() - start
+        return image, target
+
+    def renewed(self) -> Source:
+        """Returns the source of the dataset as it is now: with another plan, or with none."""
+        compiled = compile_dataset(self.dataset, self._plan.decode, self._plan.strict)
+        if compiled.plan is None:
+            return DatasetSource(self.dataset)
+        return PlanSource(self.dataset, compiled, self._in_worker)
+
+    def _read(self, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
+        if self._compiled.kind != "pixels":
+            return self._compiled.read(self.dataset, index)
+        if self._arrays is None:  # a list of targets is not to be gone through for every sample
+            self._arrays = self._compiled.arrays(self.dataset)
+        return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
+
+    def take_spent(self) -> Spent:
+        """Returns what samples have cost since the last call."""
+        if self._made is None:
+            return Spent()
+        spent = Spent(self._made.take_part_seconds(), self._read_bytes)
+        for part, seconds in self._seconds.items():
+            spent.part_seconds[part] += seconds
+            self._seconds[part] = 0.0
+        self._read_bytes = 0
+        return spent
+
+    @property
+    def _executor(self) -> Executor:
+        if self._made is None:
+            self._made = make_executor(self._plan)
+        self._made.max_pixels = Image.MAX_IMAGE_PIXELS  # which may change at any time
+        return self._made
+
+    def _image_for_user_code(self, stored: bytes, key: SampleKey) -> Image.Image:
+        """Returns the PIL image that the native stages make, with the info of the file's.
+
+        Where images are deferred it is one of these, so that user code goes on natively.
+        """
+        with Image.open(io.BytesIO(stored)) as file:
+            if not self._plan.stages and self._plan.decode == "exact" and self._plan.strict:
+                core = deferred_core(file.convert("RGB")) if activity.is_active() else None
+                if core is not None:
+                    return image_of(core, info_of(file))
+            pixels = self._pixels(stored, (key.seed, key.epoch, key.key, key.occurrence), key.group)
+            if activity.is_active() and pixels.shape[2] == 3:
+                return image_of_pixels(pixels, info_of(file))
+            image = _as_image(pixels)
+            image.info = info_of(file)
+            return image
+
+    def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:
+        draws = (key.seed, key.epoch, key.key, key.occurrence)
+        group = key.group
+        convert = self._plan.convert
+        if convert is None:
+            return _as_image(self._pixels(stored, draws, group))
+        if not self._sized:
+            return converted(_as_image(self._pixels(stored, draws, group)), self._plan)
+        image = result_like(self._plan)
+        out = image.view(torch.uint8).numpy().reshape(-1).data
+        if isinstance(stored, np.ndarray):
+            self._executor.run_pixels(stored.data, *draws, out, group)
+        elif self._executor.run(stored, *draws, out, group) is not RunStatus.OK:
+            self._executor.run_pixels(decode_with_pillow(stored).data, *draws, out, group)
+        return image
+
+    def _pixels(
+        self, stored: bytes | npt.NDArray[np.uint8], draws: tuple[int, int, int, int], group: int
+    ) -> npt.NDArray[np.uint8]:
+        """Returns what the stages make: height x width x channels, not to be written to."""
+        done = None
+        if not isinstance(stored, np.ndarray):
+            done = self._executor.pixels(stored, *draws, group)
+        if done is None:
+            pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
+            done = self._executor.pixels_of_pixels(pixels.data, *draws, group)
+        result, size = done
+        return np.frombuffer(result, np.uint8).reshape(*size, self._plan.result_channels)
+
+    def name(self, key: SampleKey) -> str:
+        """Returns ``index 5 (cats/5.jpg)``."""
+        return self._compiled.name(self.dataset, key.index)
+
+    def count(self) -> int:
+        """Returns ``len(dataset)``, 0 where there is none."""
+        return length_of(self.dataset)
+
+
+def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    height, width, channels = pixels.shape
+    mode = "L" if channels == 1 else "RGB"
+    return Image.frombytes(mode, (width, height), pixels.reshape(-1).data)
+
+
+def info_of(file: Image.Image) -> dict[str | tuple[int, int], Any]:
+    """Returns what Pillow keeps beside an open file's pixels: EXIF, resolution, color profile."""
+    # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
+    told = file if file.format == "JPEG" else file.convert("RGB")
+    return dict(told.info)
+
+
+def decode_with_pillow(encoded: bytes) -> npt.NDArray[np.uint8]:
+    """Returns height x width x 3 pixels, uint8, as torchvision's default loader makes them.
+
+    Raises:
+        PIL.UnidentifiedImageError: not an image.
+        OSError: a truncated one.
+        PIL.Image.DecompressionBombError: larger than Pillow accepts.
+    """
+    with Image.open(io.BytesIO(encoded)) as image:
+        return np.asarray(image.convert("RGB"))

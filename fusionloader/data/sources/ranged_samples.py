@@ -1,0 +1,89 @@
+"""Ranges and targets of a dataset, in shared memory once a loader's workers need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.byte_ranges import ByteRanges
+
+Targets = Sequence[Any] | npt.NDArray[Any]
+
+
+class RangedSamples:
+    """The samples of a dataset of ranges.
+
+    Attributes:
+        ranges: of N samples.
+        targets: a read-only int64 array, or the sequence that was given.
+        has_integers: whether they are that array.
+    """
+
+    __slots__ = ("_table", "has_integers", "ranges", "targets")
+
+    def __init__(self, ranges: ByteRanges, targets: Targets) -> None:
+        """Raises ValueError where there are not as many targets as ranges."""
+        if len(ranges) != len(targets):
+            raise ValueError(f"{len(ranges)} samples have {len(targets)} targets")
+        integers = _integers(targets)
+        self.ranges: ByteRanges = ranges
+        self.has_integers: bool = integers is not None
+        self.targets: Targets = targets if integers is None else integers
+        self._table: DatasetTable | None = None
+
+    def __reduce__(self) -> tuple[type[RangedSamples], tuple[ByteRanges, Targets]]:
+        return RangedSamples, (self.ranges, self.targets)  # the memory is of one process
+
+    def table(self) -> DatasetTable:
+        """Returns the samples in shared memory, made once: the arrays are there from then on.
+
+        They are copied and freed one after the other, so that 100 million samples, 2 GB, never
+        take much more.
+
+        Raises:
+            SharedMemoryExhausted: there is no room.
+        """
+        if self._table is None:
+            assert self.has_integers
+            ranges = self.ranges
+            table = _empty_table(ranges, len(ranges))
+            assert table.ranges is not None
+            table.ranges[:] = ranges.packed
+            ranges.hold(table.ranges, ranges.nbytes)
+            table.sizes[:] = ranges.nbytes
+            ranges.hold(ranges.packed, table.sizes)
+            table.targets[:] = self.targets
+            self.targets = table.targets.view()
+            self.targets.flags.writeable = False
+            self._table = table
+        return self._table
+
+    def table_of(self, indices: npt.NDArray[np.int64]) -> DatasetTable:
+        """Returns some of the samples in shared memory, a new table each time."""
+        assert self.has_integers
+        table = _empty_table(self.ranges, len(indices))
+        assert table.ranges is not None
+        np.take(self.ranges.packed, indices, out=table.ranges)
+        np.take(self.ranges.nbytes, indices, out=table.sizes)
+        np.take(np.asarray(self.targets), indices, out=table.targets)
+        return table
+
+
+def _empty_table(ranges: ByteRanges, count: int) -> DatasetTable:
+    return DatasetTable.of_ranges(ranges.files, ranges.stamps, count, ranges.are_remote)
+
+
+def _integers(targets: Targets) -> npt.NDArray[np.int64] | None:
+    """Returns targets as a read-only int64 array, ``None`` where they are not plain integers."""
+    if isinstance(targets, np.ndarray):
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            return None
+    elif len(targets) and set(map(type, targets)) != {int}:
+        return None
+    found = np.asarray(targets).astype(np.int64, copy=False).view()
+    found.flags.writeable = False
+    return found

@@ -1,0 +1,248 @@
+"""Columns of Arrow tables: the places of encoded images in mapped files, and targets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.shards.mapped_files import MappedFiles
+from fusionloader.data.sources.shards.targets import Targets
+
+_CHECKED = 8  # values that are compared with what their file has
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """Binary values in memory that Arrow holds.
+
+    Attributes:
+        starts: int64, where each begins in ``data``.
+        lengths: int64, bytes of each, 0 where there is none.
+        data: of all of them; ``None`` where there is none.
+    """
+
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    data: pa.Buffer | None
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Values:
+        """Returns the values of an array of binary or string values."""
+        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+        _, offsets, data = array.buffers()
+        if offsets is None:
+            return cls(np.zeros(len(array), np.int64), np.zeros(len(array), np.int64), None)
+        found = np.frombuffer(offsets, np.int64 if wide else np.int32)
+        ends = found[array.offset : array.offset + len(array) + 1].astype(np.int64)
+        lengths: npt.NDArray[np.int64] = np.diff(ends)
+        if array.null_count:
+            lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        return cls(ends[:-1], lengths, data)
+
+
+def table_of(source: pa.NativeFile, path: str) -> pa.Table:
+    """Returns what is in an Arrow file, of the file or the stream format, without a copy.
+
+    Args:
+        source: the file, mapped.
+        path: its path, for messages.
+
+    Raises:
+        ValueError: it is no Arrow file, or cut off.
+    """
+    try:
+        try:
+            return pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return pa.ipc.open_stream(source).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(
+            f"{path!r} is no whole Arrow file ({error}): write or download it again"
+        ) from error
+
+
+def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
+    """Returns a column; ``"image.bytes"`` is a field of a struct.
+
+    Args:
+        table: what to look in.
+        name: of the column.
+        where: the table's name for messages.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    check_column(table.schema, name, where)
+    if name in table.column_names:
+        return table.column(name)
+    first, *fields = name.split(".")
+    chunks = table.column(first).chunks
+    for field in fields:
+        chunks = [chunk.field(field) for chunk in chunks]
+    return pa.chunked_array(chunks, type=type_of(table.schema, name))
+
+
+def type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """Returns the type of a column or of a field in it, ``None`` where there is none."""
+    if name in schema.names:
+        return schema.field(name).type
+    first, *fields = name.split(".")
+    if first not in schema.names:
+        return None
+    kind = schema.field(first).type
+    for field in fields:
+        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
+            return None
+        kind = kind.field(field).type
+    return kind
+
+
+def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
+    """Returns the type of a column.
+
+    Raises:
+        ValueError: there is no such column; the text names those that there are.
+    """
+    kind = type_of(schema, name)
+    if kind is None:
+        columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise ValueError(
+            f"{where} has no column {name!r}: its columns are {columns}; "
+            'choose with image="..." and target="..."'
+        )
+    return kind
+
+
+def targets_of(column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool) -> Targets:
+    """Returns the targets in a column: int64, or a list where a transform makes them targets.
+
+    Raises:
+        ValueError: a target is missing, or they are not integers and nothing makes them so.
+    """
+    if column.null_count and not has_transform:
+        missing = column.is_null().to_numpy()
+        raise ValueError(
+            f"row {int(missing.argmax())} of {where} has no {name!r}: remove such rows, or give a "
+            "target_transform that takes None"
+        )
+    kind = column.type
+    if pa.types.is_boolean(kind) and not column.null_count:
+        kind, column = pa.int8(), column.cast(pa.int8())
+    if pa.types.is_integer(kind) and not column.null_count:
+        whole: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+        return whole
+    if has_transform:
+        return list(column.to_pylist())
+    raise ValueError(
+        f"targets in {name!r} of {where} are {kind}, not integers: give a target_transform that "
+        'makes them integers, another column by target="...", or target=None'
+    )
+
+
+def ranges_of(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
+    """Returns the ranges that the images of a column have in mapped files.
+
+    Args:
+        column: of binary values, of structs with ``bytes`` and ``path``, or of paths.
+        name: of the column, for messages.
+        where: of the table, for messages.
+
+    Raises:
+        ValueError: an image is missing, of another type, or in memory and in no file.
+        OSError: a file is not there, or not on Linux.
+    """
+    files: dict[str, int] = {}
+    mapped = MappedFiles()
+    number = np.empty(len(column), np.uint32)
+    offset = np.empty(len(column), np.uint64)
+    nbytes = np.empty(len(column), np.int64)
+    row = 0
+    for chunk in column.chunks:
+        rows = slice(row, row + len(chunk))
+        row += len(chunk)
+        encoded, paths = _parts(chunk, name, where)
+        values = Values.of(encoded)
+        nbytes[rows] = values.lengths
+        if values.lengths.any():
+            number[rows], offset[rows] = _places(values, mapped, files, name, where)
+        empty = np.flatnonzero(values.lengths == 0)
+        if len(empty):
+            some = paths.take(pa.array(empty)).to_pylist() if paths is not None else []
+            for position, path in zip(empty.tolist(), some or [None] * len(empty), strict=True):
+                item = rows.start + position
+                if not path:
+                    raise ValueError(f"row {item} of {where} has no image in {name!r}: filter it")
+                number[item] = files.setdefault(path, len(files))
+                offset[item], nbytes[item] = 0, os.stat(path).st_size
+    found = ByteRanges(tuple(files), number, offset, nbytes)
+    _compare(found, column, name, where)
+    return found
+
+
+def binary_part(kind: pa.DataType, name: str, where: str) -> str:
+    """Returns the name of the column, or of the field in it, that has the encoded bytes.
+
+    Raises:
+        ValueError: the type is none that holds encoded images.
+    """
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        return f"{name}.bytes"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return name
+    raise ValueError(
+        f"images in {name!r} of {where} are {kind}: encoded images are binary values, or structs "
+        "of bytes and path"
+    )
+
+
+def _parts(chunk: pa.Array, name: str, where: str) -> tuple[pa.Array, pa.Array | None]:
+    """Returns the encoded bytes of a chunk and the paths of those that have none."""
+    kind = chunk.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.nulls(len(chunk), pa.binary()), chunk
+    if binary_part(kind, name, where) == name:
+        return chunk, None
+    paths = chunk.field("path") if kind.get_field_index("path") >= 0 else None
+    return chunk.field("bytes"), paths
+
+
+def _places(
+    values: Values, mapped: MappedFiles, files: dict[str, int], name: str, where: str
+) -> tuple[int, npt.NDArray[np.uint64]]:
+    """Returns the number of the file that values are mapped from, and their offsets in it."""
+    assert values.data is not None
+    begin = int(values.starts[0])
+    nbytes = int(values.starts[-1] + values.lengths[-1]) - begin
+    place = mapped.place_of(values.data.address + begin)
+    if place is None or place.room < nbytes:
+        raise ValueError(
+            f"images in {name!r} of {where} are in memory, not in an uncompressed Arrow file on "
+            "disk: for a datasets.Dataset call save_to_disk(folder), and give "
+            "load_from_disk(folder)"
+        )
+    number = files.setdefault(place.path, len(files))
+    return number, (values.starts - begin + place.offset).astype(np.uint64)
+
+
+def _compare(found: ByteRanges, column: pa.ChunkedArray, name: str, where: str) -> None:
+    """Checks that files have the values, and were not replaced after they had been mapped."""
+    rows = np.linspace(0, max(len(found) - 1, 0), min(_CHECKED, len(found)), dtype=np.int64)
+    for row in rows.tolist():
+        value = column[row].as_py()
+        encoded = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(encoded, bytes):
+            continue
+        place = found.at(row)
+        with open(place.file, "rb") as file:
+            file.seek(place.offset)
+            if file.read(place.nbytes) != encoded:
+                raise ValueError(
+                    f"{place.file!r} is not the file that {where} was loaded from (row {row} of "
+                    f"{name!r} differs): load the dataset again"
+                )

@@ -1,0 +1,147 @@
+"""Images in Arrow files and in Hugging Face datasets, which are mapped Arrow files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.shards.columns.arrow_columns import (
+    column_of,
+    ranges_of,
+    table_of,
+    targets_of,
+)
+from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
+from fusionloader.data.sources.shards.targets import Targets, no_targets
+from fusionloader.system.amounts import counted
+
+
+class ArrowImages(EncodedImages):
+    """Encoded images in uncompressed Arrow files (IPC streams or files), read where they are."""
+
+    def __init__(
+        self,
+        files: Paths,
+        *,
+        image: str = "image",
+        target: str | None = "label",
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+    ) -> None:
+        """Looks up where the images are.
+
+        Args:
+            files: a path, a folder, a pattern or a list of them.
+            image: the column of images: binary, structs of bytes and path, or paths.
+            target: the column of targets, ``None`` for -1.
+            transform: of an image.
+            target_transform: of a target; needed where targets are not integers.
+
+        Raises:
+            ValueError: a file is not of Arrow or compressed, or has not the columns.
+            FileNotFoundError: there are no such files.
+        """
+        paths = shard_paths(files, ".arrow")
+        table = _joined(paths)
+        where = os.path.basename(paths[0]) if len(paths) == 1 else f"{len(paths)} Arrow files"
+        super().__init__(
+            ranges_of(column_of(table, image, where), image, where),
+            _targets(table, target, where, target_transform),
+            transform=transform,
+            target_transform=target_transform,
+        )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        files = counted(len(self.byte_ranges().files), "Arrow file")
+        return f"{counted(len(self), 'value')} of {files}"
+
+
+class HuggingFaceImages(EncodedImages):
+    """What ``from_hugging_face`` returns."""
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        files = counted(len(self.byte_ranges().files), "file")
+        return f"{counted(len(self), 'row')} of a Hugging Face dataset in {files}"
+
+
+def from_hugging_face(
+    dataset: Any,
+    transform: Transform | None = None,
+    *,
+    image: str = "image",
+    target: str | None = "label",
+    target_transform: Transform | None = None,
+) -> EncodedImages:
+    """Returns the images of a ``datasets.Dataset``, in its order, read from its Arrow files.
+
+    Selections, shuffles and filters hold. Images are as Pillow opens them, converted to RGB: the
+    orientation in EXIF data is not applied, as in torchvision's ``ImageFolder``.
+
+    Args:
+        dataset: with images on disk, by ``load_dataset`` or ``load_from_disk``.
+        transform: of an image.
+        image: the column of images.
+        target: the column of targets, ``None`` for -1.
+        target_transform: of a target; needed where targets are not integers.
+
+    Raises:
+        TypeError: not a ``datasets.Dataset``.
+        ValueError: it has not the columns, a transform of its own, or its images in memory.
+    """
+    _check_is_dataset(dataset)
+    table, where = dataset.data.table, f"the dataset of {len(dataset)} rows"
+    ranges = ranges_of(column_of(table, image, where), image, where)
+    targets = _targets(table, target, where, target_transform)
+    if dataset._indices is not None:
+        rows = dataset._indices.column(0).to_numpy()
+        ranges = ranges.of(rows)
+        targets = [targets[row] for row in rows] if isinstance(targets, list) else targets[rows]
+    return HuggingFaceImages(
+        ranges, targets, transform=transform, target_transform=target_transform
+    )
+
+
+def _targets(
+    table: pa.Table, name: str | None, where: str, target_transform: Transform | None
+) -> Targets:
+    if name is None:
+        return no_targets(table.num_rows)
+    column = column_of(table, name, where)
+    return targets_of(column, name, where, has_transform=target_transform is not None)
+
+
+def _joined(paths: Sequence[str]) -> pa.Table:
+    tables = [table_of(pa.memory_map(path), path) for path in paths]
+    for table, path in zip(tables, paths, strict=True):
+        if not table.schema.equals(tables[0].schema):
+            raise ValueError(
+                f"{path!r} has the columns {', '.join(table.column_names)}, and {paths[0]!r} has "
+                f"{', '.join(tables[0].column_names)}: choose files of one kind by a pattern "
+                '(datasets keeps what it computes as "cache-*.arrow" beside its "data-*.arrow")'
+            )
+    return pa.concat_tables(tables)
+
+
+def _check_is_dataset(dataset: Any) -> None:
+    kind = type(dataset)
+    if kind.__name__ in ("DatasetDict", "IterableDatasetDict"):
+        splits = ", ".join(map(repr, dataset))
+        raise TypeError(f"a {kind.__name__} has splits ({splits}): give one, dataset[{splits[:9]}]")
+    if kind.__name__ == "IterableDataset":
+        raise TypeError(
+            "an IterableDataset has no index of its images: load it without streaming=True, or "
+            "give it to FusionLoader as it is"
+        )
+    if not hasattr(dataset, "_indices") or not hasattr(dataset, "data"):
+        raise TypeError(f"from_hugging_face takes a datasets.Dataset, not {kind.__name__}")
+    if dataset.format["type"] == "custom":
+        raise ValueError(
+            "the dataset has a transform of its own (with_transform), which gets batches of "
+            "rows: give dataset.with_format(None), and a transform of images here"
+        )

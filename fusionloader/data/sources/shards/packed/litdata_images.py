@@ -1,0 +1,137 @@
+"""Images in folders that LitData's ``optimize`` wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.shards.packed.litdata_chunks import NUMBERS, TEXTS, images_in
+from fusionloader.data.sources.shards.packed.packed_items import index_errors
+from fusionloader.data.sources.shards.row_names import RowNames
+from fusionloader.data.sources.shards.targets import joined
+from fusionloader.system.amounts import counted
+
+_IMAGES = ("jpeg", "image", "bytes")
+
+
+class LitDataImages(EncodedImages):
+    """Encoded images in a local folder of LitData's chunks, read where they are."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        image: str = "image",
+        target: str | None = "label",
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+    ) -> None:
+        """Reads ``index.json`` and the bounds of the samples.
+
+        Args:
+            folder: with ``index.json`` and the chunks.
+            image: the leaf of images, of format jpeg, image or bytes: its key in the dictionary
+                that was optimized, its number in a tuple (``"0"``), or both (``"views.0"``).
+            target: the leaf of targets: integers, or str with a ``target_transform``; ``None``
+                for -1.
+            transform: of an image.
+            target_transform: of a target.
+
+        Raises:
+            ValueError: a leaf is not there or holds something else; chunks are compressed,
+                encrypted or damaged.
+            FileNotFoundError: the index or a chunk is not there.
+        """
+        with index_errors(os.path.join(folder, "index.json")):
+            index = _index_of(Path(folder))
+            formats = _formats_of(index["config"], str(folder))
+            _check_leaf(formats, image, _IMAGES, "images", str(folder))
+            if target is not None:
+                texts = TEXTS if target_transform is not None else ()
+                _check_leaf(formats, target, (*NUMBERS, *texts), "targets", str(folder))
+            paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
+            places, targets = [], []
+            for path in paths:
+                place, found = images_in(path, formats, image, target, target_transform is not None)
+                places.append(place)
+                targets.append(found)
+        counts = [place.shape[1] for place in places]
+        begins, nbytes = np.concatenate(places, axis=1)
+        numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
+        super().__init__(
+            ByteRanges(paths, numbers, begins, nbytes),
+            joined(targets),
+            transform=transform,
+            target_transform=target_transform,
+            names=RowNames(paths, counts, "sample"),
+        )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        chunks = counted(len(self.byte_ranges().files), "chunk")
+        return f"{counted(len(self), 'sample')} of {chunks}"
+
+
+def _index_of(folder: Path) -> dict[str, Any]:
+    path = folder / "index.json"
+    try:
+        index: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{str(folder)!r} has no index.json: give the folder that litdata.optimize wrote"
+        ) from None
+    config = index.get("config")
+    if not isinstance(config, dict) or not index.get("chunks"):
+        raise ValueError(f"{str(path)!r} has no config or no chunks: it is no index of LitData")
+    loader = config.get("item_loader", "PyTreeLoader")
+    remedy = "optimize the data again without it: it does not make encoded images smaller"
+    for option in ("compression", "ipc_compression", "encryption"):
+        if config.get(option):
+            raise ValueError(
+                f"the chunks of {str(folder)!r} have {option} {config[option]}: {remedy}"
+            )
+    if loader != "PyTreeLoader":
+        raise ValueError(f"the chunks of {str(folder)!r} are of {loader}, expected PyTreeLoader")
+    return index
+
+
+def _formats_of(config: dict[str, Any], folder: str) -> dict[str, str]:
+    """Returns the formats of the leaves by name, in the order of the fields."""
+    formats = [str(name).split(":")[0] for name in config["data_format"]]
+    try:
+        names = list(_leaves(json.loads(config["data_spec"])[1]))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ValueError(f"index.json of {folder!r}: unknown data_spec ({error!r})") from error
+    return dict(zip(names, formats, strict=True))
+
+
+def _leaves(spec: dict[str, Any], prefix: str = "") -> list[str]:
+    """Returns the names of a tree's leaves, from what torch's ``treespec_dumps`` writes."""
+    children = spec["children_spec"]
+    if spec["type"] is None:
+        return [prefix.rstrip(".") or "0"]
+    context = spec["context"]
+    keys = json.loads(context) if isinstance(context, str) else context
+    if not isinstance(keys, list) or len(keys) != len(children):
+        keys = list(range(len(children)))
+    pairs = zip(keys, children, strict=True)
+    return [name for key, child in pairs for name in _leaves(child, f"{prefix}{key}.")]
+
+
+def _check_leaf(
+    formats: dict[str, str], name: str, expected: Sequence[str], what: str, folder: str
+) -> None:
+    if formats.get(name) in expected:
+        return
+    there = ", ".join(f"{leaf!r} ({kind})" for leaf, kind in formats.items())
+    raise ValueError(
+        f"{folder!r} has no leaf {name!r} of {what}, which are {', '.join(expected)}: its leaves "
+        f'are {there}; choose with image="..." and target="...", or give a target_transform for str'
+    )

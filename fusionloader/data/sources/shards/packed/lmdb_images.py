@@ -1,0 +1,114 @@
+"""Images in LMDB databases: values that are encoded images, where the file has them."""
+
+from __future__ import annotations
+
+import os
+
+import lmdb
+import numpy as np
+
+from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.shards.mapped_files import MappedFiles
+from fusionloader.data.sources.shards.packed.lmdb_keys import (
+    KeyNames,
+    KeyPattern,
+    file_of,
+    opened,
+    some_keys,
+)
+from fusionloader.data.sources.shards.targets import Targets, no_targets
+from fusionloader.system.amounts import counted
+
+
+class LMDBImages(EncodedImages):
+    """Encoded images in an LMDB database, which nothing may write to meanwhile.
+
+    A value of LMDB is one piece of its file, so workers read it there and do not open the
+    database. What is written to the database later changes its file, and is an error.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        image: str = "*",
+        target: str | None = None,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+    ) -> None:
+        """Looks up where the values are.
+
+        Args:
+            path: of the database: a folder, or the file itself.
+            image: keys of images, with one ``*``: ``"image-*"``. Samples are in the keys' order.
+            target: the key of an image's target, ``*`` for what it is in the image's:
+                ``"label-*"``. ``None`` for -1.
+            transform: of an image.
+            target_transform: of a target's text; needed where it is no decimal number.
+
+        Raises:
+            ValueError: there are no such keys, or a target is missing or no number.
+            FileNotFoundError: there is no such database.
+        """
+        keys = KeyPattern(image, target)
+        offsets, lengths, texts = [], [], []
+        with opened(path) as environment, environment.begin(buffers=True) as transaction:
+            mapped = MappedFiles()
+            before = os.stat(file_of(path)).st_mtime_ns
+            for key, value in keys.images(transaction):
+                address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+                offsets.append(address)
+                lengths.append(len(value))
+                if target is not None:
+                    texts.append(_text(transaction, keys.target_of(key), key, path))
+            if not offsets:
+                raise ValueError(
+                    f"{os.fspath(path)!r} has no keys {image!r}; it has {some_keys(transaction)}: "
+                    'choose with image="..."'
+                )
+            place = mapped.place_of(min(offsets))
+            if place is None or max(offsets) - min(offsets) >= place.room:
+                raise OSError(f"{os.fspath(path)!r} is not mapped as one file")
+        if os.stat(place.path).st_mtime_ns != before:
+            raise ValueError(f"{os.fspath(path)!r} was written to while it was indexed: try again")
+        addresses = np.array(offsets, np.uint64)
+        starts = addresses - np.uint64(min(offsets)) + np.uint64(place.offset)
+        super().__init__(
+            ByteRanges((place.path,), np.zeros(len(starts), np.uint32), starts, lengths),
+            _targets(texts, len(starts), path, has_transform=target_transform is not None)
+            if target is not None
+            else no_targets(len(starts)),
+            transform=transform,
+            target_transform=target_transform,
+            names=KeyNames(os.fspath(path), keys),
+        )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        return f"{counted(len(self), 'value')} of a database"
+
+
+def _text(
+    transaction: lmdb.Transaction, key: bytes, image: bytes, path: str | os.PathLike[str]
+) -> str:
+    value = transaction.get(key)
+    if value is None:
+        raise ValueError(
+            f"{os.fspath(path)!r} has no key {key!r} for image {image!r}; its keys are "
+            f'{some_keys(transaction)}: choose with target="..."'
+        )
+    return bytes(value).decode(errors="replace")
+
+
+def _targets(
+    texts: list[str], count: int, path: str | os.PathLike[str], *, has_transform: bool
+) -> Targets:
+    if has_transform:
+        return list(texts)
+    try:
+        return np.array([int(text) for text in texts], np.int64)
+    except ValueError as error:
+        raise ValueError(
+            f"targets of {os.fspath(path)!r} are no integers ({error}): give a target_transform"
+        ) from error

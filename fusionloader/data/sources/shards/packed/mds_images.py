@@ -1,0 +1,202 @@
+"""Images in the shards of mosaicml-streaming (MDS)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.shards.packed.packed_items import (
+    bounds_of,
+    fields_of,
+    index_errors,
+    numbers_at,
+    texts_at,
+)
+from fusionloader.data.sources.shards.row_names import RowNames
+from fusionloader.data.sources.shards.targets import Targets, joined, no_targets
+from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
+from fusionloader.system.amounts import counted
+
+_IMAGES = ("jpeg", "png", "bytes", "jpeg_array", "jpegarray")
+_NUMBERS = {"int": "<i8"} | {
+    name: np.dtype(name).newbyteorder("<").str
+    for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+}
+_CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}
+
+
+class MDSImages(EncodedImages):
+    """Encoded images in a local folder of MDS shards.
+
+    Compressed shards are unpacked once to the user's cache folder, unless ``streaming`` has done
+    so beside them.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        image: str = "image",
+        target: str | None = "label",
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        unpack_to: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Reads ``index.json`` and the bounds of the samples.
+
+        Args:
+            folder: with ``index.json`` and the shards.
+            image: the column of images, of encoding jpeg, png, jpegarray or bytes.
+            target: the column of targets: integers, or str with a ``target_transform``; ``None``
+                for -1.
+            transform: of an image.
+            target_transform: of a target.
+            unpack_to: a folder for compressed shards.
+
+        Raises:
+            ValueError: a column is not there or holds something else, or a shard is damaged.
+            FileNotFoundError: the index or a shard is not there.
+        """
+        with index_errors(os.path.join(folder, "index.json")):
+            shards = _shards_of(Path(folder))
+            for shard in shards:
+                _check(shard, image, _IMAGES, "images")
+                if target is not None:
+                    texts = ("str", "str_int") if target_transform is not None else ("str_int",)
+                    _check(shard, target, (*_NUMBERS, *texts), "targets")
+            paths = _local_paths(Path(folder), shards, unpack_to)
+            places, targets = [], []
+            for shard, path in zip(shards, paths, strict=True):
+                place, found = _of_shard(shard, path, image, target)
+                places.append(place)
+                targets.append(found)
+        counts = [place.shape[1] for place in places]
+        starts, lengths = np.concatenate(places, axis=1)
+        numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
+        super().__init__(
+            ByteRanges(paths, numbers, starts, lengths),
+            joined(targets),
+            transform=transform,
+            target_transform=target_transform,
+            names=RowNames([_name(shard) for shard in shards], counts, "sample"),
+        )
+        elsewhere = {os.path.dirname(path) for path in paths} - {os.path.normpath(folder)}
+        self._unpacked_in = sorted(elsewhere)
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        shards = counted(len(self.byte_ranges().files), "shard")
+        text = f"{counted(len(self), 'sample')} of {shards}"
+        return ", unpacked in ".join([text, *self._unpacked_in])
+
+
+def _shards_of(folder: Path) -> list[dict[str, Any]]:
+    index = folder / "index.json"
+    try:
+        found = json.loads(index.read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{str(folder)!r} has no index.json: give the folder that MDSWriter wrote, one split "
+            "of it"
+        ) from None
+    shards = found.get("shards") or []
+    odd = [shard for shard in shards if shard.get("format") != "mds" or shard["version"] != 2]
+    if odd or not shards:
+        what = f"{odd[0].get('format')!r} of version {odd[0].get('version')}" if odd else "none"
+        raise ValueError(f"{str(index)!r} has shards of format {what}, expected 'mds' of version 2")
+    return list(shards)
+
+
+def _name(shard: dict[str, Any]) -> str:
+    return str(shard["raw_data"]["basename"])
+
+
+def _check(shard: dict[str, Any], name: str, encodings: Sequence[str], what: str) -> None:
+    columns = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
+    if columns.get(name) in encodings:
+        return
+    there = ", ".join(f"{column} ({encoding})" for column, encoding in columns.items())
+    raise ValueError(
+        f"{_name(shard)} has no column {name!r} of {what}, which are {', '.join(encodings)}: its "
+        f'columns are {there}; choose with image="..." and target="...", or give a '
+        "target_transform for str"
+    )
+
+
+def _local_paths(
+    folder: Path, shards: Sequence[dict[str, Any]], unpack_to: str | os.PathLike[str] | None
+) -> list[str]:
+    """Returns the paths of the shards as they are without compression."""
+    paths = [folder / shard["raw_data"]["basename"] for shard in shards]
+    packed = [number for number, path in enumerate(paths) if not path.exists()]
+    work = [_unpacking(folder, shards[number]) for number in packed]
+    found = list(map(str, paths))
+    if work:
+        for number, path in zip(packed, unpacked(work, unpack_to), strict=True):
+            found[number] = path
+    for shard, path in zip(shards, found, strict=True):
+        size, expected = os.stat(path).st_size, shard["raw_data"]["bytes"]
+        if size != expected:
+            raise ValueError(
+                f"{path!r} ({_name(shard)}) has {size} bytes, expected {expected}: download or "
+                "write it again"
+            )
+    return found
+
+
+def _unpacking(folder: Path, shard: dict[str, Any]) -> Unpacking:
+    packed = shard["zip_data"]
+    path = folder / packed["basename"] if packed else None
+    if path is None or not path.exists():
+        missing = folder / shard["raw_data"]["basename"] if path is None else path
+        raise FileNotFoundError(f"{str(missing)!r} of index.json is not there: download the shards")
+    name = str(shard["compression"]).split(":")[0]
+    if name not in _CODECS:
+        raise ValueError(
+            f"{str(path)!r} is compressed by {name!r}, expected {', '.join(_CODECS)} or none: "
+            "write the shards without compression, which does not make images smaller"
+        )
+    nbytes = shard["raw_data"]["bytes"]
+    return Unpacking(str(path), "raw", nbytes, partial(_decompress, str(path), _CODECS[name]))
+
+
+def _decompress(path: str, codec: str, out: BinaryIO) -> None:
+    import pyarrow as pa
+
+    with pa.OSFile(path) as file, pa.CompressedInputStream(file, codec) as stream:
+        try:
+            shutil.copyfileobj(stream, out, 1 << 20)
+        except (OSError, pa.ArrowInvalid) as error:
+            if not isinstance(error, pa.ArrowInvalid) and error.errno is not None:
+                raise
+            raise ValueError(f"{path!r} cannot be decompressed: {error}") from error
+
+
+def _of_shard(
+    shard: dict[str, Any], path: str, image: str, target: str | None
+) -> tuple[npt.NDArray[np.int64], Targets]:
+    """Returns the places of a shard's images, an array (start and length, samples), and targets."""
+    data = np.memmap(path, np.uint8, "r")
+    bounds = bounds_of(data, 4, path)
+    starts, lengths = fields_of(data, bounds, shard["column_sizes"], path)
+    names = shard["column_names"]
+    column = names.index(image)
+    place = np.stack([starts[column], lengths[column]])
+    if target is None:
+        return place, no_targets(len(bounds) - 1)
+    column = names.index(target)
+    encoding = shard["column_encodings"][column]
+    if encoding in _NUMBERS:
+        return place, numbers_at(data, starts[column], np.dtype(_NUMBERS[encoding]))
+    texts = texts_at(data, starts[column], lengths[column])
+    return place, np.array(texts, np.int64) if encoding == "str_int" else texts

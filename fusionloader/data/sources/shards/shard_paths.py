@@ -1,0 +1,90 @@
+"""The files that a pattern, a folder or a list of them names."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Sequence
+
+from fusionloader.cache.range_reading import is_url
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MOST = 1_000_000
+
+
+def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
+    """Returns the paths of shards, in the order of the list, sorted within a pattern or folder.
+
+    Args:
+        paths: a path, a folder, a glob pattern (``data/*.parquet``), one with braces
+            (``train-{000..146}.tar``, ``{train,val}.tar``), or a list of these.
+        suffix: of the shards in a folder: ``.tar``.
+
+    Raises:
+        FileNotFoundError: there is no such file, or the folder or pattern has none.
+        ValueError: a path is a URL.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    found = [path for one in given for path in _of_one(os.fspath(one), suffix)]
+    if not found:
+        raise FileNotFoundError(f"no shards: the list of {suffix} files is empty")
+    return tuple(found)
+
+
+def braces_expanded(pattern: str) -> list[str]:
+    """Returns the names that a pattern stands for, in order.
+
+    ``{000..146}`` counts with as many digits as are written, ``{a,b}`` lists.
+
+    Raises:
+        ValueError: braces are not closed or nested, or a range is empty.
+    """
+    parts: list[list[str]] = []
+    at = 0
+    for braces in _BRACES.finditer(pattern):
+        parts += [[pattern[at : braces.start()]], _choices(braces[1], pattern)]
+        at = braces.end()
+    parts.append([pattern[at:]])
+    if any("{" in text or "}" in text for choice in parts for text in choice):
+        raise ValueError(f"{pattern!r} has braces that are not closed, or within others")
+    if any(len(choice) > _MOST for choice in parts):
+        raise ValueError(f"{pattern!r} stands for more than {_MOST} shards")
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
+
+
+def _of_one(path: str, suffix: str) -> list[str]:
+    if is_url(path):
+        raise ValueError(
+            f"{path!r} is a URL, and these shards are local: download them, or see docs/streams.md"
+        )
+    if os.path.isdir(path):
+        found = sorted(glob.glob(os.path.join(glob.escape(path), "*" + suffix)))
+        if not found:
+            raise FileNotFoundError(f"folder {path!r} has no {suffix} files")
+        return found
+    if os.path.exists(path):
+        return [path]
+    found = []
+    for name in braces_expanded(path):
+        matches = [name] if os.path.exists(name) else sorted(glob.glob(name))
+        if not matches:
+            raise FileNotFoundError(f"no file {name!r}" + (f" (of {path!r})" * (name != path)))
+        found += matches
+    return found
+
+
+def _choices(text: str, pattern: str) -> list[str]:
+    if (counted := _RANGE.fullmatch(text)) is None:
+        return text.split(",")
+    first, last = int(counted[1]), int(counted[2])
+    if last < first:
+        raise ValueError(
+            f"{pattern!r} counts from {first} down to {last}: write {{{last}..{first}}}"
+        )
+    width = len(counted[1]) if counted[1].startswith("0") else 0
+    return [str(number).zfill(width) for number in range(first, last + 1)]

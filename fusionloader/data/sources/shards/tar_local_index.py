@@ -1,0 +1,136 @@
+"""The index of a local archive: read where it is kept, or made and kept.
+
+It is kept beside the archive, or, where that folder cannot be written to, in the user's cache. One
+of another size or time of modification than the archive's is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
+from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, Member, extension, scan
+from fusionloader.data.sources.shards.tar_samples import MemberChoice
+from fusionloader.data.sources.shards.wds2idx import parse_wds2idx
+from fusionloader.system.user_cache import cache_folder
+
+log = logging.getLogger("fusionloader.sources")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalIndex:
+    """An index and where it is kept.
+
+    Attributes:
+        index: of the archive.
+        path: of its file, ``None`` where it could not be written.
+    """
+
+    index: TarIndex
+    path: str | None
+
+
+def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
+    """Returns the index of an archive, which has the targets of its samples.
+
+    Args:
+        shard: path of the archive.
+        choice: of members, whose small contents are wanted.
+
+    Raises:
+        ShardError: the archive is damaged, cut off or compressed.
+        OSError: it cannot be read.
+    """
+    info = os.stat(shard)
+    for path in _places(shard):
+        index = _kept(path)
+        if index is None or (index.shard_bytes, index.shard_version) != (
+            info.st_size,
+            info.st_mtime_ns,
+        ):
+            continue
+        if _has_targets(index, choice):
+            return LocalIndex(index, str(path))
+    index = TarIndex.of_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
+    return LocalIndex(index, _keep(index, shard))
+
+
+def name_in(path: str, offset: int) -> str | None:
+    """Returns the name of the member at an offset, looked up in a kept index."""
+    index = _kept(Path(path))
+    return None if index is None else index.name_at(offset)
+
+
+def _places(shard: str) -> list[Path]:
+    digest = hashlib.blake2b(os.fsencode(os.path.realpath(shard)), digest_size=16).hexdigest()
+    return [Path(shard + SUFFIX), cache_folder() / "indexes" / (digest + SUFFIX)]
+
+
+def _kept(path: Path) -> TarIndex | None:
+    try:
+        return TarIndex.from_bytes(path.read_bytes(), str(path))
+    except OSError:
+        return None
+    except UnreadableIndex as error:
+        log.warning("the index is made again: %s", error)
+        return None
+
+
+def _has_targets(index: TarIndex, choice: MemberChoice) -> bool:
+    """Whether small members that are targets have their content in the index."""
+    wanted = choice.target.encode()
+    small = (index.inline_nbytes < 0) & (index.nbytes <= INLINE_BYTES)
+    if not wanted or not small.any():
+        return True
+    members = index.members()
+    return not any(extension(members[number].name) == wanted for number in small.nonzero()[0])
+
+
+def _members(shard: str, choice: MemberChoice) -> list[Member]:
+    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        other = Path(shard).with_name(Path(shard).name.split(".")[0] + ".idx")
+        if (members := parse_wds2idx(other, shard, fd, choice.inline)) is not None:
+            return members
+        scanning = scan(shard, os.fstat(fd).st_size, choice.inline)
+        try:
+            wanted = next(scanning)
+            while True:
+                wanted = scanning.send(os.pread(fd, wanted.nbytes, wanted.offset))
+        except StopIteration as end:
+            found: list[Member] = end.value
+            return found
+    finally:
+        os.close(fd)
+
+
+def _keep(index: TarIndex, shard: str) -> str | None:
+    """Writes an index to the first place that takes it; returns its path."""
+    data = index.to_bytes()
+    for path in _places(shard):
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, data)
+            return str(path)
+    log.warning("the index of %r cannot be kept: no folder for it can be written to", shard)
+    return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes a file that is never seen in part."""
+    fd, part = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise

@@ -1,0 +1,180 @@
+"""Members of an archive as samples: those of one name up to its first dot, as webdataset has it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusionloader.data.sources.shards.tar_errors import BadSample, ShardError
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, Member, extension
+from fusionloader.data.sources.shards.targets import are_int64, no_targets
+
+_MOST_IMAGE_BYTES = 1 << 32
+_INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardSamples:
+    """The samples of one archive, in the order of its images.
+
+    Attributes:
+        offset: uint64 of N, of the images.
+        nbytes: uint32 of N.
+        targets: int64 of N, or a list where they are no integers.
+    """
+
+    offset: npt.NDArray[np.uint64]
+    nbytes: npt.NDArray[np.uint32]
+    targets: npt.NDArray[np.int64] | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChoice:
+    """Which members of a sample are its image and its target.
+
+    Attributes:
+        images: extensions of images in lower case, the first that a sample has counts.
+        target: that of targets, ``""`` for samples without, whose target is -1.
+    """
+
+    images: tuple[str, ...]
+    target: str
+
+    @classmethod
+    def of(cls, image: str, target: str | None) -> MemberChoice:
+        """Returns the choice of ``image="jpg;png"`` and ``target="cls"``.
+
+        Raises:
+            ValueError: no extension is named.
+        """
+        images = tuple(part.strip().lstrip(".").lower() for part in image.split(";"))
+        if not all(images):
+            raise ValueError(
+                f"image={image!r} should be extensions with semicolons between: 'jpg;jpeg;png'"
+            )
+        return cls(images, (target or "").strip().lstrip(".").lower())
+
+    @property
+    def inline(self) -> frozenset[bytes]:
+        """Extensions of members whose content an index is to keep."""
+        return INLINE_EXTENSIONS | ({self.target.encode()} if self.target else frozenset())
+
+
+INLINE_EXTENSIONS = frozenset((b"cls", b"cls2", b"index", b"inx", b"id", b"txt", b"json"))
+"""What targets are usually called: an index keeps them, whoever makes it."""
+
+
+def samples_of(members: Sequence[Member], choice: MemberChoice, shard: str) -> ShardSamples:
+    """Groups members to samples.
+
+    Members whose base name begins with a dot belong to none, nor do those without extension.
+
+    Args:
+        members: of the archive, in its order.
+        choice: which of them are images and targets.
+        shard: its path or URL, for messages.
+
+    Raises:
+        BadSample: an image has no target or more than one, a target no image, or is too large.
+        ShardError: there is no image at all.
+    """
+    images: dict[bytes, Member] = {}
+    targets: dict[bytes, Member] = {}
+    ranks = {name.encode(): rank for rank, name in enumerate(choice.images)}
+    target_extension = choice.target.encode()
+    seen: set[tuple[bytes, bytes]] = set()
+    for member in members:
+        folder, slash, base = member.name.rpartition(b"/")
+        stem, dot, _ = base.partition(b".")
+        if not stem or not dot:
+            continue
+        key, kind = folder + slash + stem, extension(member.name)
+        if kind not in ranks and kind != target_extension:
+            continue
+        if (key, kind) in seen:
+            raise BadSample(
+                f"{shard}: the sample {_text(key)!r} has two members {_text(kind)!r}: samples need "
+                "keys of their own, write the archive without the duplicate"
+            )
+        seen.add((key, kind))
+        if kind == target_extension:
+            targets[key] = member
+        if kind in ranks:
+            before = images.get(key)
+            if before is None or ranks[kind] < ranks[extension(before.name)]:
+                images[key] = member
+    if not images:
+        raise ShardError(_nothing(members, choice, shard))
+    _check(images, targets, choice, shard)
+    chosen = list(images.values())
+    values = [_target(targets[key], key, shard) for key in images] if choice.target else None
+    whole = no_targets(len(chosen)) if values is None else _integers(values)
+    return ShardSamples(
+        np.array([member.offset for member in chosen], np.uint64),
+        np.array([member.nbytes for member in chosen], np.uint32),
+        whole if whole is not None else values or [],
+    )
+
+
+def _check(
+    images: dict[bytes, Member], targets: dict[bytes, Member], choice: MemberChoice, shard: str
+) -> None:
+    kinds = ";".join(choice.images)
+    for key, member in images.items():
+        if not 0 < member.nbytes < _MOST_IMAGE_BYTES:
+            raise BadSample(f"{shard}: the image of {_text(key)!r} has {member.nbytes} bytes")
+        if choice.target and key not in targets:
+            raise BadSample(
+                f"{shard}: the sample {_text(key)!r} has an image and no member "
+                f"{choice.target!r}: add it, name another with target=..., or say target=None"
+            )
+    if (alone := next((key for key in targets if key not in images), None)) is not None:
+        raise BadSample(
+            f"{shard}: the sample {_text(alone)!r} has a target {choice.target!r} and no image "
+            f"({kinds}): add it, or name its extension with image=..."
+        )
+
+
+def _target(member: Member, key: bytes, shard: str) -> Any:
+    """Returns a target as an integer where it is one, JSON decoded, else text."""
+    content = member.content
+    if content is None:
+        raise BadSample(
+            f"{shard}: the target {_text(extension(member.name))!r} of {_text(key)!r} has "
+            f"{member.nbytes} bytes and is not in the index, which keeps those of at most "
+            f"{INLINE_BYTES}: write the index again with --target, or use smaller targets"
+        )
+    if _INTEGER.fullmatch(content):
+        return int(content)
+    try:
+        if extension(member.name).endswith(b"json"):
+            return json.loads(content)
+        return content.decode()
+    except (ValueError, RecursionError) as error:
+        raise BadSample(
+            f"{shard}: the target of {_text(key)!r} cannot be read ({error}): write it as text"
+        ) from error
+
+
+def _integers(values: Sequence[Any]) -> npt.NDArray[np.int64] | None:
+    return np.array(values, np.int64) if are_int64(values) else None
+
+
+def _nothing(members: Sequence[Member], choice: MemberChoice, shard: str) -> str:
+    if not members:
+        return f"{shard}: the archive is empty: leave it out, or write it again"
+    found = sorted({_text(extension(member.name)) for member in members})
+    return (
+        f"{shard}: no member has the extension of an image ({';'.join(choice.images)}), there are "
+        f"{', '.join(map(repr, found[:8]))}: name the right one with image=..."
+    )
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

@@ -1,0 +1,75 @@
+"""Indexes that DALI's ``wds2idx`` wrote: ``v1.2 COUNT``, then a line for every sample.
+
+A line has extension, offset, size and name of each of its members; files of version 1.1 have no
+names, and those samples are named by their first offset.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, Member
+
+log = logging.getLogger("fusionloader.sources")
+
+_FIELDS = {"v1.1": 3, "v1.2": 4}
+
+
+def parse_wds2idx(path: Path, shard: str, fd: int, inline: frozenset[bytes]) -> list[Member] | None:
+    """Returns the members that an index names, ``None`` where there is no usable one.
+
+    Args:
+        path: of the index.
+        shard: path of the archive.
+        fd: the archive, from which small members are read.
+        inline: extensions of members whose content is kept.
+
+    An index that is older than its archive, or that cannot be understood, is not used: the archive
+    is read instead.
+    """
+    try:
+        if os.stat(path).st_mtime_ns < os.fstat(fd).st_mtime_ns:
+            log.info("%s is older than %s and is not used", path, shard)
+            return None
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    end = os.fstat(fd).st_size
+    try:
+        return [_with_content(member, fd, end, inline) for member in _members(text)]
+    except ValueError as error:
+        log.warning("%s is not used, %s is read instead: %s", path, shard, error)
+        return None
+
+
+def _members(text: str) -> Iterator[tuple[str, int, int]]:
+    """Gives name, offset and size of every member."""
+    first, *lines = text.splitlines()
+    version, _, count = first.partition(" ")
+    if version not in _FIELDS or int(count) != len(lines):
+        raise ValueError(f"expected v1.1 or v1.2 and {len(lines)} samples, not {first!r}")
+    for line in lines:
+        fields = line.split(" ")
+        width = _FIELDS[version]
+        if len(fields) % width:
+            raise ValueError(f"a name with spaces in it, or a damaged line: {line[:80]!r}")
+        for at in range(0, len(fields), width):
+            kind, offset, nbytes = fields[at], int(fields[at + 1]), int(fields[at + 2])
+            name = fields[at + 3] if width == 4 else f"{fields[1]}.{kind}"
+            yield name, offset, nbytes
+
+
+def _with_content(
+    member: tuple[str, int, int], fd: int, end: int, inline: frozenset[bytes]
+) -> Member:
+    name, offset, nbytes = member
+    if offset < 0 or nbytes < 0 or offset + nbytes > end:
+        raise ValueError(f"{name!r} is beyond the end of the archive")
+    raw = os.fsencode(name)
+    content = None
+    if nbytes <= INLINE_BYTES and raw.rsplit(b"/", 1)[-1].partition(b".")[2].lower() in inline:
+        content = os.pread(fd, nbytes, offset)
+    return Member(raw, offset, nbytes, content)

@@ -1,0 +1,207 @@
+"""The sampler of a stream: samples in an order that is cheap to read, shared by ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+from fusionloader.data.sources.streams.order import (
+    EpochOrder,
+    RankOrder,
+    Remaining,
+    ShuffleShape,
+    left_by,
+)
+
+State = dict[str, Any]
+
+
+class StreamSampler(Sampler[int]):
+    """Yields the samples of this rank in the order of an epoch; saves where it stands.
+
+    The order is a function of ``seed`` and the epoch's number. Ranks share the samples without loss
+    or repetition: their numbers differ by one at most. Of an epoch that another number of ranks has
+    begun, ``merge_states`` says what is left.
+
+    Attributes:
+        epoch: number of the epoch that the next pass is.
+        num_replicas: number of ranks.
+        rank: of this process.
+    """
+
+    def __init__(
+        self,
+        shard_counts: npt.NDArray[np.int64],
+        shape: ShuffleShape | None,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        """Shares the samples of shards among ranks.
+
+        Args:
+            shard_counts: samples of each shard, numbered one after the other.
+            shape: how far they are mixed, ``None`` for the order of the shards.
+            seed: the same on all ranks.
+            num_replicas: ranks; by default torch.distributed's or torchrun's, 1 without.
+            rank: which one this is.
+            drop_last: whether up to ``num_replicas - 1`` samples are left out, so that all ranks
+                have as many.
+
+        Raises:
+            ValueError: there is no such rank.
+        """
+        self.epoch: int = 0
+        self._counts, self._shape, self._seed = shard_counts, shape, int(seed)
+        self.num_replicas: int
+        self.rank: int
+        self.num_replicas, self.rank = _ranks(num_replicas, rank)
+        self._drop_last = bool(drop_last)
+        self._stages: list[list[int]] = []
+        self._delivered = 0
+        self._loaded = False  # a state that the next pass goes on from
+
+    def set_epoch(self, epoch: int) -> None:
+        """Numbers the next pass. A state that was loaded is dropped, unless it is of this epoch."""
+        if int(epoch) != self.epoch:
+            self.epoch, self._loaded = int(epoch), False
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._loaded:
+            self._stages, self._delivered = [], 0
+        self._loaded = False
+        for samples in self._order().samples(self._delivered):
+            for sample in samples.tolist():
+                self._delivered += 1
+                yield sample
+
+    def __len__(self) -> int:
+        left = self._left() if self._loaded else Remaining.of_whole(int(self._counts.sum()))
+        order = RankOrder(self._epoch_order(), left, self.rank, self.num_replicas, self._drop_last)
+        return order.count - (self._delivered if self._loaded else 0)
+
+    # ---- where it stands -----------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Returns where the pass under way stands, as a JSON-serialisable dictionary."""
+        return {
+            "order": self._identity(),
+            "epoch": self.epoch,
+            "ranks": self.num_replicas,
+            "rank": self.rank,
+            "drop_last": self._drop_last,
+            "stages": [list(stage) for stage in self._stages],
+            "delivered": self._delivered,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Makes the next pass go on from a state.
+
+        Raises:
+            ValueError: it is of another order, or of another number of ranks.
+        """
+        self._check(state)
+        mine, theirs = (self.rank, self.num_replicas), (state["rank"], state["ranks"])
+        if mine != theirs:
+            raise ValueError(
+                f"the state is that of rank {theirs[0]} of {theirs[1]}, and this is rank {mine[0]} "
+                f"of {mine[1]}: give the states of all ranks to merge_states(), or to the loader's "
+                'load_state_dict(states, ranks="reshard")'
+            )
+        self.epoch = state["epoch"]
+        self._stages = [list(stage) for stage in state["stages"]]
+        self._delivered = state["delivered"]
+        self._loaded = True
+
+    def merge_states(self, states: Sequence[State]) -> State:
+        """Returns the state from which this rank shares what the ranks of ``states`` have left.
+
+        Args:
+            states: of all ranks that there were, saved in one epoch, in any order.
+
+        Raises:
+            ValueError: they are not the states of all ranks of one epoch of this order.
+        """
+        for state in states:
+            self._check(state)
+        by_rank = sorted(states, key=lambda state: int(state["rank"]))
+        found = [state["rank"] for state in by_rank]
+        if not by_rank or found != list(range(by_rank[0]["ranks"])):
+            raise ValueError(
+                f"states of the ranks {found} are given, and a state of each is needed: ranks have "
+                "delivered different samples"
+            )
+        first = by_rank[0]
+        for name in ("epoch", "stages", "drop_last"):
+            if any(state[name] != first[name] for state in by_rank):
+                raise ValueError(
+                    f"the states differ in {name!r}: save those of all ranks in the same epoch"
+                )
+        delivered = [int(state["delivered"]) for state in by_rank]
+        stage = [int(first["drop_last"]), *delivered]
+        return {
+            **first,
+            "ranks": self.num_replicas,
+            "rank": self.rank,
+            "drop_last": self._drop_last,
+            "stages": [*first["stages"], stage],
+            "delivered": 0,
+        }
+
+    def _identity(self) -> State:
+        shape = self._shape
+        return {
+            "samples": int(self._counts.sum()),
+            "shards": len(self._counts),
+            "seed": self._seed,
+            "window": 0 if shape is None else shape.window,
+            "run": 0 if shape is None else shape.run,
+            "interleave": 0 if shape is None else shape.interleave,
+        }
+
+    def _check(self, state: State) -> None:
+        if not isinstance(state, dict) or "order" not in state:
+            raise ValueError("this is no state of a StreamSampler: give what state_dict() returned")
+        for name, ours in self._identity().items():
+            if state["order"].get(name) != ours:
+                raise ValueError(
+                    f"the state is of a stream with {name} = {state['order'].get(name)!r}, and "
+                    f"this one has {ours!r}: what is left can only be told from the same order"
+                )
+
+    def _epoch_order(self) -> EpochOrder:
+        return EpochOrder(self._counts, self._seed, self.epoch, self._shape)
+
+    def _left(self) -> Remaining:
+        order = self._epoch_order()
+        left = Remaining.of_whole(order.count)
+        for drop_last, *delivered in self._stages:
+            left = left_by(order, left, delivered, bool(drop_last))
+        return left
+
+    def _order(self) -> RankOrder:
+        order = self._epoch_order()
+        return RankOrder(order, self._left(), self.rank, self.num_replicas, self._drop_last)
+
+
+def _ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Returns how many ranks there are, and which this is."""
+    if num_replicas is None or rank is None:
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            found = distributed.get_world_size(), distributed.get_rank()
+        else:
+            found = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+        num_replicas = found[0] if num_replicas is None else num_replicas
+        rank = found[1] if rank is None else rank
+    if not 0 <= rank < num_replicas:
+        raise ValueError(f"rank should be from 0 to {num_replicas - 1}, not {rank}")
+    return num_replicas, rank

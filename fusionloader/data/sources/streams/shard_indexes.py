@@ -1,0 +1,269 @@
+"""The indexes of remote tar archives: beside them, in the user's cache, or made by reading them.
+
+An index beside a shard is its URL with ``.fusionloader-index`` behind. Whichever is found, it is
+kept in the user's cache, by the shard's URL, where the next run finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fusionloader.data.sources.shards.tar_errors import CorruptTar, UnreadableIndex
+from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
+from fusionloader.data.sources.shards.tar_members import scan
+from fusionloader.data.sources.streams.object_store import ObjectStore, Version
+from fusionloader.data.sources.streams.settings import ReadSettings
+from fusionloader.data.sources.streams.store_errors import UrlAbsent, UrlDenied
+from fusionloader.system.user_cache import cache_folder
+
+log = logging.getLogger("fusionloader.streams")
+
+IndexMode = Literal["auto", "beside"]
+Progressed = Callable[[str], None]
+
+_BLOCK = 8 << 20
+_SHARDS_AT_A_TIME = 16
+_BLOCKS_AHEAD = 2
+_SHORTEST_INDEX = 1 << 16  # bytes that an index of a few members may have
+_MOST_INDEX = 1 << 32  # where the server does not tell the shard's size
+
+T = TypeVar("T")
+
+
+def find_indexes(
+    urls: Sequence[str],
+    settings: ReadSettings,
+    mode: IndexMode,
+    inline: frozenset[bytes],
+    progressed: Progressed = lambda url: None,
+) -> list[TarIndex]:
+    """Returns the index of every shard.
+
+    Args:
+        urls: of the shards.
+        settings: how they are read.
+        mode: ``"beside"`` takes none but those that are beside the shards.
+        inline: extensions of members whose content an index that is made here keeps.
+        progressed: is called with the URL of each shard whose index is there.
+
+    Raises:
+        UrlUnreadable: a shard or its index cannot be read.
+        ShardError: a shard is damaged; an index is missing or of another shard.
+    """
+
+    async def all_of_them(store: ObjectStore) -> list[TarIndex]:
+        async def one(url: str) -> TarIndex:
+            found = await _find(store, url, mode, inline)
+            progressed(url)
+            return found
+
+        return await _few_at_a_time(urls, one)
+
+    return run_apart(settings, all_of_them)
+
+
+def write_indexes(
+    urls: Sequence[str],
+    settings: ReadSettings,
+    inline: frozenset[bytes],
+    progressed: Progressed = lambda url: None,
+) -> list[TarIndex]:
+    """Reads every shard once and writes its index beside it.
+
+    Args: as ``find_indexes``.
+
+    Raises:
+        UrlUnreadable: a shard cannot be read, or its index cannot be written.
+        ShardError: a shard is damaged.
+    """
+
+    async def all_of_them(store: ObjectStore) -> list[TarIndex]:
+        async def one(url: str) -> TarIndex:
+            made = await _made(store, url, await store.version(url), inline)
+            await store.write(url + SUFFIX, made.to_bytes())
+            progressed(url)
+            return made
+
+        return await _few_at_a_time(urls, one)
+
+    return run_apart(settings, all_of_them)
+
+
+def kept_index(url: str) -> Path:
+    """Returns where the user's cache keeps the index of a shard."""
+    digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
+    return cache_folder() / "tar-indexes" / f"{digest}{SUFFIX}"
+
+
+def run_apart(settings: ReadSettings, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
+    """Returns what ``work`` does with a store, on an event loop in a thread of its own.
+
+    The caller may be on an event loop itself, as in a notebook.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    async def with_store() -> T:
+        store = ObjectStore(settings)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    def run() -> None:
+        try:
+            done.append(asyncio.run(with_store()))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="fusionloader-urls", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+async def _few_at_a_time(
+    urls: Sequence[str], one: Callable[[str], Coroutine[Any, Any, T]]
+) -> list[T]:
+    room = asyncio.Semaphore(_SHARDS_AT_A_TIME)
+
+    async def in_turn(url: str) -> T:
+        async with room:
+            return await one(url)
+
+    tasks = [asyncio.ensure_future(in_turn(url)) for url in urls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _find(
+    store: ObjectStore, url: str, mode: IndexMode, inline: frozenset[bytes]
+) -> TarIndex:
+    version = await store.version(url)
+    kept = kept_index(url)
+    if mode == "auto" and (found := _read_kept(kept, version)) is not None:
+        return found
+    try:
+        index = await _beside(store, url, version)
+    except UrlAbsent:
+        if mode == "beside":
+            raise UnreadableIndex(
+                f"{url}{SUFFIX} is not there: write it with `python -m fusionloader index {url}`, "
+                'or let it be made with index="auto"'
+            ) from None
+        index = None
+    if index is None:
+        log.info("%s has no index: the shard is read once to make it", url)
+        index = await _made(store, url, version, inline)
+    _keep(kept, index)
+    return index
+
+
+async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
+    """Returns the index beside a shard; ``None`` where it may not be read, or is of another one."""
+    try:
+        # An index is shorter than its shard, whose headers have 512 bytes for each member.
+        data = await store.whole(url + SUFFIX, (version.nbytes or _MOST_INDEX) + _SHORTEST_INDEX)
+    except UrlDenied:  # S3 says so of what is absent, to who may not list the bucket
+        return None
+    index = TarIndex.from_bytes(data, url + SUFFIX)
+    if not _is_of(index, version):
+        raise UnreadableIndex(
+            f"{url}{SUFFIX} is the index of a shard of {index.shard_bytes} bytes and version "
+            f"{index.shard_version:x}, and this one has {version.nbytes} and {version.tag:x}: "
+            f"write it again with `python -m fusionloader index {url}`"
+        )
+    return index
+
+
+def _is_of(index: TarIndex, version: Version) -> bool:
+    same_size = not version.nbytes or index.shard_bytes == version.nbytes
+    known = bool(version.tag and index.shard_version)
+    return same_size and (not known or index.shard_version == version.tag)
+
+
+async def _made(
+    store: ObjectStore, url: str, version: Version, inline: frozenset[bytes]
+) -> TarIndex:
+    """Returns the index of a shard that is read from its beginning to its end."""
+    if not version.nbytes:
+        raise CorruptTar(f"{url}: the shard is empty, or its server does not tell its size")
+    blocks = _Blocks(store, url, version.nbytes)
+    walk = scan(url, version.nbytes, inline)
+    try:
+        wanted = next(walk)
+        while True:
+            wanted = walk.send(await blocks.read(wanted.offset, wanted.nbytes))
+    except StopIteration as end:
+        return TarIndex.of_members(end.value, version.nbytes, version.tag)
+    finally:
+        blocks.close()
+
+
+class _Blocks:
+    """A file read in large blocks, the next ones ahead; blocks without a header are skipped."""
+
+    def __init__(self, store: ObjectStore, url: str, nbytes: int) -> None:
+        self._store, self._url, self._nbytes = store, url, nbytes
+        self._tasks: dict[int, asyncio.Task[bytes]] = {}
+
+    async def read(self, offset: int, nbytes: int) -> bytes:
+        """Returns bytes that are not before those of the last call."""
+        first, last = offset // _BLOCK, (min(offset + nbytes, self._nbytes) - 1) // _BLOCK
+        for gone in [number for number in self._tasks if number < first]:
+            self._tasks.pop(gone).cancel()
+        parts = [await self._block(number) for number in range(first, last + 1)]
+        begin = offset - first * _BLOCK
+        return (
+            b"".join(parts)[begin : begin + nbytes]
+            if len(parts) > 1
+            else (parts[0][begin : begin + nbytes])
+        )
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _block(self, number: int) -> bytes:
+        for ahead in range(number, number + 1 + _BLOCKS_AHEAD):
+            start = ahead * _BLOCK
+            if start < self._nbytes and ahead not in self._tasks:
+                stop = min(start + _BLOCK, self._nbytes)
+                reading = self._store.read(self._url, start, stop)
+                self._tasks[ahead] = asyncio.ensure_future(reading)
+        return await self._tasks[number]
+
+
+def _read_kept(path: Path, version: Version) -> TarIndex | None:
+    try:
+        index = TarIndex.from_bytes(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnreadableIndex) as error:
+        log.warning("%s; it is made again", error)
+        return None
+    return index if _is_of(index, version) else None
+
+
+def _keep(path: Path, index: TarIndex) -> None:
+    """Writes an index to the user's cache; another process may do so at the same time."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(index.to_bytes())
+        partial.replace(path)
+    except OSError as error:
+        log.warning("the index of a shard is not kept for the next run: %s", error)

@@ -1,0 +1,101 @@
+"""The datasets of a loader in shared memory, where workers of plans find their samples."""
+
+from __future__ import annotations
+
+import logging
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.arrays import PixelArrays
+from fusionloader.data.sources.datasets import Compiled
+from fusionloader.data.sources.ranged_samples import RangedSamples
+from fusionloader.system.shm.objects import SharedMemoryExhausted
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.results import result_like
+from fusionloader.transforms.plan.stages import Plan
+
+log = logging.getLogger("fusionloader.loader")
+
+
+def layout_of(plan: Plan) -> Layout | str:
+    """Returns the layout of a complete plan's samples, or why they have none."""
+    return Layout.of((result_like(plan), 0))
+
+
+class Tables:
+    """Each made once while the dataset stays the same."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[str, int]] = []
+        self._targets: list[int] | None = None  # of these, if all are integers
+        self._files: DatasetTable | None = None
+        self._pixels: DatasetTable | None = None
+        self._subset: tuple[RangedSamples, npt.NDArray[np.int64], DatasetTable] | None = None
+
+    def of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
+        """Returns a dataset that has a table, in shared memory; ``None`` where there is no room.
+
+        It is made once while the dataset stays the same.
+        """
+        if compiled.kind == "pixels":
+            return self._of_pixels(compiled.arrays(dataset))
+        if compiled.kind == "ranges":
+            images, indices = compiled.ranged(dataset)
+            return self._of_ranges(images.ranged, indices)
+        self._look_at(compiled.samples(dataset))
+        if self._files is None:
+            assert self._targets is not None
+            paths = list(map(itemgetter(0), self._samples))
+            self._files = DatasetTable.of_files(paths, self._targets)
+        return self._files
+
+    def why_none(self, dataset: Any, compiled: Compiled) -> str:
+        """Returns why native workers cannot make samples of a table; empty where they can."""
+        if compiled.plan is None:
+            return "the samples are made by Python code"
+        if not compiled.complete:
+            return "a part of the plan runs in Python"
+        if compiled.kind not in ("folder", "ranges", "pixels"):
+            return "the dataset reads the bytes"
+        if isinstance(why := layout_of(compiled.plan), str):
+            return why
+        return "" if self._has_integers(dataset, compiled) else "the targets are not integers"
+
+    def _has_integers(self, dataset: Any, compiled: Compiled) -> bool:
+        if compiled.kind == "pixels":
+            arrays = compiled.arrays(dataset)
+            return len(arrays.targets) > 0 and not arrays.odd
+        if compiled.kind == "ranges":
+            return compiled.ranged(dataset)[0].ranged.has_integers
+        self._look_at(compiled.samples(dataset))
+        return self._targets is not None
+
+    def _look_at(self, samples: list[tuple[str, int]]) -> None:
+        if samples != self._samples:
+            targets = list(map(itemgetter(1), samples))  # a million in less than a loop takes
+            self._targets = targets if set(map(type, targets)) == {int} else None
+            self._samples, self._files = list(samples), None
+
+    def _of_ranges(
+        self, samples: RangedSamples, indices: npt.NDArray[np.int64] | None
+    ) -> DatasetTable:
+        if indices is None:
+            return samples.table()
+        kept = self._subset
+        if kept is None or kept[0] is not samples or not np.array_equal(kept[1], indices):
+            self._subset = kept = (samples, indices.copy(), samples.table_of(indices))
+        return kept[2]
+
+    def _of_pixels(self, arrays: PixelArrays) -> DatasetTable | None:
+        table = self._pixels
+        if table is None or not table.has_pixels(arrays.images, arrays.targets):
+            self._pixels = None
+            try:
+                self._pixels = DatasetTable.of_pixels(arrays.images, arrays.targets)
+            except SharedMemoryExhausted as error:
+                log.warning("every worker keeps the images of the dataset for itself: %s", error)
+        return self._pixels

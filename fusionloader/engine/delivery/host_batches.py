@@ -1,0 +1,105 @@
+"""Batches in host memory that are not whole in their slot, or whose samples differ.
+
+A whole one needs nothing of this: ``Layout.batch`` makes tensors over the slot's memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.utils._pytree import tree_map
+from torch.utils.data._utils.collate import default_collate
+
+from fusionloader.options.aliases import Batch, Sample
+from fusionloader.system.shm.slots import Owner
+from fusionloader.transforms.executors.layout import Layout
+
+
+def collate_rest(
+    layout: Layout,
+    owner: Owner,
+    rows: int,
+    spilled: Mapping[int, bytes],
+    dropped: set[int],
+    name: Callable[[int], str],
+) -> Batch:
+    """Returns a mini-batch of which some samples are not in their rows.
+
+    Args:
+        layout: of the rows.
+        owner: of the slot.
+        rows: of the mini-batch.
+        spilled: pickled samples that do not fit the layout, by the row of the first.
+        dropped: rows that are left out.
+        name: gives the name of a row's sample.
+
+    Raises:
+        Exception: the samples cannot be collated; see ``collate_named``.
+    """
+    apart: dict[int, Sample] = {}
+    for first, pickled in spilled.items():
+        apart.update(enumerate(pickle.loads(pickled), first))
+    kept = [row for row in range(rows) if row not in dropped]
+    # Of the others nobody has written the rows, which are as an earlier mini-batch left them.
+    written = iter(layout.samples(owner, rows, [row for row in kept if row not in apart]))
+    samples = [apart[row] if row in apart else next(written) for row in kept]
+    return collate_named(samples, lambda place: name(kept[place]))
+
+
+def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:
+    """Returns a batch of so many rows without some of them."""
+    if not dropped:
+        return batch
+    kept = [row for row in range(rows) if row not in dropped]
+
+    def of(rows: Any) -> Any:
+        return type(rows)(rows[row] for row in kept) if _is_texts(rows) else rows[kept]
+
+    return tree_map(of, batch, is_leaf=_is_texts)
+
+
+def _is_texts(node: Any) -> bool:
+    return type(node) in (list, tuple) and bool(node) and isinstance(node[0], (str, bytes))
+
+
+def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batch:
+    """Returns ``default_collate(samples)``.
+
+    Args:
+        samples: of a mini-batch.
+        name: gives the name of a sample by its place.
+
+    Raises:
+        Exception: what ``default_collate`` raises, its message followed by the names of two samples
+            that differ and what to do.
+    """
+    try:
+        return default_collate(list(samples))  # type: ignore[no-untyped-call]
+    except Exception as error:
+        hint = _hint(samples, name)
+        if not hint:
+            raise
+        try:
+            told = type(error)(f"{error}\n{hint}")
+        except Exception:  # its constructor wants something else
+            raise error from None
+        raise told from error
+
+
+def _hint(samples: Sequence[Sample], name: Callable[[int], str]) -> str:
+    described = [_describe(sample) for sample in samples]
+    odd = next((i for i, text in enumerate(described) if text != described[0]), None)
+    if odd is None:
+        return ""
+    return (
+        f"{name(0)} is {described[0]}, {name(odd)} is {described[odd]}. Samples of a mini-batch "
+        "need one structure and shape: end the transforms with a crop or resize to one size, or "
+        "give the loader a collate_fn that puts such samples together."
+    )
+
+
+def _describe(sample: Sample) -> str:
+    layout = Layout.of(sample)
+    return layout if isinstance(layout, str) else layout.describe()

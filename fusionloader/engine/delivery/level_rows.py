@@ -1,0 +1,76 @@
+"""Batches that come to a device as 8-bit levels, and are converted there.
+
+A plan that ends in a table, from levels to elements of the batch, needs none of it on the CPU: the
+levels are a quarter of float32's bytes in shared memory and on their way to the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fusionloader.transforms.executors.device.nvrtc import why_missing
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.results import result_like
+from fusionloader.transforms.plan.stages import (
+    Container,
+    Convert,
+    Plan,
+    RandomErasing,
+    Stage,
+    branches_of,
+)
+
+_LEVELS = bytes(range(256))
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRows:
+    """How the levels of a batch's first leaf become its elements.
+
+    Attributes:
+        table: ``channels * 256`` elements in machine byte order, channel by channel.
+        element_bytes: of an element.
+        plane_levels: levels of a channel.
+        layout: of the batch on the device.
+    """
+
+    table: bytes
+    element_bytes: int
+    plane_levels: int
+    layout: Layout
+
+
+def plan_of_levels(plan: Plan) -> Plan | str:
+    """Returns a plan whose results are a plan's levels, or why there is none, in words."""
+    convert = plan.convert
+    if convert is None or plan.height is None or plan.width is None:
+        return "results of the plan are not tensors of one shape"
+    if convert.element_type == "uint8":
+        return "they are 8-bit levels already"
+    if _erases(plan.stages):
+        return "RandomErasing changes elements of the batch"
+    return replace(plan, convert=Convert("uint8", _LEVELS * plan.result_channels))
+
+
+def level_rows(plan: Plan, layout: Layout) -> LevelRows:
+    """Returns how levels become the results of a plan, for which there is one of levels."""
+    assert plan.convert is not None
+    result = result_like(plan)
+    return LevelRows(plan.convert.table, result.element_size(), result[0].numel(), layout)
+
+
+def explain(plan: Plan | None) -> str:
+    """Returns how samples of a plan, ``None`` for user code, cross to a CUDA device, in words."""
+    levels = "samples are made in Python" if plan is None else plan_of_levels(plan)
+    why = levels if isinstance(levels, str) else why_missing()
+    if why is not None:
+        return f"batches cross to the device as they are: {why}"
+    return "batches cross to the device as 8-bit levels, and are converted there"
+
+
+def _erases(stages: tuple[Stage, ...]) -> bool:
+    return any(
+        isinstance(stage, RandomErasing)
+        or (isinstance(stage, Container) and any(map(_erases, branches_of(stage))))
+        for stage in stages
+    )

@@ -1,0 +1,242 @@
+"""A job's side of a group: mini-batches in flight, with the face of a ``LocalManager``.
+
+The mini-batches are submitted to the coordinator and awaited from it. Where the job is to go on
+alone, ``next_done`` and ``take_done`` raise ``LeftGroup``: what is in flight is then for a manager
+of the job's own to prepare.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+
+from fusionloader.engine.groups.group_memory import GroupMemory
+from fusionloader.engine.groups.group_workers import GroupWorkers
+from fusionloader.engine.manager.hung_workers import HungWorkers
+from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
+from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.engine.manager.stalls import StallWatch
+from fusionloader.observe.statistics.totals import WorkerTotals
+from fusionloader.observe.trace.recorder import Recorder
+from fusionloader.sharing.jobs.connection import Prepared
+from fusionloader.sharing.jobs.membership import Membership
+from fusionloader.sharing.jobs.sample_lists import SampleLists, packed
+from fusionloader.system.processes import Process, refuse_in_child
+from fusionloader.transforms.executors.layout import Layout, Memory
+from fusionloader.workers import messages
+
+log = logging.getLogger("fusionloader.coordinated")
+
+_SLEEP_SECONDS = 0.1
+
+
+class GroupInFlight(Jobs):
+    """Mini-batches that were submitted."""
+
+    completed = 0  # tiny-batches that are: not known here
+
+    def __init__(self, membership: Membership) -> None:
+        super().__init__()
+        self._connection = membership.connection
+
+    def is_done(self, job: Job) -> bool:
+        """Whether the coordinator has said so."""
+        return self._connection.is_prepared(job.number)
+
+
+class GroupTrace:
+    """The feed of a trace: what workers do for several jobs is in none of their traces."""
+
+    def begin(self, recorder: Recorder, iterator: int) -> None:
+        """See ``Feed``."""
+        recorder.notes.append(
+            "workers of several jobs prepare the mini-batches: they are not shown"
+        )
+
+    def end(self) -> None:
+        """See ``Feed``."""
+
+
+class GroupManager:
+    """Submits mini-batches to the coordinator and hands out those that are done.
+
+    Attributes:
+        in_flight: the submitted mini-batches.
+        gpu: ``None``: a group has no GPU worker.
+        layout: of a batch's rows.
+        trace: what a trace is told.
+        closed: whether it has ended.
+        connection: to the coordinator.
+    """
+
+    gpu: None = None
+    pool_is_closed = False
+
+    def __init__(
+        self,
+        options: ManagerOptions,
+        layout: Layout | None,
+        start: StartWorker,
+        membership: Membership,
+    ) -> None:
+        """``start`` starts a worker process."""
+        self._options = options
+        self._pid = os.getpid()
+        self._membership, self.connection = membership, membership.connection
+        self.layout = layout
+        self.closed = False
+        self.in_flight = GroupInFlight(membership)
+        self.trace = GroupTrace()
+        page_locked = options.page_locking is not None
+        self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
+        self._most_in_flight = options.in_flight
+        self._workers = GroupWorkers(options, membership, start)
+        whose = f"a mini-batch of share={membership.word!r}"
+        self._hung = HungWorkers(self._workers, options.stall_timeout, lambda _: whose)
+
+    def resize(self, count: int) -> None:
+        """Has ``count`` CPU workers from now on, or as many as there is room for."""
+        self._workers.resize(count)
+        if self._workers.count < count:
+            log.warning("this job goes on with %d workers: no room for more", self._workers.count)
+        per_worker = self._options.in_flight / self._options.workers
+        self._most_in_flight = max(int(per_worker * self._workers.count), 1)
+
+    # ---- publishing ----------------------------------------------------------------------------
+
+    @property
+    def ahead(self) -> int:
+        """Mini-batches that may be drawn now, beside those in flight."""
+        return self._most_in_flight - len(self.in_flight.wanted)
+
+    @property
+    def room(self) -> int:
+        """Mini-batches that may be submitted now; the coordinator waits until there is memory."""
+        return self.ahead
+
+    def submit(self, batch: MiniBatch) -> None:
+        """Submits a mini-batch, once more if an exception came behind it."""
+        samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
+        self.connection.submit(batch.number, packed(samples))
+        self.in_flight.jobs += [Job(batch, batch.number, None, None)]
+
+    # ---- waiting -------------------------------------------------------------------------------
+
+    def next_done(self, in_order: bool) -> Job:
+        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it.
+
+        Raises:
+            LeftGroup: the job is to go on alone.
+            RuntimeError: after ``timeout`` seconds, or when workers cannot be started or ended.
+            ValueError: the first mini-batch of the other jobs is another one.
+        """
+        watch, timeout, waited = StallWatch(), self._options.timeout, False
+        while True:
+            job = self.take_done(in_order)
+            if job is not None:
+                return job
+            self._workers.look()
+            self._hung.look()
+            # What training has just released goes with the next mini-batch that is submitted.
+            self.connection.flush(also_released=waited)
+            waited = True
+            if timeout and watch.waited >= timeout:
+                what = f"DataLoader timed out after {timeout} seconds."
+                raise RuntimeError(f"{what} {self._report()}")
+            watch.check(self._report)
+            self.connection.receive(min(_SLEEP_SECONDS, timeout / 4 or _SLEEP_SECONDS))
+
+    def take_done(self, in_order: bool) -> Job | None:
+        """Returns what ``next_done`` would if it is there already, without waiting."""
+        refuse_in_child(self._pid)
+        self.connection.receive(0.0)
+        self._membership.check()
+        job = self.in_flight.done(in_order)
+        if job is not None:
+            self._note_reports(job)
+            job.taken = True
+        return job
+
+    def _note_reports(self, job: Job) -> None:
+        found = self.connection.prepared(job.number)
+        for report in found.reports:
+            job.note(report)
+        for tiny_batch, pid in found.given_up:
+            job.failures[tiny_batch] = self._death(job, tiny_batch, pid)
+        if len(job.failures) < found.failed:
+            job.failures[-1] = self._unexplained(job, found)
+
+    def _unexplained(self, job: Job, found: Prepared) -> messages.Failure:
+        text = (
+            f"mini-batch {job.number} of share={self._membership.word!r} has {found.failed} "
+            f"tiny-batches that failed, and workers have reported {len(job.failures)}: it is left "
+            "out, and the epoch goes on behind it. Please report this"
+        )
+        return messages.Failure(pickle.dumps(RuntimeError), text, 0)
+
+    def _death(self, job: Job, tiny_batch: int, pid: int) -> messages.Failure:
+        rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
+        named = ", ".join(self._options.name(job.indices[row]) for row in rows)
+        text = (
+            f"DataLoader worker (pid {pid}) died, as others of this group before it, on the same "
+            f"samples; one of these is the cause: {named}. Load them with num_workers=0 to see "
+            "where"
+        )
+        position = tiny_batch * self._options.tiny_batch_size
+        return messages.Failure(pickle.dumps(RuntimeError), text, position)
+
+    def _report(self) -> str:
+        jobs = self._membership.stats().jobs
+        return (
+            f"share={self._membership.word!r}: {len(self.in_flight.wanted)} mini-batches are "
+            f"submitted, none is done; others in the group: {', '.join(map(str, jobs)) or 'none'}."
+        )
+
+    # ---- delivery ------------------------------------------------------------------------------
+
+    def check(self, job: Job) -> None:
+        """Does nothing: the coordinator has seen the states, and sends the reports with them."""
+
+    def deliver(self, job: Job) -> Memory:
+        """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
+        if job.owner is None:
+            job.owner = self._memory.memory_of(self.connection.prepared(job.number))
+        if self.connection.is_prepared(job.number):
+            self._memory.deliver(self.connection.prepared(job.number), job.owner)
+            self.connection.take(job.number)
+        return job.owner
+
+    def release(self, job: Job) -> None:
+        """Forgets a mini-batch that was returned or discarded, and releases its rows."""
+        self.in_flight.jobs.remove(job)
+        if self.connection.is_prepared(job.number):
+            self._memory.release(self.connection.prepared(job.number))
+            self.connection.take(job.number)
+
+    # ---- ending --------------------------------------------------------------------------------
+
+    def discard(self) -> None:
+        """Leaves the epoch before its end."""
+        self._membership.end_epoch(finished=False)
+        self.in_flight.jobs.clear()
+
+    def receive_deferred(self) -> None:
+        """Does nothing: plans defer no images."""
+
+    def totals(self) -> WorkerTotals:
+        """Returns what this job's workers have counted, for the group."""
+        return self._workers.totals(self._memory.totals(), len(self.in_flight.wanted))
+
+    @property
+    def processes(self) -> list[Process]:
+        """The worker processes."""
+        return self._workers.processes
+
+    def close(self) -> None:
+        """Ends the workers; delivered batches stay valid."""
+        if self.closed or os.getpid() != self._pid:
+            return
+        self._workers.end()
+        self.connection.flush()
+        self.closed = True

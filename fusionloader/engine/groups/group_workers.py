@@ -1,0 +1,122 @@
+"""A job's workers on the queue of its group."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+
+from fusionloader import _native
+from fusionloader.engine.manager.options import ManagerOptions, StartWorker, WorkerConnection
+from fusionloader.engine.manager.worker_totals import since, stats_of, totals_of
+from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.sharing.jobs.membership import Membership, end_at_once
+from fusionloader.system.cpus import lease
+from fusionloader.system.processes import Process
+from fusionloader.workers.worker_set import WorkerSet
+
+
+class GroupWorkers:
+    """Starts them, replaces those that die, and ends them.
+
+    The coordinator takes back what they held: a number is used again when it has. What they report
+    goes to the coordinator, too.
+
+    Attributes:
+        count: how many there are to be.
+    """
+
+    def __init__(self, options: ManagerOptions, membership: Membership, start: StartWorker) -> None:
+        self._kind = options.worker_kind
+        self._connection = membership.connection
+        self._numbers = membership.workers
+        self._fds = membership.control_fd, membership.data_fd
+        self._queue = _native.ManagerQueue.attach(*self._fds)
+        self._start = start
+        self._started = time.monotonic()
+        self._cores = lease(options.cpu_affinity, options.workers, others=0)
+        self.count = options.workers
+        # Through no strong reference: a cycle would keep the batches' memory until it is found.
+        launch = weakref.WeakMethod(self._launch)
+
+        def start_one(number: int, message_fd: int) -> Process:
+            method = launch()
+            assert method is not None
+            return method(number, message_fd)
+
+        self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
+        self._before: WorkerTotals | None = None
+        self._before = self.totals(MemoryTotals(0, 0, 0, 0, 0.0), 0)
+        membership.run_workers(self._set)
+        try:
+            self._start_missing()
+        except BaseException:
+            self.end()
+            raise
+
+    def _start_missing(self) -> None:
+        """Starts workers until there are ``count``; one that could not be started is missing."""
+        there = {worker.number for worker in self._set.workers}
+        for number in self._numbers[: self.count]:
+            if number not in there:
+                self._set.add(number)
+        self._set.workers.sort(key=lambda worker: worker.number)
+
+    def _launch(self, number: int, message_fd: int) -> Process:
+        cpus = self._cores.of(number - self._numbers.start)
+        return self._start(
+            WorkerConnection(number, self.count, *self._fds, message_fd, -1, cpus, None)
+        )
+
+    def look(self) -> None:
+        """Replaces the dead; looks every 0.02 s at most."""
+        for death in self._set.deaths():
+            self._connection.recover(death.number)
+            if death.number not in self._numbers[: self.count]:  # it was ended
+                self._set.drop(death)
+                continue
+            announced = self._queue.worker(death.number).pid == death.pid
+            self._set.replace(death, fruitful=announced)
+        if len(self._set.workers) < self.count:
+            self._start_missing()
+
+    def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
+        """Yields what this job's workers are at, with their numbers."""
+        first = self._numbers.start
+        yield from enumerate(self._queue.workers(first, self.count), first)
+
+    def kill(self, number: int, pid: int, why: str) -> None:
+        """Kills one of them, which is replaced then; ``why`` completes "worker ..."."""
+        self._set.kill(number, why)
+
+    def resize(self, count: int) -> None:
+        """Has so many workers from now on, or as many as the group has numbers for."""
+        self.count = min(count, len(self._numbers))
+        for death in self._set.retire(self.count):
+            self._connection.recover(death.number)
+        self._start_missing()
+
+    @property
+    def processes(self) -> list[Process]:
+        """The processes."""
+        return [worker.process for worker in self._set.workers]
+
+    def totals(self, memory: MemoryTotals, in_flight: int) -> WorkerTotals:
+        """Returns what they have counted since they were started."""
+        first = self._numbers.start
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        records = self._queue.workers(first, len(self._numbers))
+        workers = [
+            stats_of(place, record, self._kind, elapsed, self._set.restarts[first + place])
+            for place, record in enumerate(records[: self.count])
+        ]
+        restarts = self._set.restarts.total()
+        counted = totals_of(records, workers, restarts, memory, in_flight, self.count, False)
+        return counted if self._before is None else since(self._before, counted)
+
+    def end(self) -> None:
+        """Ends the processes at once: what they hold is taken back by the coordinator."""
+        try:
+            end_at_once(self._set)
+        finally:
+            self._cores.close()

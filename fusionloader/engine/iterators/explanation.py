@@ -1,0 +1,103 @@
+"""What ``explain()`` says: what was compiled and what was not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fusionloader.cache import kept_files
+from fusionloader.data.read_ahead import explanation as reading_urls
+from fusionloader.data.samplers.epoch_sampler import EpochSampler
+from fusionloader.engine.delivery import level_rows
+from fusionloader.engine.iterators.route import Route
+from fusionloader.engine.iterators.whole_batches import defers
+from fusionloader.options.loader_options import LoaderOptions
+
+
+def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float] = ()) -> str:
+    """Returns how a loader's samples are made, and why, a line per stage.
+
+    With ``part_seconds``, the time spent on each part of a plan, also its share.
+    """
+    lines, compiled = [_first(options, route)], route.compiled
+    if not route.why_whole:
+        assert compiled is not None
+        lines.append(compiled.explain(part_seconds))
+        if compiled.complete and route.why_python:
+            lines.append(f"in Python workers: {route.why_python}")
+        if compiled.is_remote:
+            why = "there are no workers (num_workers=0)" if options.num_workers == 0 else ""
+            one_by_one = why if route.is_native or why else "Python makes the samples"
+            lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
+    if options.num_workers > 0 and (seconds := options.stalled_after(route.is_native)):
+        lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
+    if isinstance(options.batch_sampler, EpochSampler):
+        lines.append(options.batch_sampler.explain())
+    are_remote = compiled is not None and compiled.is_remote
+    lines += kept_files.explain(options, _why_nothing_is_kept(options, route), are_remote)
+    if _is_cuda(options) and options.num_workers > 0 and not route.why_whole:
+        plan = compiled.plan if compiled is not None and compiled.complete else None
+        lines.append(level_rows.explain(plan))
+    if gpu := route.gpu.explain():
+        lines.append(gpu)
+    if options.remote is not None and (why_local := _why_local(options, route)):
+        lines.append(f"remote workers have no part: {why_local}")
+    return "\n".join(lines)
+
+
+def _first(options: LoaderOptions, route: Route) -> str:
+    workers = f"{options.num_workers} workers" + (" of a pool" if options.pool is not None else "")
+    if route.way == "torch's loop" and route.why_whole:
+        return f"whole batches in torch's own loop: {route.why_whole}"
+    if options.num_workers == 0:
+        return "in the training process, because num_workers=0"
+    if route.why_whole:
+        return f"{workers} make whole batches: {route.why_whole}"
+    return f"{workers} write samples into shared batches"
+
+
+def _inner_sampler(options: LoaderOptions) -> object:
+    return options.sampler if options.inner_sampler is None else options.inner_sampler
+
+
+def _why_local(options: LoaderOptions, route: Route) -> str:
+    """Returns why workers on other machines cannot make samples; empty where they can."""
+    if not route.is_native:
+        why = _why_code_is_local(options, route)
+        if why:
+            return why
+    if options.worker_init_fn is not None:
+        return "worker_init_fn may change what workers make"
+    if route.compiled is not None and route.compiled.is_remote:
+        return "samples at URLs are read by this machine's workers"
+    return ""
+
+
+def _why_code_is_local(options: LoaderOptions, route: Route) -> str:
+    assert options.remote is not None
+    if not options.remote.user_code:
+        why = "they run plans, and these samples are made by Python code"
+        if route.why_whole or options.worker_init_fn is not None:
+            return why
+        return f"{why}; with Remote(user_code=True) the workers that Ray starts run it, too"
+    if route.why_whole:
+        return "they make samples one by one, and these batches are made whole"
+    return ""
+
+
+def _is_cuda(options: LoaderOptions) -> bool:
+    return options.device is not None and torch.device(options.device).type == "cuda"
+
+
+def _why_nothing_is_kept(options: LoaderOptions, route: Route) -> str:
+    """Returns why workers keep nothing of files; empty where they may."""
+    if options.num_workers == 0:
+        return "samples are not made by workers (num_workers=0)"
+    if (route.why_whole or route.plan is None) and defers(options):
+        return ""  # of the files that user code opens
+    if route.why_whole:
+        return "samples are not made by workers of a plan"
+    if route.plan is None or route.plan.kind not in ("folder", "ranges"):
+        return "the samples are not read from image files by a plan"
+    return route.why_python

@@ -1,0 +1,179 @@
+"""Makes the iterators of a loader, each by its route."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.cache.store_stats import StoreStats
+from fusionloader.data.deferred.kept import NO_STORES
+from fusionloader.data.deferred.sample_source import DeferringSource
+from fusionloader.data.sources.datasets import Compiled, compile_dataset
+from fusionloader.data.sources.fingerprint import Fingerprint
+from fusionloader.data.sources.plan_source import PlanSource
+from fusionloader.engine.iterators.backend import (
+    WorkerBackend,
+    refuse_for_own_passes,
+    refuse_on_error,
+)
+from fusionloader.engine.iterators.explanation import explained
+from fusionloader.engine.iterators.in_process import InProcessIterator
+from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.native_backend import NativeBackend
+from fusionloader.engine.iterators.python_backend import PythonBackend
+from fusionloader.engine.iterators.route import (
+    Learned,
+    Route,
+    find_route,
+    init_of,
+    samples_of,
+    why_lists,
+    why_own_passes,
+)
+from fusionloader.engine.iterators.slot_iterator import SlotIterator
+from fusionloader.engine.iterators.stream_iterator import StreamIterator
+from fusionloader.engine.iterators.whole_batches import SingleProcessIterator
+from fusionloader.engine.manager.worker_passes import WorkerPasses
+from fusionloader.options.aliases import AnyDataset, AnyLoader
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.jobs.agreement import check_shareable
+from fusionloader.sharing.ranks.discovery import ranks_here
+from fusionloader.sharing.ranks.sharing_offer import SharingOffers
+from fusionloader.system import processes
+from fusionloader.transforms.executors.python import DatasetSource, Seeding, Source
+
+log = logging.getLogger("fusionloader.loader")
+
+
+class IteratorFactory:
+    """Makes the iterators of a loader, by their routes, and remembers what does not change."""
+
+    def __init__(self) -> None:
+        self._learned = Learned()
+        self._said: str | None = None
+        self._kept = KeptFiles()
+        self._made_offers: SharingOffers | None = None
+
+    def __reduce__(self) -> tuple[type[IteratorFactory], tuple[()]]:
+        return IteratorFactory, ()  # a copied or pickled loader finds out for itself
+
+    def iterator(
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+    ) -> _BaseDataLoaderIter:
+        """Returns a new iterator over ``loader``, whose arguments are ``options`` now."""
+        if options.share is not None:  # it may wait for a job that is another thread
+            return self._start(loader, options, state)
+        with processes.starting():
+            return self._start(loader, options, state)
+
+    def _start(
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+    ) -> _BaseDataLoaderIter:
+        route = find_route(options, self._learned)
+        self._log(explained(options, route))
+        _check(options, route)
+        if route.way == "torch's loop":
+            return SingleProcessIterator(loader, options, state)
+        if route.way == "in process":
+            source = _source_here(options.dataset, route.plan)
+            return InProcessIterator(
+                loader, options, state, source, lambda: _renewed_source_here(options)
+            )
+        if route.way == "own passes":
+            states = state.epochs.dataset_states()
+            in_flight = None if options.in_order else options.in_flight
+            passes = WorkerPasses(options.dataset, states, options.num_workers, in_flight)
+            backend = self._backend(options, route, passes)
+            return StreamIterator(loader, options, state, backend)
+        return SlotIterator(loader, options, state, self._backend(options, route))
+
+    def _backend(
+        self, options: LoaderOptions, route: Route, passes: WorkerPasses | None = None
+    ) -> WorkerBackend:
+        """Returns native workers where the plan is the whole way of a sample, else Python ones."""
+        remember = functools.partial(self._remember_no_layout, samples_of(options))
+        plan, whole = route.plan, bool(route.why_whole)
+        if plan is None:
+            source: Source = DatasetSource(options.dataset)
+            if options.deferred_images == "auto":
+                source = DeferringSource(source, self._kept.of_images(options))
+            return PythonBackend(source, remember, self._kept.epoch_ended, whole, passes)
+        planned: Source = PlanSource(options.dataset, plan)
+        if plan.tail is not None and options.deferred_images == "auto":
+            planned = DeferringSource(planned, NO_STORES)
+        python = PythonBackend(planned, remember, whole=whole)
+        table = self._learned.tables.of(options.dataset, plan) if route.is_native else None
+        if table is None:
+            return python
+        return NativeBackend(
+            options.dataset,
+            plan,
+            table,
+            route.gpu,
+            self._kept.of(options, table, plan.kind in ("folder", "ranges")),
+            functools.partial(self._remember_change, init_of(options), python),
+            self._offers(options),
+        )
+
+    def _offers(self, options: LoaderOptions) -> SharingOffers | None:
+        if options.global_manager == "off" or (ranks := ranks_here()) is None:
+            return None
+        if self._made_offers is None:
+            self._made_offers = SharingOffers(ranks)
+        return self._made_offers
+
+    def explain(self, options: LoaderOptions, part_seconds: Sequence[float] = ()) -> str:
+        """Returns how the loader's samples are made, and why, a line per stage.
+
+        With ``part_seconds``, the time spent on each part, also its share.
+        """
+        return explained(options, find_route(options, self._learned), part_seconds)
+
+    def way(self, options: LoaderOptions) -> str:
+        """Returns how the loader's samples are made, in two words."""
+        return find_route(options, self._learned).way
+
+    def kept_stats(self) -> dict[str, StoreStats]:
+        """Returns what is kept of the dataset's files, for ``stats()``."""
+        return self._kept.stats()
+
+    def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
+        self._learned.no_layout = (why, samples)
+
+    def _remember_change(self, of_init: Fingerprint, python: WorkerBackend) -> WorkerBackend:
+        log.info("worker_init_fn changes the dataset: workers look at it in Python")
+        self._learned.changed_by_init = of_init
+        return python
+
+    def _log(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            log.info("%s", text.replace("\n", "; "))
+
+
+def _check(options: LoaderOptions, route: Route) -> None:
+    """Raises ValueError for arguments that go with other routes."""
+    of_code = "its samples are made by Python code, of which nobody can know elsewhere"
+    check_shareable(options, "" if route.is_native else route.why_whole or of_code)
+    if own := why_own_passes(options):
+        refuse_for_own_passes(options, own)
+    elif route.plan is None and options.auto_collation and (why := why_lists(options.dataset)):
+        refuse_on_error(options, why)
+
+
+def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:
+    """Returns what makes samples in the training process."""
+    if compiled is None or compiled.plan is None:
+        source = DatasetSource(dataset)
+        source.seeding = Seeding(False, False, False)  # the generators here are the user's
+        return source
+    return PlanSource(dataset, compiled, in_worker=False)
+
+
+def _renewed_source_here(options: LoaderOptions) -> Source:
+    dataset = options.dataset
+    return _source_here(dataset, compile_dataset(dataset, options.decode, options.strict))

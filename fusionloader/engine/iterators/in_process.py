@@ -1,0 +1,194 @@
+"""``num_workers=0`` on a compiled plan, or with ``on_error``: samples are made in ``next()``."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from fusionloader.data.epochs.epoch_state import EpochState, Returned
+from fusionloader.data.epochs.sampling import Draws, SampledBatch, undelivered_batches
+from fusionloader.data.sources.fingerprint import Fingerprint
+from fusionloader.data.sources.plan_source import PlanSource
+from fusionloader.engine.delivery.host_batches import collate_named
+from fusionloader.engine.delivery.to_device import to_device
+from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.whole_batches import while_fetching
+from fusionloader.observe.statistics.waits import WaitClock
+from fusionloader.observe.trace.step_tracer import StepTracer
+from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.transforms.executors.collate import is_of_collate
+from fusionloader.transforms.executors.python import SampleKey, Source, group_of
+from fusionloader.workers import failures, messages
+from fusionloader.workers.failures import BadSample, resolve
+
+
+class InProcessIterator(_BaseDataLoaderIter):
+    """One mini-batch at a time, when it is asked for."""
+
+    def __init__(
+        self,
+        loader: AnyLoader,
+        options: LoaderOptions,
+        state: LoaderState,
+        source: Source,
+        renew: Callable[[], Source],
+    ) -> None:
+        """``renew`` makes the source of samples anew, when the dataset or a transform changed."""
+        super().__init__(loader)
+        if self._timeout != 0:
+            raise AssertionError("timeout needs worker processes: num_workers > 0")
+        self._options = options
+        self._epochs, self._statistics = state.epochs, state.statistics
+        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._source: Source = source
+        self._renew = renew
+        self._seen = Fingerprint(options.dataset)
+        self._tracer = StepTracer(
+            state.traces, "num_workers=0: the training process makes the samples, inside next()"
+        )
+        self._epoch_state: EpochState | None = None
+        self._batches = Draws(iter(()))
+        self._due: SampledBatch | None = None  # drawn, and neither delivered nor failed
+        self._has_failed = False  # it has, by itself: Ctrl-C or a lack of memory is no such failure
+        self._base_seed = state.epochs.base_seed(int(self._base_seed))
+        self._begin()
+
+    def _begin(self) -> EpochState:
+        self._clock.begin_epoch()
+        self._statistics.workers.user_code = self._runs_user_code
+        self._epoch_state = self._epochs.start(self._options, int(self._base_seed))
+        batches = undelivered_batches(
+            self._options, self._epoch_state, self._sampler_iter, self._source.count()
+        )
+        self._batches, self._due = Draws(batches), None
+        return self._epoch_state
+
+    def _next_data(self) -> Batch:
+        epoch_state = self._epoch_state
+        if epoch_state is None or (self._num_yielded == 0 and self._epochs.changed(self._options)):
+            self._epochs.restart()
+            self._sampler_iter = iter(self._index_sampler)
+            epoch_state = self._begin()
+        epoch_state.settle()
+        while due := self._next_due():
+            self._notice_changes()
+            try:
+                found, batch = self._make(due, epoch_state)
+            except BaseException:
+                if self._has_failed:  # the epoch goes on behind it
+                    epoch_state.deliver(Returned(due.number))
+                raise
+            if found:
+                return batch
+            epoch_state.deliver(Returned(due.number))
+        self._batches.check()
+        self._epochs.finish(epoch_state)
+        raise StopIteration
+
+    def _next_due(self) -> SampledBatch | None:
+        """Returns the next mini-batch: the last one again if Ctrl-C came before it was returned."""
+        state = self._epoch_state
+        if self._due is None or state is None or state.has(self._due.number):
+            self._due = next(self._batches.now(), None)
+        self._has_failed = False
+        return self._due
+
+    def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
+        """Returns whether a mini-batch has samples to deliver, and the batch."""
+        counters, (number, *described) = self._statistics, due
+        indices = described[0]
+        keys = [
+            SampleKey(
+                index, epoch_state.seed, epoch_state.epoch, key, count, self._group(number, row)
+            )
+            for row, (index, key, count) in enumerate(zip(*described, strict=True))
+        ]
+        start = time.perf_counter()
+        with self._fetching():
+            made = [self._load(row, key) for row, key in enumerate(keys)]
+        counters.workers.add_spent(
+            len(indices), time.perf_counter() - start, self._source.take_spent()
+        )
+        samples = list(itertools.chain.from_iterable(made))
+        if not samples and indices:
+            return False, None
+        try:
+            batch = self._collate(samples, indices)  # an empty one cannot be: the user is to see it
+        except Exception as error:
+            self._has_failed = not isinstance(error, (MemoryError, OSError))
+            raise
+        counters.batches += 1
+        counters.samples += len(samples)
+        self._tracer.made(epoch_state.epoch, number, len(samples))
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return True, batch
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        if not self._runs_user_code:
+            return nullcontext()  # none that opens images
+        return while_fetching(self._options, self._statistics)
+
+    @property
+    def _runs_user_code(self) -> bool:
+        return not isinstance(self._source, PlanSource) or self._source.has_tail
+
+    def _notice_changes(self) -> None:
+        """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""
+        seen = Fingerprint(self._options.dataset)
+        if seen != self._seen:
+            self._source, self._seen = self._renew(), seen
+
+    def _group(self, number: int, row: int) -> int:
+        if self._options.augment_per == "sample":
+            return 0
+        return group_of(number, row, self._options.tiny_batch_size)
+
+    def _collate(self, samples: list[Sample], indices: list[Index]) -> Batch:
+        if not is_of_collate(self._options.collate_fn, "default_collate"):
+            return self._options.collate_fn(samples if self._options.auto_collation else samples[0])
+        whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
+
+        def name(place: int) -> str:
+            key = SampleKey(indices[place], 0, 0, 0, 0)
+            return self._source.name(key) if whole else f"sample {place}"
+
+        return collate_named(samples, name)
+
+    def __next__(self) -> Batch:
+        with self._tracer, self._clock:
+            batch = to_device(super().__next__(), self._options.device)
+        if self._due is not None and self._epoch_state is not None:
+            returned = Returned(self._due.number)
+            self._epoch_state.returned = returned  # no call comes from here on
+        return batch
+
+    def _load(self, row: int, key: SampleKey) -> list[Sample]:
+        """Returns the sample, its substitute, or nothing where it is left out."""
+        try:
+            return [self._source.load(key)]
+        except Exception as error:
+            name = self._source.name(key)
+            failure = failures.capture(error, "in the training process", name)
+            draws = (key.seed, key.epoch, key.key, key.occurrence)
+            try:
+                found = resolve(
+                    self._options.on_error,
+                    failure,
+                    draws,
+                    self._source.count(),
+                    lambda index: self._source.load(key.replaced(index)),
+                )
+            except BadSample:
+                self._has_failed = True
+                if hasattr(error, "add_note"):
+                    error.add_note(f"Sample: {name}")
+                raise error from None
+        self._statistics.add_skipped([messages.SampleSkipped(0, row, found.index, failure)])
+        return [] if found.index is None else [found.sample]

@@ -1,0 +1,222 @@
+"""Samples of a wholly compiled plan on files or pixels in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import index as as_integer
+
+from PIL import Image, ImageFile
+
+from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.cache.remote_files import RemoteFiles
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.epochs.sampling import SampledBatch
+from fusionloader.data.read_ahead.looking_ahead import Wanted, looking_ahead, read_settings
+from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
+from fusionloader.data.sources.datasets import Compiled
+from fusionloader.data.sources.tables import layout_of
+from fusionloader.engine.delivery.level_rows import LevelRows, level_rows, plan_of_levels
+from fusionloader.engine.iterators.backend import (
+    NO_ITEM,
+    Described,
+    MakeReader,
+    WorkerBackend,
+    context_of,
+    start_in_pool,
+)
+from fusionloader.engine.manager.native_start import native_starter
+from fusionloader.engine.manager.options import StartWorker, WorkerKind
+from fusionloader.engine.manager.remote_tasks import remote_task
+from fusionloader.engine.manager.worker_passes import WorkerPasses
+from fusionloader.gpu import eligibility
+from fusionloader.gpu.eligibility import GpuChoice
+from fusionloader.gpu.start import GpuOptions
+from fusionloader.options.aliases import AnyDataset, Index
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.options.remote_settings import Remote
+from fusionloader.scheduler.tiny_batches import order_by_size
+from fusionloader.sharing.jobs.agreement import Agreement
+from fusionloader.sharing.pool.pool_processes import Payload
+from fusionloader.sharing.ranks.sharing_offer import SharingOffers
+from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
+from fusionloader.transforms.executors.batch_transport import Receiver
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.plan.stages import Plan
+from fusionloader.workers.native_worker import NativeWorkerConfig
+from fusionloader.workers.pillow_formats import AddedFormats
+
+
+class NativeBackend:
+    """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
+
+    def __init__(
+        self,
+        dataset: AnyDataset,
+        compiled: Compiled,
+        table: DatasetTable,
+        choice: GpuChoice,
+        kept: KeptFiles,
+        of_workers_dataset: Callable[[], WorkerBackend],
+        offers: SharingOffers | None = None,
+    ) -> None:
+        self.of_workers_dataset = of_workers_dataset
+        self._kept = kept
+        self._dataset = dataset
+        self._compiled = compiled
+        self._table = table
+        self.count = len(table)
+        self._choice, self._offers = choice, offers
+        self.worker_kind: WorkerKind = "native"
+        self.receiver: Receiver | None = None
+        self.passes: WorkerPasses | None = None
+        assert compiled.plan is not None
+        self._reader: ReadAheadProcess | None = None
+        self._send(compiled.plan)
+        self.gpu = self._gpu_options(compiled.plan)
+
+    def open_reader(self, make: MakeReader) -> None:
+        """Starts the process that reads URLs, if there are any, unless it runs."""
+        if self._table.is_remote and (settings := read_settings(self._dataset)) is not None:
+            self._reader = make(self._table, settings)
+
+    def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
+        """Returns mini-batches that were announced to that process before, where there is one."""
+        if self._reader is None:
+            return batches
+        wanted = Wanted(self._table.sizes, self._item, self._kept.handles())
+        return looking_ahead(batches, self._reader, wanted, patience=2 * in_flight)
+
+    def _send(self, plan: Plan) -> None:
+        """Has workers make the results of a plan."""
+        layout = layout_of(plan)
+        assert isinstance(layout, Layout)
+        self._plan = plan
+        self.layout: Layout | None = layout
+        offers = self._offers
+        self.sharing_offer = offers.of(plan, self._table) if offers is not None else None
+
+    def _gpu_options(self, plan: Plan) -> GpuOptions | None:
+        layout = layout_of(plan)
+        assert isinstance(layout, Layout)
+        row_bytes = layout.leaves[0].nbytes
+        return eligibility.gpu_options(self._choice, plan, self._table, row_bytes)
+
+    def send_levels(self, wanted: bool) -> LevelRows | None:
+        """See ``WorkerBackend``."""
+        plan = self._compiled.plan
+        assert plan is not None
+        levels, layout = plan_of_levels(plan), layout_of(plan)
+        assert isinstance(layout, Layout)
+        plan_to_send = levels if wanted and isinstance(levels, Plan) else plan
+        if plan_to_send is not self._plan:
+            self._send(plan_to_send)
+            if self._choice.device_id is None:  # it writes to the slot, as the others do
+                self.gpu = self._gpu_options(plan_to_send)
+        return None if plan_to_send is plan else level_rows(plan, layout)
+
+    def name(self, index: Index) -> str:
+        """Returns ``index 5 (cats/5.jpg)``."""
+        return self._compiled.name(self._dataset, index)
+
+    def describe(self, indices: list[Index]) -> Described:
+        """Returns numbers in the table, ``-1`` for indices that the dataset does not have."""
+        items = [self._item(index) for index in indices]
+        sizes = self._table.sizes
+        rows = order_by_size([int(sizes[item]) if item >= 0 else 0 for item in items])
+        return Described(items, rows, b"")
+
+    def _item(self, index: Index) -> int:
+        try:
+            item = as_integer(index)
+        except TypeError:
+            return NO_ITEM
+        item += self.count if item < 0 else 0
+        return item if 0 <= item < self.count else NO_ITEM
+
+    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+        """Returns a function that starts workers without torch, unless the user's code runs."""
+        init, dataset = options.worker_init_fn, options.dataset
+        if options.pool is not None:
+            return self._pool_starter(options, base_seed)
+        context, method = context_of(options)
+        formats = AddedFormats() if method == "fork" else self._formats()
+        info = None
+        if init is not None or formats.of_script:
+            info = (options.num_workers, base_seed, dataset, init)
+        return native_starter(self._config(options, formats), context, method, info)
+
+    def _pool_starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+        formats, init, info = self._formats(), options.worker_init_fn, None
+        if init is not None:
+            info = (options.num_workers, base_seed, options.dataset, init)
+        config = self._config(options, formats)
+        user_code = init is not None or formats.of_script
+        return start_in_pool(Payload((config, info), config.descriptors(), user_code))
+
+    def _formats(self) -> AddedFormats:
+        return AddedFormats() if self._compiled.kind == "pixels" else AddedFormats.here()
+
+    def _config(self, options: LoaderOptions, formats: AddedFormats) -> NativeWorkerConfig:
+        """Returns what is the same for all workers."""
+        kept, joined = self._kept.handles(), self._kept.joined
+        return NativeWorkerConfig(
+            worker=0,
+            parent=0,
+            control_fd=-1,
+            data_fd=-1,
+            table_fd=self._table.fd,
+            table_bytes=self._table.nbytes,
+            message_fd=-1,
+            plan=self._plan,
+            on_error=options.on_error,
+            address="" if self.sharing_offer is None else self.sharing_offer.ranks.address,
+            load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
+            max_pixels=Image.MAX_IMAGE_PIXELS,
+            formats=formats,
+            **kept.descriptors(),
+            mapped=dict(kept.mapped),
+            remote_files=self._remote_files(),
+            identity_fd=-1 if joined is None else joined.identity.fd,
+            names=self._compiled.sample_names(self._dataset),
+        )
+
+    def _remote_files(self) -> RemoteFiles | None:
+        """Returns what workers ask for URLs, or for files that cache servers have."""
+        if self._reader is not None:
+            return self._reader.files
+        if self._compiled.is_remote:
+            images, _ = self._compiled.ranged(self._dataset)
+            found = images.remote_files()
+            if found is None:
+                kind = type(images).__name__
+                raise ValueError(f"{kind}.remote_files() is None, but its files are URLs")
+            return found
+        joined = self._kept.joined
+        return None if joined is None else joined.remote_files
+
+    def agreement(self, options: LoaderOptions) -> Agreement:
+        """See ``WorkerBackend``."""
+        assert self.layout is not None
+        return Agreement.of(options, self._plan, self.layout, self._table)
+
+    def remote_work(
+        self,
+        options: LoaderOptions,
+        base_seed: int,
+        link: Callable[[Remote, int], RemoteLink],
+    ) -> RemoteTask | None:
+        """See ``WorkerBackend``."""
+        if options.remote is None or options.worker_init_fn is not None:
+            return None
+        if self._compiled.is_remote:  # as explain() says
+            return None
+        made = link(options.remote, options.num_workers)
+        return remote_task(options, made, self._plan, self._table)
+
+    def no_layout(self, why: str) -> WorkerBackend:
+        """Never called: the layout is known from the plan."""
+        raise AssertionError(why)
+
+    def epoch_ended(self) -> None:
+        """Says what the workers found out about memory."""
+        self._kept.epoch_ended()

@@ -1,0 +1,157 @@
+"""Samples that are made in Python: the user's dataset, or a compiled plan with a Python tail."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from fusionloader.data.deferred.sample_source import without_deferral, without_descriptors
+from fusionloader.data.epochs.sampling import SampledBatch
+from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.iterators.backend import (
+    NO_ITEM,
+    Described,
+    MakeReader,
+    WorkerBackend,
+    context_of,
+    start_in_pool,
+)
+from fusionloader.engine.manager.options import StartWorker, WorkerConnection, WorkerKind
+from fusionloader.engine.manager.remote_tasks import code_task
+from fusionloader.engine.manager.worker_passes import WorkerPasses
+from fusionloader.gpu.start import GpuOptions
+from fusionloader.options.aliases import Index
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.jobs.agreement import Agreement
+from fusionloader.sharing.pool.pool_processes import Payload
+from fusionloader.sharing.pool.user_code import UserCode
+from fusionloader.sharing.ranks.sharing_offer import SharingOffer
+from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
+from fusionloader.system import processes
+from fusionloader.system.processes import Process
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.batch_transport import Receiver
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.python import SampleKey, Source
+from fusionloader.workers import python_worker
+from fusionloader.workers.batch_worker import Collating
+from fusionloader.workers.python_worker import Whole
+from fusionloader.workers.stream_worker import OwnPass
+
+_ITEMS = range(-(1 << 63), 1 << 63)  # what a descriptor has room for
+_LOOKED_AT = 4  # whole batches of a worker that are delivered and not known to be dropped
+
+
+class PythonBackend:
+    """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
+
+    layout: Layout | None = None
+    gpu: GpuOptions | None = None
+    sharing_offer: SharingOffer | None = None
+    worker_kind: WorkerKind = "python"
+
+    def __init__(
+        self,
+        source: Source,
+        no_layout: Callable[[str], None],
+        epoch_ended: Callable[[], None] = lambda: None,
+        whole: bool = False,
+        passes: WorkerPasses | None = None,
+    ) -> None:
+        """With ``whole``, workers make whole mini-batches: user code collates the samples.
+
+        With ``passes``, too, and each goes through the dataset on its own.
+        """
+        self.passes = passes
+        self._source, self._no_layout = source, no_layout
+        self.epoch_ended = epoch_ended
+        self.count = source.count()
+        self.receiver = Receiver() if whole else None
+
+    def no_layout(self, why: str) -> PythonBackend:
+        """Notes that samples cannot be written row by row; returns what makes batches whole."""
+        self._no_layout(why)
+        return PythonBackend(self._source, self._no_layout, self.epoch_ended, whole=True)
+
+    def of_workers_dataset(self) -> WorkerBackend:
+        """Returns this: every worker looks at the dataset that it has."""
+        return self
+
+    def open_reader(self, make: MakeReader) -> None:
+        """Does nothing: user code reads for itself."""
+
+    def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
+        """Returns them as they are."""
+        return batches
+
+    def send_levels(self, wanted: bool) -> LevelRows | None:
+        """Returns ``None``: what user code makes is sent as it is."""
+        return None
+
+    def agreement(self, options: LoaderOptions) -> Agreement:
+        """Never called: what user code makes in another job cannot be known to be the same."""
+        raise AssertionError(f"share={options.share!r}")
+
+    def remote_work(
+        self,
+        options: LoaderOptions,
+        base_seed: int,
+        link: Callable[[Remote, int], RemoteLink],
+    ) -> RemoteTask | None:
+        """Returns ``None`` unless the user has it so: user code stays on this machine."""
+        if options.remote is None or not options.remote.user_code:
+            return None
+        if options.worker_init_fn is not None or self.receiver is not None:
+            return None
+        return code_task(options, link, without_deferral(self._source), base_seed)
+
+    def name(self, index: Index) -> str:
+        """Returns a sample's name for messages."""
+        return self._source.name(SampleKey(index, 0, 0, 0, 0))
+
+    def describe(self, indices: list[Index]) -> Described:
+        """Returns plain indices as they are, others pickled; rows in the sampler's order."""
+        rows = list(range(len(indices)))
+        if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):
+            return Described(indices, rows, b"")
+        return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
+
+    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+        """Returns a function that starts the user's code in a multiprocessing process."""
+        init, on_error = options.worker_init_fn, options.on_error
+        source, passes, whole, sends = self._source, self.passes, None, None
+        if self.receiver is not None:
+            most = options.in_flight + _LOOKED_AT
+            sends = partial(self.receiver.add_worker, most)
+            whole = Collating(options.collate_fn, options.auto_collation, most)
+        kind, drop_last = options.dataset_kind, options.drop_last
+        if options.pool is not None:
+            sent, fds = without_descriptors(source)
+            code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole)
+            return start_in_pool(Payload((code, None), fds, user_code=True), sends)
+        context, _ = context_of(options)
+
+        def start(connection: WorkerConnection) -> Process:
+            made_by: Whole | None = None
+            if whole is not None and sends is not None:
+                made_by = collating = whole._replace(sends=sends())
+                if passes is not None:
+                    last = passes.last(connection.number)
+                    made_by = OwnPass(collating, kind, drop_last, passes.run, last)
+            config = python_worker.PythonWorkerConfig(
+                worker=connection.number,
+                workers=connection.workers,
+                control=Descriptor(connection.control_fd),
+                data=Descriptor(connection.data_fd),
+                message=Descriptor(connection.message_fd),
+                source=source,
+                base_seed=base_seed,
+                worker_init_fn=init,
+                on_error=on_error,
+                whole=made_by,
+            )
+            return processes.start(context, python_worker.main, config)
+
+        return start

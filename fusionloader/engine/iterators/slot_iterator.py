@@ -1,0 +1,547 @@
+"""The iterator over mini-batches that workers claim: sample by sample, or whole."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from fusionloader.data.epochs.epoch_state import EpochState, Returned
+from fusionloader.data.epochs.sampling import Draws, SampledBatch, undelivered_batches
+from fusionloader.engine.delivery.cuda_device import CudaDevice
+from fusionloader.engine.delivery.device_batches import (
+    DeviceDelivery,
+    make_delivery,
+    wait_for_copies,
+)
+from fusionloader.engine.delivery.host_batches import collate_named, collate_rest, without_rows
+from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.delivery.page_locking import CudaPageLocking
+from fusionloader.engine.delivery.refusals import warn_of
+from fusionloader.engine.delivery.to_device import to_device
+from fusionloader.engine.groups.group_manager import GroupManager
+from fusionloader.engine.iterators.backend import WorkerBackend
+from fusionloader.engine.iterators.loader_state import LoaderState, Window
+from fusionloader.engine.iterators.pinning import Pinning
+from fusionloader.engine.iterators.whole_batches import detached
+from fusionloader.engine.manager.in_flight import Job, MiniBatch
+from fusionloader.engine.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
+from fusionloader.engine.manager.options import ManagerOptions
+from fusionloader.observe.statistics.waits import WaitClock
+from fusionloader.observe.statistics.worker_counters import AllWorkers
+from fusionloader.observe.trace.step_tracer import StepTracer
+from fusionloader.options.aliases import AnyLoader, Batch
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.jobs.connection import LeftGroup
+from fusionloader.sharing.jobs.membership import Membership
+from fusionloader.sharing.pool.pool_processes import running
+from fusionloader.system.gpu_memory.errors import MemorySharingError
+from fusionloader.system.processes import OneThread
+from fusionloader.transforms.executors.fetchers import asked_samples
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.workers.failures import raise_failure
+
+_MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
+_AHEAD = 2  # batches that are on their way to the device, beside the one in use
+_ALL = (1 << 31) - 1  # samples in a tiny-batch, where a worker makes a mini-batch whole
+_FEWEST = 2  # published for each that is taken out, so that there are soon as many as there may be
+
+
+class SlotIterator(_BaseDataLoaderIter):
+    """Serves map-style datasets, and compiled plans."""
+
+    def __init__(
+        self,
+        loader: AnyLoader,
+        options: LoaderOptions,
+        state: LoaderState,
+        backend: WorkerBackend,
+    ) -> None:
+        """``backend`` says how samples are made and where the workers come from."""
+        super().__init__(loader)
+        self._view, self._options, self._backend = detached(loader), options, backend
+        self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
+        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._base_seed = self._epochs.base_seed(int(self._base_seed))
+        backend.open_reader(state.reader)
+        self._finalizer: Callable[[], object] = lambda: None
+        self._membership = None if options.share is None else state.member(options.share)
+        self._delivery = self._make_delivery()
+        self._tracer, self._turn = StepTracer(state.traces), OneThread()
+        if self._membership is None:
+            self._start_manager()
+        self._begin()
+        state.idle_window = weakref.WeakMethod(self.idle_window)
+
+    def _make_delivery(self) -> DeviceDelivery | None:
+        """Returns what copies rows to the device; ``None`` where that is done as torch does it.
+
+        A group delivers to host memory, from where torch copies: its slots are other jobs', too.
+        So are batches that are made whole: they may be anything.
+        """
+        if self._membership is not None or self._backend.receiver is not None:
+            return None
+        if self._state.refused is not None:
+            return None
+        return make_delivery(self._options.device)
+
+    def idle_window(self) -> Window:
+        """Returns a block within which training asks for no batch and leaves the device alone."""
+        if self._gpu is None or self._manager.closed or not self._gpu.is_temporal:
+            return nullcontext()
+        return self._gpu.idle_window()
+
+    def _start_manager(self) -> None:
+        """Has mini-batches made by a new manager; the one before, if any, ends."""
+        self._finalizer()
+        self._workers_wanted = self._options.num_workers
+        self._levels = self._send_levels()
+        start = self._backend.starter(self._options, self.base_seed)
+        options, layout = self._manager_options(), self._backend.layout
+        self._page_locked = options.page_locking is not None
+        self._manager: LocalManager | GroupManager
+        if self._membership is None or self._membership.why_alone:
+            self._manager = LocalManager(options, layout, start, self._statistics.deferred)
+        else:
+            self._manager = GroupManager(options, layout, start, self._membership)
+        self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
+        self._pinning: Pinning | None = None
+        if self._pin_memory and isinstance(self._manager, LocalManager) and options.receiver:
+            self._pinning = Pinning(self._manager.deliver_whole, self._pin_memory_device)
+        self._statistics.all_workers.begin(self._manager.totals)
+        self._finalizer = weakref.finalize(self, _end, self._manager, self._statistics.all_workers)
+        self._tracer.replace_feed(self._manager.trace)
+
+    def _manager_options(self) -> ManagerOptions:
+        options, backend = self._options, self._backend
+        return ManagerOptions(
+            workers=options.num_workers,
+            in_flight=options.in_flight,
+            tiny_batch_size=options.tiny_batch_size if backend.receiver is None else _ALL,
+            timeout=options.timeout,
+            name=backend.name,
+            group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
+            page_locking=self._page_locking(),
+            gpu=None if self._lacks_buffers else backend.gpu,
+            delivery=self._delivery,
+            levels=self._levels,
+            max_shared_bytes=options.shared_bytes,
+            batch_size=options.batch_size or 0,
+            sharing_offer=backend.sharing_offer,
+            most_workers=0 if options.pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
+            pool=None if options.pool is None else running(options.pool),
+            background=options.pool is not None and options.pool.is_background,
+            # User code may start threads, to which a dedicated core is none.
+            cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
+            worker_kind=backend.worker_kind,
+            stall_timeout=options.stalled_after(backend.worker_kind == "native"),
+            remote=backend.remote_work(options, self.base_seed, self._state.link),
+            receiver=backend.receiver,
+            passes=backend.passes,
+        )
+
+    @property
+    def base_seed(self) -> int:
+        """What torch's ``DataLoader`` would have seeded its workers from."""
+        return int(self._base_seed)
+
+    def _send_levels(self) -> LevelRows | None:
+        """Has samples come as levels, where the device can make elements of them."""
+        kernel = None if self._delivery is None else self._delivery.device.conversion_kernel()
+        return self._backend.send_levels(isinstance(kernel, int))
+
+    @property
+    def _lacks_buffers(self) -> bool:
+        """Whether batches on the device, which the GPU worker would write into, are torch's."""
+        gpu = self._backend.gpu
+        return self._delivery is None and gpu is not None and gpu.buffers > 0
+
+    def _page_locking(self) -> CudaPageLocking | None:
+        if self._backend.receiver is not None or self._state.refused is not None:
+            return None
+        if self._delivery is not None:
+            return CudaPageLocking(self._delivery.device)
+        if not (self._pin_memory and torch.cuda.is_available()):
+            return None
+        return CudaPageLocking(CudaDevice(torch.device("cuda")))
+
+    # ---- an epoch ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._begun = False
+        self._clock.begin_epoch()
+        self._tracer.follow()
+        self._epoch_state = self._start_epoch()
+        self._batches = self._draws()
+        self._drawn: deque[SampledBatch] = deque()  # not yet published
+        if self._membership is not None:
+            self._begin_in_group(self._membership)
+        self._begun = True
+        self._fill()
+
+    def _start_epoch(self) -> EpochState:
+        return self._epochs.start(self._options, self.base_seed)
+
+    def _draws(self) -> Draws:
+        options, fresh = self._options, iter(self._index_sampler)
+        batches = undelivered_batches(options, self._epoch_state, fresh, self._backend.count)
+        return Draws(self._backend.look_ahead(batches, options.in_flight))
+
+    def _begin_in_group(self, membership: Membership) -> None:
+        """Has the epoch prepared by a group of jobs, or by this one alone."""
+        membership.begin(self._backend.agreement(self._options), self._options, self._epoch_state)
+        if not membership.is_served_by(getattr(self, "_manager", None)):
+            self._start_manager()
+
+    def _fill(self) -> bool:
+        """Publishes what there is room for; see ``_publish``."""
+        try:
+            return self._publish()
+        except MemorySharingError as error:
+            self._go_without_cuda(error)  # which publishes
+            return bool(self._in_flight.wanted)
+
+    def _publish(self) -> bool:
+        """Publishes what there is room for, without delaying a batch that is done.
+
+        To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
+        always asked for all of them, so that how far it is ahead does not depend on speed.
+
+        Returns:
+            whether any mini-batch is to be made. If none is, one is published however long it has
+            to wait for room, so that ``False`` is the end of the epoch.
+        """
+        self._drop_published()
+        wanted = self._manager.ahead - len(self._drawn)
+        fresh = itertools.islice(self._batches.now(), max(wanted, 0))
+        for published in itertools.count(1):
+            if not self._drawn:
+                self._drawn.extend(itertools.islice(fresh, 1))
+            if not self._drawn or (self._manager.room <= 0 and self._in_flight.wanted):
+                break
+            self._submit(self._drawn[0])
+            self._drawn.popleft()
+            if published >= _FEWEST and self._in_flight.done(self._options.in_order):
+                break
+        self._drawn.extend(fresh)
+        return bool(self._in_flight.wanted)
+
+    def _drop_published(self) -> None:
+        """Drops drawn mini-batches that are in flight: an exception may have come in between."""
+        while self._drawn and any(
+            job.number == self._drawn[0].number for job in self._in_flight.undelivered
+        ):
+            self._drawn.popleft()
+
+    def _submit(self, sampled: SampledBatch) -> None:
+        described = self._backend.describe(sampled.indices)
+        batch = MiniBatch(
+            sampled.number,
+            sampled.indices,
+            described.items,
+            sampled.keys,
+            sampled.occurrences,
+            described.rows,
+            self._epoch_state.seed,
+            self._epoch_state.epoch,
+            described.pickled,
+        )
+        self._manager.submit(batch)
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        self._view, self._options = detached(loader), LoaderOptions.of(loader)
+        self._begun = False
+        self._discard()
+        if self._manager.pool_is_closed:
+            self._start_manager()
+        self._begin()
+        self._num_yielded = 0
+
+    def _discard(self) -> None:
+        if self._pinning is not None:
+            self._pinning.leave(self._in_flight.undelivered)
+        self._manager.discard()
+
+    # ---- a batch -------------------------------------------------------------------------------
+
+    def __next__(self) -> Batch:
+        with self._turn, self._tracer, self._clock:
+            if self._gpu is not None:
+                self._gpu.asked()
+            batch = to_device(super().__next__(), self._options.device)
+            job = self._here()[0]
+            returned = self._returned(job)
+        # There is no call from here on, and so no exception: until here the next call would have
+        # returned the batch, and what was returned is not returned again.
+        self._epoch_state.returned = returned
+        job.payload = job.owner = job.result = None
+        job.returned = True
+        return batch
+
+    def _here(self) -> list[Job]:
+        """Returns the mini-batches that this thread may return."""
+        return self._in_flight.taken(threading.get_ident())
+
+    def _next_data(self) -> Batch:
+        if not self._begun:
+            raise RuntimeError(
+                "an exception came while the epoch was begun, and this iterator cannot go on: "
+                "iter(loader) begins an epoch"
+            )
+        self._notice_other_epoch()
+        self._forget_returned()
+        self._notice_changes()
+        while True:
+            try:
+                if not (self._here() or self._in_flight.wanted or self._publish()):
+                    break
+                job = self._next_job()
+                self._publish()
+                found, batch = self._batch(job)
+                if found:
+                    return batch
+            except NoFixedLayout as why:
+                self._go_whole(str(why))
+            except PlanOutdated:
+                self._go_python()
+            except LeftGroup as why:
+                self._go_alone(str(why))
+            except MemorySharingError as error:
+                self._go_without_cuda(error)
+        self._batches.check()
+        self._end_epoch()
+        raise StopIteration
+
+    def _notice_other_epoch(self) -> None:
+        """Goes on without the group where another iterator of the loader has begun an epoch."""
+        if self._membership is not None and not self._membership.is_for_epoch(self._epoch_state):
+            self._membership = None
+        if self._membership is None and isinstance(self._manager, GroupManager):
+            self._start_anew()  # again, if an exception came in between
+
+    def _forget_returned(self) -> None:
+        self._epoch_state.settle()
+        for job in self._in_flight.returned:
+            self._manager.release(job)
+
+    def _notice_changes(self) -> None:
+        """Begins anew with another epoch's number, and goes on with another number of workers."""
+        if self._num_yielded == 0 and self._epochs.changed(self._options):
+            self._begun = False
+            self._epochs.restart()
+            self._discard()
+            self._begin()
+        wanted = self._state.workers
+        if self._backend.passes is not None:  # with other workers these passes would be others
+            return
+        if wanted is not None and wanted != self._workers_wanted:
+            self._manager.resize(wanted)
+            self._workers_wanted = wanted
+            self._fill()
+
+    def _end_epoch(self) -> None:
+        self._epochs.finish(self._epoch_state)
+        self._backend.epoch_ended()
+        if self._membership is not None:
+            self._membership.end_epoch(finished=True)
+        self._manager.receive_deferred()
+        self._statistics.epoch_ended()
+        if self._gpu is not None:
+            self._gpu.paused()
+        if not self._persistent_workers:
+            self._shutdown_workers()
+
+    def _next_job(self) -> Job:
+        """Returns the next mini-batch; copies of those behind it that are done begin."""
+        in_order, here = self._options.in_order, self._here()
+        if self._delivery is not None or self._pinning is not None:
+            while len(here) < _AHEAD and (done := self._manager.take_done(in_order)):
+                self._copy(done)
+                here.append(done)
+        job = here[0] if here else self._manager.next_done(in_order)
+        job.thread = threading.get_ident()
+        self._copy(job)
+        return job
+
+    def _copy(self, job: Job) -> None:
+        """Begins the copy of a mini-batch to the device, if it goes there and is whole.
+
+        Of one that a worker has made: to page-locked memory, as ``pin_memory`` asks for.
+        """
+        if self._pinning is not None:
+            self._pinning.begin(job)
+        if self._delivery is None or job.failures or job.spilled or not job.indices:
+            return
+        if job.arriving is None:
+            assert isinstance(self._manager, LocalManager)
+            job.arriving = arriving = self._manager.deliver_on_device(job)
+            self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
+
+    @property
+    def _layout(self) -> Layout:
+        layout = self._manager.layout
+        assert layout is not None
+        return layout
+
+    def _batch(self, job: Job) -> tuple[bool, Batch]:
+        """Returns whether anything of a mini-batch is left to deliver, and the batch."""
+        count = len(job.indices)
+        dropped = {row for row, skip in job.skipped.items() if skip.replaced_by is None}
+        if job.result is None:
+            self._manager.check(job)
+            if self._membership is not None:
+                self._membership.delivered()
+            self._statistics.add_skipped(job.skipped.values())
+            if job.failures:
+                self._pass_over(job)
+                raise_failure(min(job.failures.values(), key=lambda failure: failure.position))
+            if count == 0 and self._backend.receiver is None:
+                self._pass_over(job)
+                collate_named([], self._backend.name)  # raises, as it does for DataLoader
+            if count and len(dropped) == count:
+                self._statistics.batches += 1
+                self._pass_over(job)
+                return False, None
+            try:
+                job.result = self._made(job, dropped)
+            except (MemoryError, OSError, MemorySharingError):
+                raise  # the next call may be able to
+            except Exception:  # its samples cannot be collated
+                self._pass_over(job)
+                raise
+            self._statistics.samples += self._samples_of(job) - len(dropped)
+            self._statistics.batches += 1
+            self._tell_gpu(count)
+        self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
+        return True, job.result
+
+    def _pass_over(self, job: Job) -> None:
+        """Notes that there is no batch of a mini-batch: an error, or nothing, goes to the user."""
+        self._epoch_state.deliver(self._returned(job))
+        job.returned = True
+
+    def _returned(self, job: Job) -> Returned:
+        """Returns what is noted of a mini-batch that goes to the user."""
+        return Returned(job.number)
+
+    def _samples_of(self, job: Job) -> int:
+        if self._options.auto_collation:
+            return len(job.indices)
+        return asked_samples(job.indices[0])
+
+    def _made(self, job: Job, dropped: set[int]) -> Batch:
+        count = len(job.indices)
+        if self._backend.receiver is not None:
+            return self._whole_batch(job)
+        if job.arriving is not None:
+            assert self._delivery is not None
+            return without_rows(self._delivery.finish(job.arriving), count, dropped)
+        if job.spilled or dropped:
+            return self._collate(job, dropped)
+        batch = self._layout.batch(self._manager.deliver(job), count, count)
+        if self._pin_memory and not self._page_locked:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
+
+    def _whole_batch(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made."""
+        assert isinstance(self._manager, LocalManager)
+        if not job.indices:  # no worker has claimed anything of it
+            return self._options.collate_fn([])
+        if self._pinning is not None:
+            return self._pinning.batch(job)
+        return self._manager.deliver_whole(job)
+
+    def _tell_gpu(self, samples: int) -> None:
+        """Reports a delivery to the GPU worker's control."""
+        if self._gpu is not None:
+            backlog = self._in_flight.completed * self._options.tiny_batch_size
+            ready = self._in_flight.ready + len(self._in_flight.undelivered)
+            self._gpu.delivered(samples, backlog, ready - len(self._in_flight.wanted) - 1)
+            self._statistics.gpu_worker = self._gpu.stats()
+
+    def _collate(self, job: Job, dropped: set[int]) -> Batch:
+        """Puts a mini-batch together that is not whole in its slot."""
+        size, indices = self._options.tiny_batch_size, job.indices
+        return collate_rest(
+            self._layout,
+            self._manager.deliver(job),
+            len(indices),
+            {tiny_batch * size: pickled for tiny_batch, pickled in job.spilled.items()},
+            dropped,
+            lambda row: self._backend.name(indices[row]),
+        )
+
+    # ---- another way of making samples ---------------------------------------------------------
+
+    def _go_whole(self, why: str) -> None:
+        """Has workers make whole mini-batches; nothing was delivered yet."""
+        self._backend = self._backend.no_layout(why)
+        self._delivery = self._make_delivery()
+        self._start_anew()
+
+    def _go_python(self) -> None:
+        """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
+        self._backend = self._backend.of_workers_dataset()
+        self._start_anew()
+
+    def _go_alone(self, why: str) -> None:
+        """Has workers of this job's own make what it has not had of the epoch."""
+        assert self._membership is not None
+        self._membership.leave(why)
+        self._start_anew()
+
+    def _go_without_cuda(self, error: MemorySharingError) -> None:
+        """Has torch pin batches and copy them to the device, where CUDA refused what we asked for.
+
+        Raises:
+            MemorySharingError: the device has failed, and torch's calls would fail, too.
+        """
+        if self._state.refused is not None:
+            raise error
+        if self._delivery is None:
+            option, instead = "pin_memory", "torch pins batches"
+        else:
+            option, instead = "device", "torch copies batches to the device"
+        warn_of(error, instead, option)
+        self._state.refused = f"{instead}: {error}"
+        if self._delivery is not None:
+            wait_for_copies(self._delivery.device)  # before memory that they read is let go
+            self._delivery = None
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Has another manager make the mini-batches that are in flight."""
+        batches = [job.batch for job in self._in_flight.undelivered]
+        sampled = [
+            SampledBatch(each.number, list(each.indices), each.keys, each.occurrences)
+            for each in batches
+        ]
+        self._drop_published()
+        self._drawn = deque([*sampled, *self._drawn])
+        self._start_manager()
+        self._fill()
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _shutdown_workers(self) -> None:
+        self._finalizer()
+
+    @property
+    def _workers(self) -> Sequence[object]:
+        return self._manager.processes
+
+
+def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:
+    try:
+        manager.close()
+    finally:  # they refer to the manager until then
+        counters.end(manager.totals)

@@ -1,0 +1,117 @@
+"""The iterator over mini-batches of workers that go through the dataset on their own.
+
+As with torch, worker ``i % n`` makes mini-batch ``i``, and who has nothing more to give is left
+out. Mini-batches are claims, each for one worker alone; where it dies, its successor goes on.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from itertools import count, repeat
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+
+from fusionloader.data.epochs.epoch_state import EpochState, Returned
+from fusionloader.data.epochs.sampling import Draws, SampledBatch
+from fusionloader.engine.iterators.backend import NO_ITEM
+from fusionloader.engine.iterators.slot_iterator import SlotIterator
+from fusionloader.engine.manager.in_flight import Job, MiniBatch
+from fusionloader.engine.manager.worker_passes import WorkerPasses
+from fusionloader.options.aliases import AnyLoader, Batch
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.transforms.executors.fetchers import asked_samples, made_samples
+from fusionloader.workers.stream_worker import Task
+
+
+class _Endless(Draws):
+    """Stands for the sampler of a dataset without indices."""
+
+    def __init__(self, options: LoaderOptions) -> None:
+        nothing = [None] * (options.batch_size or 1)
+        super().__init__(map(SampledBatch, count(), repeat(nothing), repeat([]), repeat([])))
+
+    def now(self) -> Iterator[SampledBatch]:
+        """Returns all: an exception takes nothing from these."""
+        return self._batches
+
+
+class StreamIterator(SlotIterator):
+    """Serves an ``IterableDataset``, and datasets with a ``state_dict()``."""
+
+    @property
+    def _passes(self) -> WorkerPasses:
+        passes = self._backend.passes
+        assert passes is not None
+        return passes
+
+    @property
+    def _is_iterable(self) -> bool:
+        return self._options.dataset_kind == _DatasetKind.Iterable
+
+    def _start_epoch(self) -> EpochState:
+        epoch_state = super()._start_epoch()
+        self._passes.begin(epoch_state)
+        # A dataset without a state can only be resumed by going through it once more.
+        again = self._is_iterable and not any(epoch_state.workers)
+        self._to_repeat = epoch_state.delivered if again else 0
+        return epoch_state
+
+    def _draws(self) -> Draws:
+        return _Endless(self._options) if self._is_iterable else super()._draws()
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        if self._is_iterable:  # and may have been asked for its length, or share a seed
+            _BaseDataLoaderIter._reset(self, loader, first_iter)
+        super()._reset(loader, first_iter)
+
+    def _publish(self) -> bool:
+        if self._passes.next_worker() is None:
+            self._drawn.clear()
+            return bool(self._in_flight.wanted)
+        return super()._publish()
+
+    def _submit(self, sampled: SampledBatch) -> None:
+        worker = self._passes.next_worker()
+        if worker is None:  # all have ended meanwhile
+            return
+        indices = sampled.indices
+        index = indices if self._options.auto_collation else indices[0]
+        rows = [0] if indices else []
+        batch = MiniBatch(
+            sampled.number,
+            indices,
+            items=[NO_ITEM] * len(rows),
+            keys=rows,
+            occurrences=rows,
+            rows=rows,
+            seed=self._epoch_state.seed,
+            epoch=self._epoch_state.epoch,
+            pickled=pickle.dumps(Task(self._passes.run, self._shared_seed, index)),
+            worker=worker,
+        )
+        self._manager.submit(batch)
+
+    def _batch(self, job: Job) -> tuple[bool, Batch]:
+        if job.after is not None and job.after.ended:
+            self._passes.returned(job)
+            if job.after.state is not None:
+                self._epoch_state.workers[job.worker] = job.after.state
+            job.returned = True
+            return False, None
+        if self._to_repeat and not job.failures:
+            self._passes.returned(job)
+            self._to_repeat -= 1
+            job.discarded = True
+            return False, None
+        return super()._batch(job)
+
+    def _returned(self, job: Job) -> Returned:
+        self._passes.returned(job)
+        # Workers end at different times: the number of an iterable's mini-batch is only a count.
+        number = self._epoch_state.delivered if self._is_iterable else job.number
+        return Returned(number, job.worker, None if job.after is None else job.after.state)
+
+    def _samples_of(self, job: Job) -> int:
+        asked = len(job.indices) if self._options.auto_collation else asked_samples(job.indices[0])
+        return made_samples(job.result, asked) if self._is_iterable else asked

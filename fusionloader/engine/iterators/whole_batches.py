@@ -1,0 +1,415 @@
+"""Batches that torch's own iterators make, which learn to resume and to notice a changed epoch.
+
+Without workers these are all that go through Python alone. Where the native part is missing they
+are all batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+from torch.utils.data.dataloader import (
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+from fusionloader.data.deferred import counts
+from fusionloader.data.epochs.epoch_state import EpochState, Returned, for_workers, pickled_states
+from fusionloader.data.epochs.sampling import numbered_batches
+from fusionloader.engine.delivery.to_device import to_device
+from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.native_part import missing
+from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
+from fusionloader.engine.manager.stalls import StallWatch
+from fusionloader.observe.statistics.counters import Statistics
+from fusionloader.observe.statistics.waits import WaitClock
+from fusionloader.observe.trace.step_tracer import StepTracer
+from fusionloader.options.aliases import AnyLoader, Batch, Index, State
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.processes import OneThread, named_death, refuse_in_child
+from fusionloader.transforms.executors.fetchers import (
+    asked_samples,
+    fetcher_state,
+    has_state,
+    made_samples,
+    make_fetcher,
+)
+from fusionloader.transforms.executors.spent import Spent
+
+Numbered = Iterator[tuple[int, list[Index]]]
+"""Mini-batches with their numbers in the epoch."""
+
+
+def detached(loader: AnyLoader) -> AnyLoader:
+    """Returns a copy of the loader for its iterator to keep.
+
+    It shares everything but the iterator: there is no cycle, so that dropping the last reference
+    to an iterator ends its workers at once.
+    """
+    view = copy.copy(loader)
+    view._iterator = None
+    return view
+
+
+def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
+    delivered, ahead = epoch_state.delivered, frozenset(epoch_state.ahead)
+    for number, batch in batches:
+        if number >= delivered and number not in ahead:
+            yield number, batch
+
+
+class _Step(Enum):
+    """How far a mini-batch is that is taken from a worker."""
+
+    WAITING = auto()  # none is: what has come is where torch keeps it
+    HALF_WAY = auto()  # it, or the indices of another, are in no place where the next call looks
+    PASSED_ON = auto()  # what torch raises now is the mini-batch's own error
+
+
+class _Tracked:
+    """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
+
+    _epoch_state: EpochState | None = None
+    _step = _Step.WAITING
+    _num_yielded: int
+    _sampler_iter: Iterator[Index]
+
+    def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._owner = os.getpid()
+        self._turn = OneThread()
+        self._view = detached(loader)
+        self._options = options
+        self._state = state
+        self._epochs = state.epochs
+        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._tracer = StepTracer(state.traces, "whole batches are made in torch's own loop")
+
+    @property
+    def _base_seed(self) -> int:
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._epochs.base_seed(drawn)
+
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
+            self._clock.begin_epoch()
+            state = self._state.statistics.workers
+            state.wanted, state.user_code = max(self._options.num_workers, 1), True
+            self._epoch_state = self._epochs.start(self._options, self._base_seed)
+            batches = numbered_batches(self._options, self._epoch_state, self._sampler_iter)
+            self._remaining = _not_delivered(batches, self._epoch_state)
+            stateful = any(self._epoch_state.worker_states())
+            self._to_repeat = 0 if stateful else self._epoch_state.delivered
+        return self._epoch_state
+
+    def _next_index(self) -> list[Index]:
+        self._begin()
+        number, batch = next(self._remaining)
+        self._note_sent(number, batch)
+        return batch
+
+    def _note_sent(self, number: int, indices: list[Index]) -> None:
+        """Notes the number and the indices of a mini-batch that is about to be made."""
+
+    def _note_delivered(self, epoch_state: EpochState) -> None:
+        """Notes that a mini-batch is about to be returned."""
+        epoch_state.deliver(Returned(epoch_state.delivered))
+
+    def _note_end(self, epoch_state: EpochState) -> None:
+        """Notes that there are no more mini-batches."""
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        self._epoch_state = None
+        if not first_iter:
+            self._view, self._options = detached(loader), LoaderOptions.of(loader)
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+    def __next__(self) -> Batch:
+        with self._turn, self._tracer, self._clock:
+            batch = self._next()
+        self._step = _Step.WAITING  # no call comes between here and the caller
+        return batch
+
+    def _next(self) -> Batch:
+        if self._step is _Step.HALF_WAY:
+            raise RuntimeError(
+                "an exception came while a mini-batch was taken from a worker, and this iterator "
+                "cannot go on: iter(loader) begins an epoch"
+            )
+        statistics, epoch_state = self._state.statistics, self._begin()
+        counted = statistics.samples
+        if self._num_yielded == 0 and self._epochs.changed(self._options):
+            self._epochs.restart()
+            self._reset(self._view)
+            epoch_state = self._begin()
+        self._step = _Step.WAITING
+        try:
+            if self._options.dataset_kind == _DatasetKind.Iterable:
+                # One without a state can only be resumed by going through it once more.
+                while self._to_repeat > 0:
+                    super().__next__()  # type: ignore[misc]
+                    self._to_repeat -= 1
+            batch = super().__next__()  # type: ignore[misc]
+        except StopIteration:
+            self._note_end(epoch_state)
+            self._epochs.finish(epoch_state)
+            statistics.epoch_ended()
+            raise
+        except Exception:
+            if self._step is _Step.PASSED_ON:
+                self._note_delivered(epoch_state)
+            raise
+        self._step = _Step.HALF_WAY
+        number = epoch_state.delivered
+        self._note_delivered(epoch_state)
+        statistics.batches += 1
+        self._tracer.made(epoch_state.epoch, number, statistics.samples - counted)
+        return to_device(batch, self._options.device)
+
+
+class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
+    """Each worker makes whole mini-batches."""
+
+    _shutdown = True  # of one that could not be made: torch asks in __del__
+
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._track(loader, options, state)
+        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
+
+    # ---- which mini-batch ----------------------------------------------------------------------
+
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
+            self._forget_tasks()
+            epoch_state = super()._begin()
+            epoch_state.workers = for_workers(epoch_state.workers, self._num_workers)
+            if any(epoch_state.workers):  # each goes on where it was, so its turn does too
+                for _ in range((epoch_state.last_worker + 1) % self._num_workers):
+                    next(self._worker_queue_idx_cycle)
+        return super()._begin()
+
+    def _forget_tasks(self) -> None:
+        self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
+        self._asked: dict[int, int] = {}  # samples of these
+        self._made_by: dict[int, int] = {}  # workers of those that have arrived
+        self._states: dict[int, bytes] = {}  # of stateful datasets, by task
+        self._ends: dict[int, int] = {}  # tasks that a worker's iterable dataset ended at
+
+    def _note_sent(self, number: int, indices: list[Index]) -> None:
+        self._numbers[self._send_idx] = number
+        self._asked[self._send_idx] = asked_samples(indices)
+
+    def _get_data(self) -> Any:
+        self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
+        if type(self._arrived) is Stamped:
+            self._arrived = self._take_stamp(self._arrived, data)
+        if isinstance(data, _IterableDatasetStopIteration):
+            self._ends[self._arrived] = data.worker_id
+        elif self._arrived in self._task_info:
+            self._made_by[self._arrived] = self._task_info[self._arrived][0]
+        return self._arrived, data
+
+    def _take_stamp(self, stamp: Stamped, data: Any) -> int:
+        """Notes what a worker tells beside its mini-batch; returns the number of the task."""
+        if stamp.state is not None:
+            self._states[stamp.task] = stamp.state
+        samples = self._asked.get(stamp.task, 0)
+        if isinstance(data, _IterableDatasetStopIteration):
+            samples = 0
+        elif self._options.dataset_kind == _DatasetKind.Iterable:
+            samples = made_samples(data, samples)
+        self._asked[stamp.task] = samples
+        self._state.statistics.workers.add_spent(samples, stamp.seconds, Spent())
+        return stamp.task
+
+    def _note_delivered(self, epoch_state: EpochState) -> None:
+        task = self._rcvd_idx - 1 if self._in_order else self._arrived
+        epoch_state.last_worker = self._made_by.pop(task, -1)
+        state = self._states.pop(task, None)
+        if state is not None:
+            epoch_state.workers[epoch_state.last_worker] = state
+        self._note_end(epoch_state)
+        self._state.statistics.samples += self._asked.pop(task)
+        number = self._numbers.pop(task)
+        if self._options.dataset_kind == _DatasetKind.Iterable:
+            number = epoch_state.delivered  # workers end at different times: only a count
+        epoch_state.deliver(Returned(number))
+
+    def _note_end(self, epoch_state: EpochState) -> None:
+        """Notes which workers' datasets have ended, as soon as all they made is delivered."""
+        waiting = {w for task, w in self._made_by.items() if task >= self._rcvd_idx}
+        for task, worker in list(self._ends.items()):
+            if worker not in waiting or not self._in_order:
+                del self._ends[task]
+                epoch_state.workers[worker] = self._states.pop(task, epoch_state.workers[worker])
+
+    # ---- waiting -------------------------------------------------------------------------------
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        # Torch waits for persistent workers here, maybe long after the last batch, or before any.
+        self._watch = StallWatch(LoaderOptions.of(loader).stalled_after(is_plan=False))
+        self._step = _Step.WAITING
+        super()._reset(loader, first_iter)
+
+    def _next_data(self) -> Batch:
+        refuse_in_child(self._owner)
+        self._watch = StallWatch(self._options.stalled_after(is_plan=False))
+        return super()._next_data()  # type: ignore[no-untyped-call]
+
+    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+        if self._timeout > 0:  # torch's own error comes then
+            return self._received(timeout)
+        until = max(self._watch.seconds_left, 0.05)
+        found = self._received(min(timeout, until))
+        if not found[0]:
+            self._watch.check(self._worker_report)
+        return found
+
+    def _shutdown_workers(
+        self,
+        getpid: Callable[[], int] = os.getpid,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
+        # Default arguments: torch calls this from __del__, after Python may have cleared modules.
+        if getpid() != self._owner:  # in a forked child the workers are its parent's
+            return
+        ends = [queue._close for queue in getattr(self, "_index_queues", ()) if queue._close]
+        if not (is_finalizing() or all(end.still_active() for end in ends)):
+            # The garbage collector ended these queues first: nothing tells the workers to end.
+            for process in self._workers:
+                process.terminate()
+        super()._shutdown_workers()
+
+    def _received(self, timeout: float) -> Any:
+        self._step = _Step.WAITING
+        with named_death(self._workers):
+            found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            if found[0]:
+                self._step = _Step.HALF_WAY
+        return found
+
+    def _try_put_index(self) -> None:
+        self._step = _Step.HALF_WAY
+        super()._try_put_index()
+        self._step = _Step.PASSED_ON
+
+    def _worker_report(self) -> str:
+        at: dict[int, int] = {}
+        for task, known in sorted(self._task_info.items()):
+            if len(known) == 1:  # its batch has not arrived
+                at.setdefault(known[0], task)
+        places = []
+        for worker, process in enumerate(self._workers):
+            place = f"at mini-batch {self._numbers.get(at[worker])}" if worker in at else "is idle"
+            places.append(f"worker {worker} (pid {process.pid}) {place}")
+        return "; ".join(places)
+
+
+class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
+    """``num_workers=0``."""
+
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, shared: LoaderState) -> None:
+        self._track(loader, options, shared)
+        state = (shared.epochs.dataset_states() or [None])[0]
+        # A state may be that of the global generator, from which the base seed of an epoch under
+        # way has been drawn already.
+        under_way = state is not None and not state["between"]
+        given = _Seeded(loader, 0) if under_way else loader
+        self._dataset_fetcher: Any = None
+        self._dataset_fetcher = make_fetcher(
+            lambda: self._make_fetcher(given), loader.dataset, state
+        )
+        self._index_sampler = loader._index_sampler
+        self._sampler_iter = iter(self._index_sampler)
+        self._begin()
+
+    def _make_fetcher(self, loader: Any) -> Any:
+        if self._dataset_fetcher is None:
+            super().__init__(loader)  # makes one
+            return self._dataset_fetcher
+        arguments = (self._dataset_kind, self._dataset, self._auto_collation, self._collate_fn)
+        create: Callable[..., Any] = _DatasetKind.create_fetcher
+        return create(*arguments, self._drop_last)
+
+    def _next_data(self) -> Batch:
+        statistics, start = self._state.statistics, time.perf_counter()
+        with while_fetching(self._options, statistics):
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        statistics.workers.add_spent(self._asked, time.perf_counter() - start, Spent())
+        statistics.samples += self._asked
+        return batch
+
+    def _note_sent(self, number: int, indices: list[Index]) -> None:
+        self._asked = asked_samples(indices)
+
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
+            fetcher = self._dataset_fetcher
+            super()._begin().live = lambda: fetcher_state(fetcher)
+        return super()._begin()
+
+
+class _WithContext:
+    """The loader, whose workers report the states of their datasets, and begin with those given."""
+
+    def __init__(
+        self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
+    ) -> None:
+        self._loader = loader
+        context: Any = options.multiprocessing_context
+        if options.pool is not None:  # off Linux, where pools have no processes
+            context = options.pool.multiprocessing_context
+        self.multiprocessing_context = context = context or torch.multiprocessing
+        if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
+            given = for_workers(pickled_states(states or []), options.num_workers)
+            self.multiprocessing_context = StampingContext(context, given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def defers(options: LoaderOptions) -> bool:
+    """Whether images are deferred."""
+    return options.deferred_images == "auto" and missing() is None
+
+
+@contextlib.contextmanager
+def while_fetching(options: LoaderOptions, statistics: Statistics) -> Iterator[None]:
+    """Defers images in this thread, if the loader's options say so."""
+    if not defers(options):
+        yield
+        return
+    from fusionloader.data.deferred.loading import deferring
+
+    try:
+        with deferring():
+            yield
+    finally:
+        counted = counts.take()
+        statistics.workers.add_spent(0, 0.0, counted.take_spent())
+        statistics.deferred.add(counted)
+
+
+class _Seeded:
+    """The loader with a separate generator: the user's has been drawn from already."""
+
+    def __init__(self, loader: AnyLoader, seed: int) -> None:
+        self._loader = loader
+        self._index_sampler: list[Index] = []
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -1,0 +1,246 @@
+"""Memory of the mini-batches in flight: descriptors, rows, and buffers on the device."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterable
+from contextlib import suppress
+
+import torch
+
+from fusionloader import _native
+from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies
+from fusionloader.engine.delivery.device_ring import BufferOpener
+from fusionloader.engine.manager.in_flight import Job, MiniBatch
+from fusionloader.engine.manager.options import ManagerOptions
+from fusionloader.observe.statistics.totals import MemoryTotals
+from fusionloader.options.aliases import Batch
+from fusionloader.system.amounts import mib
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena, Slot, SlotPool
+from fusionloader.transforms.executors.batch_transport import unpickled
+from fusionloader.transforms.executors.layout import Layout, Memory
+
+log = logging.getLogger("fusionloader.manager")
+
+# Mini-batches that are copied to the device while they are made. Workers begin with the oldest.
+_ON_THE_WAY = 2
+# So many are in flight however large they are: one that is made, and one behind it.
+_FEWEST = 2
+
+
+class BatchMemory:
+    """Slots of a queue's arena for its mini-batches, and for the layout of their rows.
+
+    Attributes:
+        layout: of the rows; ``None`` until a sample has shown it.
+    """
+
+    def __init__(
+        self,
+        options: ManagerOptions,
+        arena: Arena,
+        queue: _native.ManagerQueue,
+        most: int,
+        gpu_worker: int,
+    ) -> None:
+        """``most`` mini-batches are published at a time; ``gpu_worker`` is the number of one."""
+        self._options = options
+        self._gpu_worker = gpu_worker
+        self._gpu, self._delivery = options.gpu, options.delivery
+        self._copies: QueueCopies | None = None
+        self._queue = queue
+        self._descriptors = SlotPool(arena, queue, spare=most)
+        self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
+        self.layout: Layout | None = None
+        self._announcement: Slot | None = None  # where workers find it
+        self._most_in_flight: int | None = None
+        self._limit_bytes = 0
+
+    def totals(self) -> MemoryTotals:
+        """Returns what was counted until now."""
+        copies, receiver = self._copies, self._options.receiver
+        slots = self._rows if receiver is None else receiver.slots
+        return MemoryTotals(
+            slots=slots.count,
+            peak_bytes=slots.peak_bytes,
+            limit_bytes=self._limit_bytes,
+            copied_bytes=0 if copies is None else copies.copied_bytes,
+            copy_seconds=0.0 if copies is None else copies.copy_seconds,
+        )
+
+    def settle(self, layout: Layout, jobs: Iterable[Job]) -> None:
+        """Lets workers know the layout of rows; those of ``jobs`` have none yet.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory. Nothing is settled then.
+        """
+        pickled = pickle.dumps(layout)
+        # Not given back after an exception, which may come when workers already read it.
+        if self._announcement is None or self._announcement.nbytes < len(pickled):
+            self._announcement = self._descriptors.acquire(len(pickled))
+        for job in jobs:
+            if job.payload is None:
+                job.payload = self._rows_of(layout, job.batch)
+            self._queue.set_payload(job.slot, job.payload.number)
+        self._queue.announce_layout(self._announcement.number, pickled)
+        self.layout = layout
+
+    @property
+    def most_in_flight(self) -> int:
+        """Mini-batches that may be in flight.
+
+        Until it is known how large they are, as many as give every worker something to do.
+        """
+        if self._most_in_flight is not None:
+            return self._most_in_flight
+        options = self._options
+        samples = options.workers * options.tiny_batch_size
+        return max(_FEWEST, -(-samples // max(options.batch_size, 1)))
+
+    def descriptor_for(self, batch: MiniBatch) -> Slot:
+        """Returns a slot to describe a mini-batch in."""
+        samples, size = len(batch.items), self._options.tiny_batch_size
+        room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // size))
+        return self._descriptors.acquire(room + len(batch.pickled))
+
+    def rows_for(self, batch: MiniBatch) -> Slot | None:
+        """Returns a slot for the rows of a mini-batch; ``None`` while their layout is unknown."""
+        return None if self.layout is None else self._rows_of(self.layout, batch)
+
+    def _rows_of(self, layout: Layout, batch: MiniBatch) -> Slot:
+        rows = len(batch.items)
+        nbytes = layout.batch_bytes(rows)
+        if self._most_in_flight is None:
+            self._most_in_flight = self._fitting(nbytes, rows)
+            count = min(self._options.in_flight, self._most_in_flight) + 1
+            what = f"{count} batches of {rows} samples in flight"
+            objects.check_room(nbytes * count, what)
+            self._rows.first = count
+        return self._rows.acquire(max(nbytes, 1))
+
+    def release(self, job: Job) -> None:
+        """Takes the slots of a mini-batch back; its rows unless they are leased."""
+        self._stop_copying(job)
+        if job.descriptor is not None:
+            self._descriptors.release(job.descriptor)
+        if job.payload is not None and job.owner is None:
+            self._rows.release(job.payload)
+        if self._options.receiver is not None and job.owner is None and not job.returned:
+            for packed in job.spilled.values():
+                self._options.receiver.drop(unpickled(packed))
+        job.owner = job.result = None
+
+    def deliver_whole(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made whole."""
+        assert self._options.receiver is not None
+        packed = unpickled(job.spilled[0])
+        if job.owner is None:
+            job.owner = self._options.receiver.lease(packed)
+        return self._options.receiver.batch(packed, job.owner)
+
+    def deliver(self, job: Job) -> Memory:
+        """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
+        assert job.payload is not None
+        self._stop_copying(job)
+        if job.owner is None:
+            job.owner = self._rows.lease(job.payload)
+        return job.owner
+
+    def _fitting(self, nbytes: int, rows: int) -> int:
+        """Returns how many mini-batches of so many bytes may be in flight."""
+        limit = self._options.max_shared_bytes
+        if limit is None:
+            limit = objects.free() // 4
+        self._limit_bytes = limit
+        fitting = max(limit // max(nbytes, 1), _FEWEST)
+        if fitting < self._options.in_flight:
+            log.info(
+                "%d mini-batches of %d samples in flight, not %d: they take %s each, of at most %s "
+                "(max_shared_bytes)",
+                *(fitting, rows, self._options.in_flight),
+                *(mib(nbytes), mib(limit)),
+            )
+        return fitting
+
+    # ---- on the device -------------------------------------------------------------------------
+
+    def shared_buffers(self) -> list[BufferOpener]:
+        """Returns those that a GPU worker on the device has to open."""
+        if self._delivery is None or self._gpu is None or self._gpu.buffers == 0:
+            return []
+        assert self.layout is not None
+        nbytes = self._open_copies().shared_bytes(self.layout, self._options.batch_size)
+        return self._delivery.ring.share(self._gpu.buffers, nbytes, self._gpu.in_thread)
+
+    def go_without_gpu_worker(self) -> None:
+        """There is none that writes into buffers on the device."""
+        self._gpu = None
+
+    def _open_copies(self) -> QueueCopies:
+        assert self._delivery is not None
+        if self._copies is None:
+            writes = self._gpu is not None and self._gpu.buffers > 0
+            self._copies = self._delivery.open(
+                self._queue, self._gpu_worker if writes else None, self._options.levels
+            )
+        return self._copies
+
+    def begin_copies(self, jobs: Iterable[Job]) -> None:
+        """Has the oldest mini-batches copied to the device while they are made."""
+        if self._delivery is None or self.layout is None:
+            return
+        wanted = [
+            job for job in jobs if not (job.discarded or job.taken) and job.payload is not None
+        ]
+        for place, job in enumerate(wanted[:_ON_THE_WAY]):
+            try:
+                if job.copying is None and not self._begin_copying(job, first=place == 0):
+                    return
+            except torch.OutOfMemoryError:
+                return  # tried again when it is delivered
+
+    def _begin_copying(self, job: Job, first: bool) -> bool:
+        """Returns whether it was begun; the ``first`` one always is."""
+        assert self._delivery is not None and self.layout is not None and job.payload is not None
+        copies, ring, rows = self._open_copies(), self._delivery.ring, len(job.rows)
+        buffer = None
+        if self._gpu is not None and self._gpu.buffers > 0:
+            buffer = ring.acquire(copies.shared_bytes(self.layout, rows))
+            if buffer is None and not first:
+                return False  # the GPU worker has a part in it if one is free in time
+        try:
+            job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
+        except BaseException:
+            if buffer is not None:
+                ring.put_back(buffer)
+            raise
+        if buffer is not None:
+            self._queue.set_gpu_rows(job.slot, buffer.number + 1)
+        return True
+
+    def deliver_on_device(self, job: Job) -> Arriving:
+        """Returns a mini-batch that is done and whole as a batch on the device."""
+        assert self._delivery is not None and job.payload is not None
+        if job.copying is None:
+            self._begin_copying(job, first=True)
+        copying, job.copying = job.copying, None  # if it fails, another one begins
+        assert copying is not None
+        if job.owner is None:
+            job.owner = self._rows.lease(job.payload)
+        return self._delivery.arriving(self._open_copies(), copying, job.owner)
+
+    def _stop_copying(self, job: Job) -> None:
+        """Waits for what reads the slot of a mini-batch that does not go to the device whole."""
+        if job.copying is not None:
+            copying, job.copying = job.copying, None
+            self._open_copies().cancel(copying)
+
+    def close(self, jobs: Iterable[Job]) -> None:
+        """Ends the copies; ``jobs`` are not delivered any more."""
+        if self._copies is not None:
+            self._copies.close()
+            for job in jobs:
+                with suppress(RuntimeError):  # a device that is lost copies nothing more
+                    self._stop_copying(job)

@@ -1,0 +1,54 @@
+"""Starting native workers: by multiprocessing's methods, or as bare interpreters."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from multiprocessing.context import BaseContext
+
+from fusionloader.engine.manager.options import StartWorker, WorkerConnection
+from fusionloader.system import processes
+from fusionloader.system.processes import Process
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.workers import native_worker, prepared_worker
+from fusionloader.workers.native_worker import NativeWorkerConfig
+from fusionloader.workers.prepared_worker import Info
+
+_MODULE = "fusionloader.workers.native_worker"
+
+
+def native_starter(
+    common: NativeWorkerConfig, context: BaseContext, method: str, info: Info | None
+) -> StartWorker:
+    """Returns a function that starts native workers.
+
+    Args:
+        common: what is the same for all of them.
+        context: of multiprocessing.
+        method: its start method; unless it is ``"fork"``, a worker is a bare interpreter.
+        info: for workers whose process is to be prepared as torch's are, because user code runs in
+            it; ``None`` for others. The number of workers in it is filled in.
+    """
+
+    def start(connection: WorkerConnection) -> Process:
+        config = replace(
+            common,
+            worker=connection.number,
+            parent=processes.parent_of(method),
+            control_fd=connection.control_fd,
+            data_fd=connection.data_fd,
+            message_fd=connection.message_fd,
+            event_fd=connection.event_fd,
+        )
+        fds, cpus = config.descriptors(), connection.cpus
+        if info is not None:
+            descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
+            told = (connection.workers, *info[1:])
+            main = prepared_worker.main
+            return processes.start(context, main, config, descriptors, told, cpus=cpus)
+        if method == "fork":
+            return processes.start(context, native_worker.main, config, cpus=cpus)
+        config = replace(config, parent=os.getpid())
+        return processes.BareProcess(_MODULE, config, tuple(fds.values()), cpus=cpus)
+
+    return start

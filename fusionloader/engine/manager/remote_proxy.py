@@ -1,0 +1,191 @@
+"""The proxy of remote workers as the local manager sees it: a process that holds many numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from fusionloader import _native
+from fusionloader.sharing.remote.board import LANES
+from fusionloader.sharing.remote.link import RemoteTask
+from fusionloader.sharing.remote.proxy.process import ProxyConfig
+from fusionloader.system import processes
+from fusionloader.system.processes import BareProcess
+from fusionloader.system.transport.address import Address
+from fusionloader.workers import messages
+
+log = logging.getLogger("fusionloader.remote")
+
+_CHECK_SECONDS = 0.1
+_FRUITLESS_DEATHS = 3
+_PATIENCE_SECONDS = 5.0
+
+
+class RemoteProxy:
+    """Starts the proxy, tells it who may be asked, takes back what a dead one held."""
+
+    def __init__(self, task: RemoteTask, first_worker: int, local_workers: int) -> None:
+        """Its lanes have the numbers from ``first_worker`` on, ``LANES`` of them."""
+        self._task, self._first, self._local = task, first_worker, local_workers
+        self._fruitless = 0
+        self._checked = 0.0
+        self._given: list[Address] | None = None
+        self._process: BareProcess | None = None
+        self._is_wanted = False
+        self._warned = False  # that it cannot be started
+        self._orders = -1
+        self._unsent = b""
+        self._receiver: messages.Receiver | None = None
+
+    def start(self, queue: _native.ManagerQueue, control_fd: int, data_fd: int) -> None:
+        """Starts the process."""
+        self._queue = queue
+        self._fds = control_fd, data_fd
+        self._launch()
+        self._is_wanted = True
+
+    def _launch(self) -> None:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            read, message_fd = _pipe(ours, theirs)
+            orders_fd, orders = _pipe(theirs, ours)
+            os.set_blocking(orders, False)
+            process = self._start(message_fd, orders_fd)
+            ours.pop_all()
+        self._process, self._orders = process, orders
+        self._receiver = messages.Receiver(read)
+        self._samples_before = self._samples()
+        self._given, self._unsent = None, b""
+        self._give_orders()
+
+    def _start(self, message_fd: int, orders_fd: int) -> BareProcess:
+        task, board = self._task, self._task.link.board
+        config = ProxyConfig(
+            parent=os.getpid(),
+            first_worker=self._first,
+            local_workers=self._local,
+            control_fd=self._fds[0],
+            data_fd=self._fds[1],
+            table_fd=task.table_fd,
+            table_bytes=task.table_bytes,
+            message_fd=message_fd,
+            orders_fd=orders_fd,
+            board_fd=board.fd,
+            identity_fd=task.link.fleet.identity.fd,
+            channels=task.channels,
+            work=task.work,
+            keys=task.keys,
+        )
+        return BareProcess(
+            "fusionloader.sharing.remote.proxy.process", config, config.descriptors(), apart=False
+        )
+
+    def _samples(self) -> int:
+        return sum(lane.samples for lane in self._task.link.board.lanes())
+
+    def _give_orders(self) -> None:
+        """Says who may be asked, if that has changed; what the pipe does not take, the next time.
+
+        Training does not wait for a proxy that does not read.
+        """
+        if not self._unsent:
+            addresses = list(self._task.link.fleet.addresses())
+            if addresses == self._given:
+                return
+            self._given, self._unsent = addresses, json.dumps(addresses).encode() + b"\n"
+        # Broken: it has died, which is noticed soon.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            self._unsent = self._unsent[os.write(self._orders, self._unsent) :]
+
+    # ---- while the manager waits ---------------------------------------------------------------
+
+    def handle(self, handle: Callable[[messages.Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
+        if self._receiver is not None:
+            self._receiver.handle(handle)
+
+    def look(self, handle: Callable[[messages.Message], None]) -> None:
+        """Replaces a dead proxy; what its lanes held is in the queue again.
+
+        No sample is to blame for its death: none runs in it. ``handle`` gets what it reported.
+        """
+        now = time.monotonic()
+        if now - self._checked < _CHECK_SECONDS or not self._is_wanted:
+            return
+        self._checked = now
+        if self._process is not None:
+            if self._process.is_alive():
+                self._give_orders()
+                self._task.link.tell_fleet()
+                return
+            self.handle(handle)
+            self._forget(self._process)
+        if self._is_wanted:
+            self._launch_again()
+
+    def _forget(self, dead: BareProcess) -> None:
+        """Takes back what a dead proxy held; it is not wanted again if it is of no use."""
+        for number in range(self._first, self._first + LANES):
+            self._queue.take_back(number)
+        manner = processes.describe_exit(dead.exitcode)
+        fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
+        self._task.link.board.leave_all()
+        self._close_pipes()
+        self._process, self._fruitless = None, fruitless  # last: an exception leaves it to be found
+        self._is_wanted = fruitless < _FRUITLESS_DEATHS
+        if self._is_wanted:
+            log.warning("the process that speaks to remote workers %s; it is replaced", manner)
+            return
+        log.warning(
+            "the process that speaks to remote workers %s, the %dth time in a row before it had a "
+            "sample: this iterator goes on without them",
+            *(manner, fruitless),
+        )
+
+    def _launch_again(self) -> None:
+        try:
+            self._launch()
+        except OSError as error:
+            if not self._warned:
+                log.warning("that cannot be done now, but it is tried again: %s", error)
+            self._warned = True
+        else:
+            self._warned = False
+
+    def _close_pipes(self) -> None:
+        orders, self._orders = self._orders, -1
+        if orders >= 0:
+            os.close(orders)
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Ends the process, after the queue was stopped."""
+        self._is_wanted = False
+        if self._process is None:
+            return
+        process = self._process
+        os.close(self._orders)  # by which it knows
+        self._orders = -1
+        processes.end([process], _PATIENCE_SECONDS)
+        self._close_pipes()
+        self._process = None
+
+    @property
+    def processes(self) -> list[BareProcess]:
+        """The process, where there is one."""
+        return [] if self._process is None else [self._process]
+
+
+def _pipe(readers: contextlib.ExitStack, writers: contextlib.ExitStack) -> tuple[int, int]:
+    """Returns the two ends of a pipe, each of which is closed with one of the stacks."""
+    read, write = os.pipe()
+    readers.callback(os.close, read)
+    writers.callback(os.close, write)
+    return read, write

@@ -1,0 +1,115 @@
+"""What workers on other machines are given of a loader's plan and dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+
+import PIL
+from PIL import Image
+
+import fusionloader
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.tables import layout_of
+from fusionloader.engine.delivery.level_rows import plan_of_levels
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
+from fusionloader.sharing.remote.offload_metrics import MetricKeys
+from fusionloader.sharing.remote.protocol import CodeSetup
+from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.sharing.remote.user_code.bundle import bundle
+from fusionloader.sharing.remote.user_code.packages import installed
+from fusionloader.sharing.remote.worker.known_files import some_of
+from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.python import Source
+from fusionloader.transforms.plan.exchange import plan_to_data
+from fusionloader.transforms.plan.stages import Plan
+
+
+def remote_task(
+    options: LoaderOptions, link: RemoteLink, plan: Plan, table: DatasetTable
+) -> RemoteTask:
+    """Returns what the proxy of an iterator is given.
+
+    Workers send 8-bit levels where results are elements that each depend on one alone: a quarter
+    of float32's bytes.
+    """
+    settings = options.remote
+    assert settings is not None
+    levels = plan_of_levels(plan)
+    wanted = plan if isinstance(levels, str) else levels
+    layout = layout_of(wanted)
+    assert isinstance(layout, Layout)
+    convert = None
+    if wanted is not plan and plan.convert is not None:
+        convert = plan.convert.element_type, plan.convert.table
+    image = table.image_shape
+    work = RemoteWork(
+        plan=wanted,
+        row_bytes=layout.leaves[0].nbytes,
+        convert=convert,
+        pillow=PIL.__version__,
+        max_pixels=Image.MAX_IMAGE_PIXELS,
+        image=image,
+        known_files=() if image is not None else some_of(len(table), table.path),
+        data=settings.data,
+        offload=settings.offload,
+        tiny_size=options.tiny_batch_size,
+        in_flight=options.in_flight,
+    )
+    keys = _metric_keys(options, f"{json.dumps(plan_to_data(wanted), sort_keys=True)} {work.data}")
+    return RemoteTask(link, work, keys, plan.result_channels, table.fd, table.nbytes)
+
+
+def code_task(
+    options: LoaderOptions,
+    link: Callable[[Remote, int], RemoteLink],
+    source: Source,
+    base_seed: int,
+) -> RemoteTask:
+    """Returns the same where workers run the code of a source of samples, which Ray brings them.
+
+    Raises:
+        ImportError: Ray is not installed.
+        PicklingError: the dataset cannot be sent, see ``bundle``.
+        ConnectionError: there is no cluster.
+    """
+    settings = options.remote
+    assert settings is not None
+    code = bundle(source)
+    made = link(settings, options.num_workers)
+    made.fleet.bring(code)
+    work = RemoteWork(
+        plan=None,
+        row_bytes=0,
+        convert=None,
+        pillow="",
+        max_pixels=None,
+        image=None,
+        known_files=(),
+        data=settings.data,
+        offload=settings.offload,
+        tiny_size=options.tiny_batch_size,
+        in_flight=options.in_flight,
+        code=CodeSetup(
+            fusionloader.__version__, code.digest, installed(), base_seed, options.num_workers
+        ),
+    )
+    kind = type(source.dataset)
+    keys = _metric_keys(options, f"{kind.__module__}.{kind.__qualname__}")
+    return RemoteTask(made, work, keys, channels=0, table_fd=-1, table_bytes=0)
+
+
+def _metric_keys(options: LoaderOptions, plan: str) -> MetricKeys:
+    """The script stands for the model, which a loader does not see."""
+    script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "interactive"
+    return MetricKeys(
+        model=f"{script}, batch size {options.batch_size}, device {options.device}",
+        plan=hashlib.blake2b(plan.encode(), digest_size=16).hexdigest(),
+        local_workers=options.num_workers,
+        nodes=(),
+    )

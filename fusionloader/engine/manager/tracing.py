@@ -1,0 +1,196 @@
+"""What the workers of a local manager do, for a trace.
+
+The training process looks while it waits and when a batch is done. Workers have written into rings
+by then (csrc/queue/trace_ring.hpp); all else is compared with what it was at the last look.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+from fusionloader import _native
+from fusionloader._native import WorkerActivity
+from fusionloader.engine.manager.in_flight import InFlight, Job
+from fusionloader.engine.manager.loader_workers import LoaderWorkers
+from fusionloader.gpu.control import GpuControl
+from fusionloader.observe.trace.recorder import Recorder
+from fusionloader.observe.trace.timeline import READY, THRESHOLD, Instant, Span, Worker, WorkerKind
+from fusionloader.system.shm import objects
+
+_POLL_SECONDS = 0.1
+
+
+class ManagerTrace:
+    """The feed of one local manager; does nothing until ``begin``.
+
+    Attributes:
+        gpu: the GPU worker's control, where there is one.
+    """
+
+    def __init__(
+        self,
+        control_fd: int,
+        queue: _native.ManagerQueue,
+        in_flight: InFlight,
+        workers: LoaderWorkers,
+    ) -> None:
+        """``control_fd`` is the descriptor of the queue's memory."""
+        self._control_fd = control_fd
+        self._queue, self._in_flight, self._workers = queue, in_flight, workers
+        self.gpu: GpuControl | None = None
+        self._recorder: Recorder | None = None
+
+    def begin(self, recorder: Recorder, iterator: int) -> None:
+        """See ``Feed``.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory for what workers write down.
+        """
+        objects.allocate(self._control_fd, 0, os.fstat(self._control_fd).st_size, "a trace")
+        self._recorder, self._iterator = recorder, iterator
+        self._begin_ns = time.monotonic_ns()
+        self._polled = 0.0
+        self._mode: object = None
+        self._batches: dict[int, tuple[int, int]] = {}  # epoch and number, by sequence
+        self._found: list[_native.WorkerSpan] = []  # that the recorder gets in the end
+        self._away: set[int] = set()  # workers that are at other ranks
+        self._count, self._restarted = self._workers.count, self._restarts()
+        self._view = self._workers.member_view()
+        for job in self._in_flight:
+            self.published(job)
+        recorder.knows(map(self._worker, self._numbers))
+        self._queue.set_tracing(True)
+
+    def published(self, job: Job) -> None:
+        """A mini-batch may be worked on."""
+        if self._recorder is not None:
+            self._batches[job.sequence] = job.batch.epoch, job.number
+
+    def taken_out(self, job: Job) -> None:
+        """A mini-batch is done, and its slot still as it was."""
+        if self._recorder is None:
+            return
+        shares = self._queue.shares(job.slot)
+        seconds = max(shares.cpu.finished_seconds, shares.gpu.finished_seconds)
+        job.complete_ns = round(seconds * 1e9)
+        self.look()
+        self._recorder.count(READY, self._in_flight.ready)
+
+    def look(self) -> None:
+        """Notes what has happened since the last look: quickly, for training waits."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        self._found += self._queue.take_spans()
+        self._look_at_gpu(recorder)
+        now = time.monotonic()
+        if now - self._polled >= _POLL_SECONDS:
+            self._polled = now
+            self._poll(recorder)
+
+    def end(self) -> None:
+        """See ``Feed``."""
+        recorder = self._recorder
+        if recorder is not None:
+            self.look()
+            self._poll(recorder)
+            self._queue.set_tracing(False)
+            self._recorder = None
+            self._add_found(recorder)
+
+    def _poll(self, recorder: Recorder) -> None:
+        recorder.lost += self._queue.take_lost_spans()
+        self._look_at_processes(recorder)
+        self._look_at_sharing(recorder)
+
+    # ---- workers -------------------------------------------------------------------------------
+
+    @property
+    def _numbers(self) -> list[int]:
+        """Of the loader's own workers."""
+        gpu = [] if self.gpu is None else [self._workers.most]
+        return [*range(self._workers.count), *gpu]
+
+    def _worker(self, number: int) -> Worker:
+        kind: WorkerKind = "cpu"
+        if number >= self._workers.first_guest_slot:
+            kind = "borrowed"
+        elif number >= self._workers.first_remote:
+            kind = "remote"
+        elif number >= self._workers.most:
+            kind = "gpu"
+        return Worker(number, kind)
+
+    def _add_found(self, recorder: Recorder) -> None:
+        pids: dict[int, int] = {}  # of borrowed workers
+        for found in self._found:
+            # One that began before this trace, under an earlier one, is not all of this one's.
+            if found.begin_ns < self._begin_ns or found.sequence not in self._batches:
+                continue
+            worker = self._worker(found.worker)
+            recorder.knows([worker])
+            if worker.kind == "borrowed" and pids.get(found.worker) != found.pid:
+                pids[found.worker] = found.pid
+                text = f"a worker of another rank (pid {found.pid}) works here"
+                recorder.instants.append(Instant(found.begin_ns, "borrowed", text, found.worker))
+            self._add(recorder, found, *self._batches[found.sequence])
+        self._found.clear()
+
+    def _add(self, recorder: Recorder, found: _native.WorkerSpan, epoch: int, number: int) -> None:
+        recorder.spans.append(
+            Span(
+                worker=found.worker,
+                pid=found.pid,
+                iterator=self._iterator,
+                epoch=epoch,
+                batch=number,
+                first=found.first,
+                count=found.count,
+                samples=found.samples,
+                nbytes=found.read_bytes,
+                begin_ns=found.begin_ns,
+                end_ns=found.end_ns,
+                read_ns=found.read_ns,
+                decode_ns=found.decode_ns,
+                augment_ns=found.augment_ns,
+                python_ns=found.python_ns,
+                write_ns=found.write_ns,
+            )
+        )
+
+    def _look_at_processes(self, recorder: Recorder) -> None:
+        count, restarts = self._workers.count, self._restarts()
+        if count != self._count:
+            recorder.instant("workers", f"{count} workers instead of {self._count}")
+        for number in restarts - self._restarted:
+            recorder.instant("restart", f"{self._worker(number).name} died and is replaced", number)
+        self._count, self._restarted = count, restarts
+
+    def _restarts(self) -> Counter[int]:
+        """How often workers were replaced, by number."""
+        gpu = {} if self.gpu is None else {self._workers.most: self.gpu.restarts}
+        return self._workers.restarts + Counter(gpu)
+
+    def _look_at_sharing(self, recorder: Recorder) -> None:
+        if self._view is None:
+            return
+        for number, worker in enumerate(self._view.workers()):
+            if worker.activity is WorkerActivity.BORROWED and number not in self._away:
+                recorder.instant("shared", f"worker {number} works for another rank", number)
+                self._away.add(number)
+            elif worker.activity is WorkerActivity.HOME and number in self._away:
+                recorder.instant("shared", f"worker {number} is back", number)
+                self._away.remove(number)
+
+    def _look_at_gpu(self, recorder: Recorder) -> None:
+        if self.gpu is None:
+            return
+        now = self.gpu.stats()
+        threshold, mode = int(str(now["threshold"])), now["mode"]
+        if recorder.count(THRESHOLD, threshold):
+            recorder.instant("threshold", f"threshold {threshold}")
+        if self._mode not in (None, mode):
+            recorder.instant("gpu_mode", f"GPU worker: {self._mode} -> {mode}")
+        self._mode = mode

@@ -1,0 +1,123 @@
+"""Where workers stand that go through a dataset on their own, and who can go on there."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import repeat
+
+from fusionloader.data.epochs.epoch_state import EpochState, for_workers, pickled_states
+from fusionloader.engine.manager.in_flight import Job, Jobs
+from fusionloader.options.aliases import AnyDataset, State
+from fusionloader.transforms.executors.fetchers import has_state
+from fusionloader.workers.messages import StateAfter
+from fusionloader.workers.worker_set import Death
+
+
+class WorkerPasses:
+    """The passes of all workers of a loader through its dataset.
+
+    Attributes:
+        run: number of the pass under way; each worker begins again with another one.
+        begun: workers that have begun it, as far as is known.
+        ended: workers whose datasets have nothing more to give in it.
+    """
+
+    def __init__(
+        self,
+        dataset: AnyDataset,
+        states: list[State | None] | None,
+        workers: int,
+        in_flight: int | None,
+    ) -> None:
+        """Workers take turns, as with torch.
+
+        Args:
+            dataset: the dataset.
+            states: those that workers begin with.
+            workers: how many there are.
+            in_flight: mini-batches in flight at most, where batches may come out of order. Then
+                each worker has its share of these: a slow one keeps no other waiting.
+        """
+        self._has_state, self._workers = has_state(dataset), workers
+        self._in_flight = in_flight
+        self._last: list[StateAfter] = []  # by worker
+        self._go_on_from(for_workers(pickled_states(states or []), workers))
+        self._epoch_state: EpochState | None = None
+        self._jobs = Jobs()
+        self.run = 0
+        self.begun: set[int] = set()
+        self.ended: set[int] = set()
+
+    def begin(self, epoch_state: EpochState) -> None:
+        """Begins another one."""
+        epoch_state.workers = for_workers(epoch_state.workers, self._workers)
+        if not any(epoch_state.workers):  # it begins at the start
+            epoch_state.last_worker = -1
+        self._go_on_from(epoch_state.workers)
+        self.run += self._epoch_state is not None
+        self._epoch_state, self.begun, self.ended = epoch_state, set(), set()
+
+    def _go_on_from(self, states: list[bytes | None]) -> None:
+        # Generators run on from pass to pass.
+        generators = [after.generators for after in self._last] or repeat(None)
+        self._last = [
+            StateAfter(-1, 0, state, of_worker, ended=False)
+            for state, of_worker in zip(states, generators, strict=False)
+        ]
+
+    def follow(self, jobs: Jobs) -> None:
+        """Looks at a manager's mini-batches from now on."""
+        self._jobs = jobs
+
+    def next_worker(self) -> int | None:
+        """Returns who is to make the next mini-batch, ``None`` where all datasets have ended."""
+        assert self._epoch_state is not None
+        jobs = [job for job in self._jobs if not job.discarded]
+        self.ended.update(job.worker for job in jobs if job.after is not None and job.after.ended)
+        last = jobs[-1].worker if jobs else self._epoch_state.last_worker
+        turns = (turn % self._workers for turn in range(last + 1, last + 1 + self._workers))
+        going_on = [worker for worker in turns if worker not in self.ended]
+        if self._in_flight is not None and going_on:
+            share = math.ceil(self._in_flight / len(going_on))
+            tasks = Counter(job.worker for job in self._jobs.wanted)
+            going_on = [worker for worker in going_on if tasks[worker] < share]
+        return next(iter(going_on), None)
+
+    def returned(self, job: Job) -> None:
+        """Notes that a mini-batch goes to the user, or its error, or that there is none."""
+        self.begun.add(job.worker)
+        if job.after is not None:
+            self._last[job.worker] = job.after
+            if job.after.ended:
+                self.ended.add(job.worker)
+
+    def last(self, worker: int) -> StateAfter:
+        """Returns the state that a worker's process goes on from; it may be none."""
+        for job in reversed(self._jobs.undelivered):
+            if job.worker == worker and job.after is not None and self._jobs.is_done(job):
+                return job.after
+        return self._last[worker]
+
+    def check(self, death: Death, was_held: bool) -> None:
+        """Raises RuntimeError where no other worker can go on in the place of a dead one.
+
+        Args:
+            death: of the worker.
+            was_held: whether it was at a mini-batch.
+        """
+        worker = death.number
+        if was_held:
+            self.begun.add(worker)
+        last = self.last(worker)
+        if self._has_state or last.state is not None or last.ended:
+            return
+        if worker in self.begun or any(self._has_made(job, worker) for job in self._jobs):
+            raise RuntimeError(
+                f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: worker {worker} "
+                f"{death.manner}. Nobody can go on with its part of the dataset, which has no "
+                "state_dict() and load_state_dict()"
+            )
+
+    def _has_made(self, job: Job, worker: int) -> bool:
+        return not job.discarded and job.worker == worker and self._jobs.is_done(job)

@@ -1,0 +1,1 @@
+"""What is seen of a loader: counters, snapshots and timelines."""

@@ -1,0 +1,138 @@
+"""How a loader shows itself: a line, and a page for notebooks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from fusionloader.observe.statistics.snapshot import LoaderStats
+from fusionloader.observe.statistics.stages import StageStats
+from fusionloader.options.loader_options import LoaderOptions
+
+# Colors are the notebook's, light or dark.
+_PAGE = """<div style="line-height: 1.5">
+<div><strong>{name}</strong> of {samples}: {arguments}</div>
+<div>{waiting}</div>
+{table}
+<details><summary>How samples are made</summary>\
+<pre style="overflow-x: auto">{explained}</pre></details>
+</div>"""
+_TABLE = """<table style="{style}">
+<thead><tr><th scope="col" style="text-align: left">stage</th>
+<th scope="col">capacity in samples/s</th><th scope="col">share of the work</th></tr></thead>
+<tbody>
+{rows}
+</tbody></table>"""
+_STYLE = "font-variant-numeric: tabular-nums; text-align: right; border-spacing: 1em 0"
+_ROW = (
+    '<tr><th scope="row" style="text-align: left">{name}</th>'
+    "<td>{capacity:,.0f}</td><td>{share:.0%}</td></tr>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a loader shows of itself.
+
+    Attributes:
+        name: of its class.
+        way: how samples are made, in two words.
+        explain: returns the same, a line per stage.
+    """
+
+    name: str
+    options: LoaderOptions
+    way: str
+    explain: Callable[[], str]
+    stats: LoaderStats
+
+
+class Shown:
+    """Shows what ``_described()`` returns, in a line and in notebooks."""
+
+    def _described(self) -> Described:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return _shown(self._described, as_text) or object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return _shown(self._described, as_html)
+
+
+def _shown(described: Callable[[], Described], show: Callable[[Described], str]) -> str | None:
+    """Returns what ``show`` makes; ``None`` where a loader cannot even be described.
+
+    Its dataset's code may fail, and it may be half made when an error shows it.
+    """
+    with contextlib.suppress(Exception):
+        return show(described())
+    return None
+
+
+def as_text(loader: Described) -> str:
+    """Returns a line."""
+    parts = [f"<{loader.name} of {_samples(loader)}: {_arguments(loader)}"]
+    if loader.stats.wait_share is not None:
+        parts.append(f"training waits {loader.stats.wait_share:.0%}")
+    return ", ".join(parts) + ">"
+
+
+def as_html(loader: Described) -> str:
+    """Returns a page for notebooks."""
+    return _PAGE.format(
+        name=escape(loader.name),
+        samples=escape(_samples(loader)),
+        arguments=escape(_arguments(loader)),
+        waiting=escape(waiting(loader.stats)),
+        table=_table(loader.stats.stages),
+        explained=escape(loader.explain()),
+    )
+
+
+def _samples(loader: Described) -> str:
+    dataset: Any = loader.options.dataset
+    name = type(dataset).__name__
+    try:
+        return f"{name} ({len(dataset):,} samples)"
+    except Exception:  # of user code, and streams have none
+        return name
+
+
+def _arguments(loader: Described) -> str:
+    options = loader.options
+    size = f"batch_size={options.batch_size}"
+    if options.batch_size is None and options.batch_sampler is not None:
+        size = f"batch_sampler={type(options.batch_sampler).__name__}"
+    return f"{size}, num_workers={options.num_workers}, {loader.way}"
+
+
+def measured(stats: LoaderStats) -> list[str]:
+    """Returns lines of what training and the cache have shown, once they have."""
+    lines = []
+    if stats.cache is not None and stats.cache.epoch_hits + stats.cache.epoch_misses:
+        lines.append(stats.cache.explain())
+    return lines if stats.wait_share is None else [*lines, waiting(stats)]
+
+
+def waiting(stats: LoaderStats) -> str:
+    """Returns a line of how long training waits."""
+    waits = stats.waits
+    if waits.share is None or waits.p50 is None or waits.p95 is None:
+        return "Nothing has been measured yet."
+    return (
+        f"Training waits {waits.share:.1%} of its time. Half of the waits take up to "
+        f"{waits.p50 * 1e3:.3g} ms, 95 in 100 up to {waits.p95 * 1e3:.3g} ms."
+    )
+
+
+def _table(stages: tuple[StageStats, ...]) -> str:
+    total = sum(stage.seconds for stage in stages)
+    rows = [
+        _ROW.format(name=escape(each.name), capacity=each.capacity, share=each.seconds / total)
+        for each in stages
+    ]
+    return _TABLE.format(style=_STYLE, rows="\n".join(rows)) if rows else ""

@@ -1,0 +1,140 @@
+"""What is counted of workers on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fusionloader.observe.statistics.lane_counts import LaneCounts, LaneState
+from fusionloader.options.remote_settings import Offload
+from fusionloader.system.amounts import mib
+
+if TYPE_CHECKING:  # the counters are read where the native part is missing, too
+    from fusionloader.sharing.remote.board import RemoteBoard
+
+_STATES: dict[LaneState, Literal["serving", "away", "refused"]] = {
+    LaneState.UNUSED: "away",
+    LaneState.SERVING: "serving",
+    LaneState.AWAY: "away",
+    LaneState.REFUSED: "refused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWorkerStats:
+    """A remote worker, all of its cores together.
+
+    Attributes:
+        address: of it, as ``host:port``.
+        state: ``"serving"``; ``"away"`` where it does not answer now; ``"refused"`` where it does
+            not take this loader's work.
+        lanes: cores of it that this loader asks.
+        samples: that it has made.
+        tiny_batches: that these were in.
+        leases_lost: tiny-batches that it was asked for and did not bring in time; others made them.
+        declined: tiny-batches that it left to this machine.
+        bytes_sent: to it: requests, and files where they are shipped.
+        bytes_received: from it, of results.
+        round_trip_seconds: from a request to its answer, on average; ``None`` before the first.
+        busy_seconds: of these that it was at work, summed up over its cores.
+    """
+
+    address: str
+    state: Literal["serving", "away", "refused"]
+    lanes: int
+    samples: int
+    tiny_batches: int
+    leases_lost: int
+    declined: int
+    bytes_sent: int
+    bytes_received: int
+    round_trip_seconds: float | None
+    busy_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStats:
+    """A loader with ``remote``.
+
+    Attributes:
+        offload: the policy.
+        off_ratio: the share of samples that FastFlow's policy leaves to them; ``None`` with another
+            policy.
+        samples: that remote workers have made.
+        share: of all samples that workers have made; ``None`` before there are any.
+        leases_lost: tiny-batches that did not come in time, and were made by others.
+        declined: tiny-batches that remote workers have left to this machine.
+        bytes_sent: to all of them.
+        bytes_received: from all of them.
+        cpu_seconds: of this machine, for what they have made.
+        workers: each of them.
+    """
+
+    offload: Offload
+    off_ratio: float | None
+    samples: int
+    share: float | None
+    leases_lost: int
+    declined: int
+    bytes_sent: int
+    bytes_received: int
+    cpu_seconds: float
+    workers: tuple[RemoteWorkerStats, ...]
+
+    def explain(self) -> str:
+        """Returns a line of what they have done."""
+        serving = sum(worker.state == "serving" for worker in self.workers)
+        text = f"Remote workers: {serving} of {len(self.workers)} serve"
+        if self.samples:
+            share = "" if self.share is None else f" ({self.share:.0%} of all)"
+            text += f", {self.samples} samples{share}, {mib(self.bytes_received)} received"
+            text += f", {1e6 * self.cpu_seconds / self.samples:.0f} us of this machine a sample"
+        if self.leases_lost or self.declined:
+            text += f"; {self.leases_lost} tiny-batches lost, {self.declined} declined"
+        return text + "."
+
+
+def remote_stats(board: RemoteBoard, offload: Offload, local_samples: int) -> RemoteStats:
+    """Returns what a board says; ``local_samples`` were made by this machine's workers."""
+    lanes = board.lanes()
+    samples = sum(lane.samples for lane in lanes)
+    made = samples + local_samples
+    return RemoteStats(
+        offload=offload,
+        off_ratio=board.off_ratio if offload == "fastflow" else None,
+        samples=samples,
+        share=samples / made if made else None,
+        leases_lost=sum(lane.lost for lane in lanes),
+        declined=sum(lane.declined for lane in lanes),
+        bytes_sent=sum(lane.bytes_sent for lane in lanes),
+        bytes_received=sum(lane.bytes_received for lane in lanes),
+        cpu_seconds=board.proxy_cpu_ns / 1e9,
+        workers=tuple(_workers(lanes)),
+    )
+
+
+def _workers(lanes: Sequence[LaneCounts]) -> Iterable[RemoteWorkerStats]:
+    for address in dict.fromkeys(lane.address for lane in lanes):
+        own = [lane for lane in lanes if lane.address == address]
+        answers = sum(lane.tiny_batches + lane.declined for lane in own)
+        round_trips = sum(lane.round_trip_ns for lane in own)
+        states = {lane.state for lane in own}
+        best = (
+            next(each for each in _STATES if each in states and each)
+            if any(states)
+            else (LaneState.AWAY)
+        )
+        yield RemoteWorkerStats(
+            address=address,
+            state=_STATES[best],
+            lanes=len(own),
+            samples=sum(lane.samples for lane in own),
+            tiny_batches=sum(lane.tiny_batches for lane in own),
+            leases_lost=sum(lane.lost for lane in own),
+            declined=sum(lane.declined for lane in own),
+            bytes_sent=sum(lane.bytes_sent for lane in own),
+            bytes_received=sum(lane.bytes_received for lane in own),
+            round_trip_seconds=round_trips / 1e9 / answers if answers else None,
+            busy_seconds=sum(lane.busy_ns for lane in own) / 1e9,
+        )

@@ -1,0 +1,162 @@
+"""What ``FusionLoader.stats()`` returns: a snapshot of everything that is counted, typed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from fusionloader.cache.store_stats import StoreStats
+from fusionloader.data.read_ahead.counters import StreamStats
+from fusionloader.observe.statistics.cache_stats import CacheStats
+from fusionloader.observe.statistics.metrics import scalars
+from fusionloader.observe.statistics.remote_stats import RemoteStats
+from fusionloader.observe.statistics.shared_prep import SharedPrepStats
+from fusionloader.observe.statistics.stages import StageStats
+from fusionloader.observe.statistics.waits import WaitStats
+
+Scalar = int | float
+AnyWorkerKind = Literal["native", "python", "gpu", "borrowed", "remote"]
+_OF_WORKERS = ("samples", "busy_seconds", "restarts")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One worker of the iterator under way, or of the last one.
+
+    Attributes:
+        number: of the worker.
+        pid: of its process, 0 before it has begun.
+        kind: what it runs: a plan natively, user code in Python, a plan on a GPU; or ``"borrowed"``
+            where it is another rank's, of which one guest slot may have seen several; ``"remote"``
+            where it is a core of another machine.
+        samples: that workers of this number have made since the loader was made.
+        busy_seconds: that they have spent on these.
+        busy_share: of the time since the workers were started, that it spent on samples.
+        restarts: how often the worker of that number was replaced.
+    """
+
+    number: int
+    pid: int
+    kind: AnyWorkerKind
+    samples: int
+    busy_seconds: float
+    busy_share: float
+    restarts: int
+
+    def since(self, earlier: WorkerStats | None) -> WorkerStats:
+        """Returns the same with the counters of an ``earlier`` worker of its number added."""
+        if earlier is None:
+            return self
+        counted = {name: getattr(self, name) + getattr(earlier, name) for name in _OF_WORKERS}
+        return replace(self, **counted)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """Counters since the loader was made; seconds are wall time.
+
+    Attributes:
+        wait_share: of the time between two ``next()``, how much training has waited; the number to
+            look at first. ``None`` before the second batch.
+        waits: their distribution, and the waits for first batches.
+        capacity: samples per second that the workers there are now could make; ``None`` before
+            they have made any.
+        stages: the same for each stage alone, see ``StageStats``.
+        rank: of this process in its job, 0 without one.
+        epochs: finished ones.
+        batches: delivered.
+        samples: delivered.
+        skipped: bad samples that were left out.
+        substituted: bad samples that were replaced.
+        errors: texts of the first 100 bad samples.
+        workers: of the iterator under way, or of the last one; empty without workers.
+        worker_restarts: workers that were replaced.
+        worker_seconds: that workers spent on samples.
+        pillow_samples: of a plan, that Pillow decoded.
+        borrowed_samples: made by workers of other ranks.
+        read_bytes: of files, as they are stored.
+        cache_hits: samples that came from the loader's cache, from whatever tier.
+        cache: what it has saved, and what is in it; ``None`` without one.
+        in_flight: mini-batches that are made now.
+        slots: that there are for mini-batches, delivered ones that are still looked at included.
+        shared_memory_bytes: that these took at the peak.
+        shared_memory_limit_bytes: that mini-batches in flight may take: ``max_shared_bytes``, or a
+            quarter of what was free. 0 while their size is unknown, and where whole batches come.
+        copied_bytes: to a CUDA device.
+        part_seconds: of workers, by part of the plan: reading, decoding, Python code, writing, and
+            each stage.
+        gpu_worker: its ``mode`` now, whether it is ``profiling``, the ``rates`` (samples per
+            second) by mode, the ``threshold``, its ``samples``, its ``decoder``, ``where`` it
+            works, how many samples were ``refused`` for which reason, ``restarts``, if it is
+            ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
+            ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing
+            can be lent. Empty without one.
+        deferred_images: of user code: how many ``files`` were, which were ``left_to_pillow`` and
+            why, the operations ``recorded``, what the ``results`` were, how their tensors
+            were ``collated``, what ``ended_by`` asking for pixels, and which replacements have
+            ``failed``, by what they replace, with the error.
+        decoded_cache: what is in it; ``None`` without one.
+        jpeg_index: what is in it; ``None`` without one.
+        shared_prep: what is shared with other jobs; ``None`` without ``share``.
+        remote: what other machines' workers have done; ``None`` without ``remote``.
+        stream: what was read of URLs; ``None`` where the files are local.
+    """
+
+    wait_share: float | None
+    waits: WaitStats
+    capacity: float | None
+    stages: tuple[StageStats, ...]
+    rank: int
+    epochs: int
+    batches: int
+    samples: int
+    skipped: int
+    substituted: int
+    errors: tuple[str, ...]
+    workers: tuple[WorkerStats, ...]
+    worker_restarts: int
+    worker_seconds: float
+    pillow_samples: int
+    borrowed_samples: int
+    read_bytes: int
+    cache_hits: int
+    cache: CacheStats | None
+    in_flight: int
+    slots: int
+    shared_memory_bytes: int
+    shared_memory_limit_bytes: int
+    copied_bytes: int
+    part_seconds: tuple[float, ...]
+    gpu_worker: Mapping[str, object]
+    deferred_images: Mapping[str, object]
+    decoded_cache: StoreStats | None
+    jpeg_index: StoreStats | None
+    shared_prep: SharedPrepStats | None
+    remote: RemoteStats | None
+    stream: StreamStats | None
+
+    @property
+    def wait_seconds(self) -> float:
+        """Waited in ``next()``, for the first batches of epochs, too."""
+        return self.waits.seconds + self.waits.first_seconds
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns everything as plain values, for any reader of JSON.
+
+        The histogram's last bucket, which has no upper bound, has ``None`` for it.
+        """
+        values = asdict(self)
+        values["waits"]["histogram"] = [
+            [None if math.isinf(bound) else bound, count] for bound, count in self.waits.histogram
+        ]
+        return values
+
+    def scalars(self, prefix: str = "fusionloader/") -> dict[str, Scalar]:
+        """Returns the numbers to plot over training, for TensorBoard's and W&B's kind of logger.
+
+        The names are those of the attributes, behind ``prefix``: ``wait/p95``,
+        ``capacity/decode``, ``worker/native/0/busy_share``. Unknown ones are left out.
+        """
+        return {prefix + name: value for name, value in scalars(self)}

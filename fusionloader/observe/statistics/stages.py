@@ -1,0 +1,74 @@
+"""The stages of making a sample, and how many samples a second each could make.
+
+A stage's capacity is that of today's workers, if they did nothing else. It depends on the data,
+the workers and the machine, and not on how fast training is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ, WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """What workers have spent on one stage.
+
+    Attributes:
+        name: ``"read"``: of files. ``"decode"``: with the resize, the flip and the conversion of a
+            plan, which run together, row by row. ``"augment"``: the other stages of a plan.
+            ``"python"``: user code. ``"write"``: of what it made, into the batch. ``"other"``: of
+            workers without user code, what lies between, and files that Pillow decodes.
+            ``"copy"``: to a CUDA device, which does it beside everything else.
+        samples: that were made meanwhile.
+        seconds: wall time of the workers; of copies the device's time.
+        capacity: samples per second, if nothing else was done.
+    """
+
+    name: str
+    samples: int
+    seconds: float
+    capacity: float
+
+
+def stage_stats(
+    part_seconds: Sequence[float],
+    busy_seconds: float,
+    samples: int,
+    workers: int,
+    user_code: bool,
+    copy_seconds: float,
+) -> tuple[StageStats, ...]:
+    """Returns the stages on which time was spent.
+
+    Args:
+        part_seconds: by part of a plan, as in ``transforms/plan/parts.py``.
+        busy_seconds: that workers spent on samples, without the writing.
+        samples: that were made in these.
+        workers: that there are now.
+        user_code: whether workers run any.
+        copy_seconds: of the device's time for copies.
+    """
+    parts = [*part_seconds, *[0.0] * (FIRST_STAGE - len(part_seconds))]
+    seconds = {"read": parts[READ], "decode": parts[PASSES], "augment": sum(parts[FIRST_STAGE:])}
+    seconds["python" if user_code else "other"] = busy_seconds - sum(seconds.values())
+    seconds["write"] = parts[WRITE]
+    at_once = dict.fromkeys(seconds, workers) | {"copy": 1}
+    seconds["copy"] = copy_seconds
+    return tuple(
+        StageStats(name, samples, spent, at_once[name] * samples / spent)
+        for name, spent in seconds.items()
+        if spent > 0 and samples
+    )
+
+
+def total_capacity(stages: Sequence[StageStats]) -> float | None:
+    """Returns the samples per second that come through all stages; ``None`` before any.
+
+    A worker's stages follow one another. Copies go on beside them.
+    """
+    copies = [stage.capacity for stage in stages if stage.name == "copy"]
+    per_sample = sum(1 / stage.capacity for stage in stages if stage.name != "copy")
+    return min([1 / per_sample, *copies]) if per_sample else None

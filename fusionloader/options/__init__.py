@@ -1,0 +1,1 @@
+"""All that a user sets: frozen values, validated once."""

@@ -1,0 +1,370 @@
+"""Options of a loader: plain values, frozen, checked once."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from fusionloader.options.cache_settings import Cache
+from fusionloader.options.gpu_settings import GpuWorker
+from fusionloader.options.remote_settings import Remote
+from fusionloader.system.amounts import parse_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from fusionloader.options.aliases import AnyDataset, AnyLoader, Batch, Index, Sample
+
+Decode = Literal["exact", "fast"]
+OnError = Literal["raise", "skip", "substitute"]
+AugmentPer = Literal["sample", "tiny_batch"]
+Switch = Literal["auto", "off"]
+
+AFFINITIES = ("auto", "off")
+_GLOBAL_MANAGER = ("auto", "off")
+_AUGMENT_PER = ("sample", "tiny_batch")
+_ON_ERROR = ("raise", "skip", "substitute")
+_DECODE = ("exact", "fast")
+_DEFERRED_IMAGES = ("auto", "off")
+_REMOTE_IN_FLIGHT = 8
+_STALLED_PLAN_SECONDS = 60.0
+_SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+
+class Closable(Protocol):
+    """What ends with ``close()``."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class WorkerPool:
+    """Worker processes for several loaders of a process, which serve the one that is asked.
+
+        pool = WorkerPool(8)
+        train = FusionLoader(train_set, 256, shuffle=True, pool=pool)
+        val = FusionLoader(val_set, 256, pool=pool)
+
+    The processes begin with the first ``iter()`` of a loader, and end with ``close()``, with the
+    last reference to the pool, or with the process. A pool is a context manager. A copy of it is
+    the pool itself; a pickled one becomes another pool of that size.
+
+    Args:
+        num_workers: processes; never are there more.
+        multiprocessing_context: by which they are started, as in ``DataLoader``.
+        cpu_affinity: as in ``FusionLoader``.
+
+    Raises:
+        ValueError: not a positive number, no such affinity, or no way to start processes.
+    """
+
+    is_background: bool = False
+
+    def __init__(
+        self,
+        num_workers: int,
+        multiprocessing_context: BaseContext | str | None = None,
+        cpu_affinity: Literal["auto", "off"] = "auto",
+    ) -> None:
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+            raise ValueError(f"a WorkerPool has a positive int of workers, not {num_workers!r}")
+        if isinstance(multiprocessing_context, str):
+            multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
+        if not isinstance(multiprocessing_context, (BaseContext, type(None))):
+            raise ValueError(
+                "multiprocessing_context should be a start method, one of "
+                f"{multiprocessing.get_all_start_methods()}, or a context of multiprocessing, not "
+                f"{multiprocessing_context!r}"
+            )
+        if cpu_affinity not in AFFINITIES:
+            raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
+        self.cpu_affinity: Switch = cpu_affinity
+        self.num_workers: int = num_workers
+        self.multiprocessing_context: BaseContext | None = multiprocessing_context
+        self._processes: Closable | None = None  # made by fusionloader.sharing.pool.pool_processes
+
+    @property
+    def owner(self) -> WorkerPool:
+        """The pool that has the processes: itself, unless ``background()`` made it."""
+        return self
+
+    def background(self) -> WorkerPool:
+        """Returns the same workers, for loaders that get them only while the others need none.
+
+            val = FusionLoader(val_set, 256, pool=pool.background())
+
+        A worker looks for work of such a loader when no other loader of the pool has any to claim,
+        whichever was asked last, and looks again after each claim.
+        """
+        return _BackgroundPool(self)
+
+    def close(self) -> None:
+        """Ends the processes; the next ``iter()`` of a loader starts new ones.
+
+        Iterators that are under way cannot go on.
+        """
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.close()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"WorkerPool({self.num_workers})"
+
+    def __copy__(self) -> WorkerPool:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> WorkerPool:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., WorkerPool], tuple[Any, ...]]:
+        context = self.multiprocessing_context
+        method = None if context is None else context.get_start_method()
+        return WorkerPool, (self.num_workers, method, self.cpu_affinity)
+
+    def number_of_workers(self, num_workers: int, context: BaseContext | None) -> int:
+        """Returns the number of workers of a loader of this pool.
+
+        Raises:
+            ValueError: what the loader says of its workers does not agree with the pool.
+        """
+        if num_workers not in (0, self.num_workers):
+            raise ValueError(
+                f"num_workers is {num_workers!r}, and the pool has {self.num_workers} workers, all "
+                "of which serve each of its loaders: leave num_workers out"
+            )
+        if context is not None and context is not self.multiprocessing_context:
+            raise ValueError(
+                "the workers are started by the pool: give multiprocessing_context to the "
+                "WorkerPool"
+            )
+        return self.num_workers
+
+
+class _BackgroundPool(WorkerPool):
+    """A pool's workers for loaders of lower priority; it has no processes itself."""
+
+    is_background = True
+
+    def __init__(self, pool: WorkerPool) -> None:
+        super().__init__(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
+        self._owner = pool
+
+    @property
+    def owner(self) -> WorkerPool:
+        return self._owner
+
+    def background(self) -> WorkerPool:
+        return self
+
+    def close(self) -> None:
+        self._owner.close()
+
+    def __repr__(self) -> str:
+        return f"{self._owner!r}.background()"
+
+    def __reduce__(self) -> tuple[Callable[..., WorkerPool], tuple[Any, ...]]:
+        return _BackgroundPool, (self._owner,)
+
+
+def number_of_workers(pool: object, num_workers: int, context: BaseContext | None) -> int:
+    """Returns the number of workers of a loader with that ``pool``.
+
+    Raises:
+        ValueError: ``pool`` is none, or what the loader says does not agree with it.
+    """
+    if pool is None:
+        return num_workers
+    if not isinstance(pool, WorkerPool):
+        raise ValueError(f"pool should be a WorkerPool or None, not {pool!r}")
+    return pool.number_of_workers(num_workers, context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionOptions:
+    """What a ``FusionLoader`` takes beyond the arguments of ``DataLoader``, which see there.
+
+    Raises:
+        ValueError: a value is out of its range, or two of them contradict each other.
+    """
+
+    num_workers: int
+    tiny_batch_size: int
+    device: torch.device | str | int | None
+    gpu_worker: GpuWorker | Literal["auto"] | None
+    seed: int | None
+    decode: Decode
+    strict: bool
+    on_error: OnError
+    augment_per: AugmentPer
+    cache: Cache | None
+    jpeg_index: str | os.PathLike[str] | None
+    global_manager: Switch
+    pool: WorkerPool | None
+    cpu_affinity: Switch
+    deferred_images: Switch
+    max_shared_bytes: int | str | None
+    share: str | None
+    stall_timeout: float | None
+    remote: Remote | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
+            raise _unfit("tiny_batch_size", "a positive int", self.tiny_batch_size)
+        if self.seed is not None and not isinstance(self.seed, int):
+            raise _unfit("seed", "an int or None", self.seed)
+        _check_choice("decode", self.decode, _DECODE)
+        if not isinstance(self.strict, bool):
+            raise _unfit("strict", "True or False", self.strict)
+        _check_choice("on_error", self.on_error, _ON_ERROR)
+        _check_choice("augment_per", self.augment_per, _AUGMENT_PER)
+        _check_choice("global_manager", self.global_manager, _GLOBAL_MANAGER)
+        _check_choice("cpu_affinity", self.cpu_affinity, AFFINITIES)
+        _check_choice("deferred_images", self.deferred_images, _DEFERRED_IMAGES)
+        if self.gpu_worker not in ("auto", None) and not isinstance(self.gpu_worker, GpuWorker):
+            raise _unfit("gpu_worker", '"auto", None or a GpuWorker', self.gpu_worker)
+        if isinstance(self.gpu_worker, GpuWorker) and self.num_workers == 0:
+            raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
+        if self.cache is not None:
+            self._check_cache(self.cache)
+        if self.jpeg_index is not None and not isinstance(self.jpeg_index, (str, os.PathLike)):
+            raise _unfit("jpeg_index", '"auto", a path or None', self.jpeg_index)
+        if self.max_shared_bytes is not None:
+            parse_bytes(self.max_shared_bytes)
+        self._check_share()
+        self._check_stall_timeout()
+        if self.remote is not None:
+            self._check_remote()
+
+    def _check_cache(self, cache: object) -> None:
+        if not isinstance(cache, Cache):
+            raise _unfit("cache", "a Cache, a DecodedCache or None", cache)
+        if "decoded" not in cache.tiers:
+            return
+        others = 'or tiers=("index", "encoded")'
+        if self.decode != "exact":
+            raise ValueError(
+                'a cache of decoded images holds them as they are: decode should be "exact", '
+                + others
+            )
+        if not self.strict:
+            raise ValueError(
+                "a cache of decoded images holds whole images: strict should be True, " + others
+            )
+
+    def _check_share(self) -> None:
+        if self.share is None:
+            return
+        if not isinstance(self.share, str) or not _SHARE.fullmatch(self.share):
+            expected = 'one word of at most 64 letters, digits, "-", "_" and "."'
+            raise _unfit("share", expected, self.share)
+        if self.num_workers == 0:
+            raise ValueError("jobs share the work of their workers: with share, num_workers > 0")
+        if self.pool is not None:
+            raise ValueError("share is for workers of the loader's own: num_workers, not pool")
+        if self.gpu_worker is not None:
+            raise ValueError(
+                "a GPU worker makes batches for one job only: leave gpu_worker out, or share"
+            )
+
+    def _check_stall_timeout(self) -> None:
+        seconds = self.stall_timeout
+        if seconds is None:
+            return
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds < math.inf:
+            raise _unfit("stall_timeout", "a number of seconds, 0 for none, or None", seconds)
+        if seconds and self.num_workers == 0:
+            raise ValueError("stall_timeout is for workers: with it, num_workers > 0")
+
+    def _check_remote(self) -> None:
+        if self.num_workers == 0:
+            raise ValueError(
+                "remote workers take a part of this machine's workers' work: with remote, "
+                "num_workers > 0"
+            )
+        if self.pool is not None or self.share is not None:
+            other = "pool" if self.pool is not None else "share"
+            raise ValueError(f"remote workers serve one loader by itself: leave {other} out")
+
+    def stalled_after(self, is_plan: bool) -> float:
+        """Returns the seconds after which a worker without progress is ended, 0 for never.
+
+        ``is_plan`` where workers run a plan natively, and no code that may take any time.
+        """
+        if self.stall_timeout is None:
+            return _STALLED_PLAN_SECONDS if is_plan else 0
+        return self.stall_timeout
+
+    @property
+    def shared_bytes(self) -> int | None:
+        """``max_shared_bytes`` in bytes, ``None`` where the loader decides."""
+        return None if self.max_shared_bytes is None else parse_bytes(self.max_shared_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions(FusionOptions):
+    """A loader's arguments as they are when an iterator begins; for all floors below the loader.
+
+    ``index_sampler`` yields mini-batches, or single indices with ``batch_size=None``.
+    ``dataset_kind`` and ``auto_collation`` are torch's.
+    """
+
+    dataset: AnyDataset
+    batch_size: int | None
+    sampler: Iterable[Index]
+    batch_sampler: Iterable[list[Index]] | None
+    index_sampler: Iterable[Index]
+    dataset_kind: int
+    auto_collation: bool
+    collate_fn: Callable[[list[Sample]], Batch]
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: BaseContext | None
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    in_order: bool
+
+    def __post_init__(self) -> None:
+        """Checks nothing: the loader did, when it was made."""
+
+    @classmethod
+    def of(cls, loader: AnyLoader) -> LoaderOptions:
+        """Returns the arguments of a ``FusionLoader``, which are attributes of the same names."""
+        private = ("index_sampler", "dataset_kind", "auto_collation")
+        names = {field.name: field.name for field in fields(cls)}
+        names |= {name: f"_{name}" for name in private}
+        return cls(**{name: getattr(loader, attribute) for name, attribute in names.items()})
+
+    @property
+    def in_flight(self) -> int:
+        """Mini-batches to be made ahead; answers of other machines take their time."""
+        least = 1 if self.remote is None else _REMOTE_IN_FLIGHT
+        return max((self.prefetch_factor or 0) * self.num_workers, least)
+
+    @property
+    def inner_sampler(self) -> Iterable[Index] | None:
+        """The sampler that the batch sampler draws from, where it has one."""
+        return getattr(self.batch_sampler, "sampler", None)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _unfit(name, f"one of {choices}", value)
+
+
+def _unfit(name: str, expected: str, found: object) -> ValueError:
+    return ValueError(f"{name} should be {expected}, not {found!r}")

@@ -1,0 +1,1 @@
+"""Who else takes part in a loader's work: a pool, ranks, jobs and other machines."""

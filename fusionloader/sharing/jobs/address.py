@@ -1,0 +1,76 @@
+"""Where the jobs of one word meet: a Unix socket, and the process that listens on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusionloader.system import fd_messages
+from fusionloader.system.processes import BareProcess
+
+_PATIENCE_SECONDS = 20.0  # an interpreter starts, on a machine that jobs keep busy
+_RETRY_SECONDS = 0.02
+_TIMEOUT_SECONDS = 10.0
+_GIVEN_UP_SECONDS = 60.0
+
+_given_up: dict[str, tuple[float, str]] = {}  # addresses: until when, and why
+_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """The socket's name to listen on."""
+
+    address: str
+
+
+def address_of(word: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Returns the name of the socket for a word, in Linux's abstract namespace.
+
+    Ranks of one training have a part of its samples each: rank n of one meets rank n of another.
+    """
+    namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
+    rank = f"rank {environ.get('RANK', '0')} of {environ.get('WORLD_SIZE', '1')}"
+    identity = "\0".join([str(os.geteuid()), *namespaces, rank, word])
+    return f"fusionloader-share-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+
+
+def connect(address: str) -> socket.socket:
+    """Returns a connection to the coordinator, which is started where there is none.
+
+    Raises:
+        OSError: it does not start, or did not within the last minute; or another user has bound
+            its address.
+    """
+    until, why = _given_up.get(address, (0.0, ""))
+    if time.monotonic() < until:
+        raise OSError(why)
+    try:
+        return _connect(address)
+    except OSError as error:
+        _given_up[address] = (time.monotonic() + _GIVEN_UP_SECONDS, str(error))
+        raise
+
+
+def _connect(address: str) -> socket.socket:
+    _started[:] = [process for process in _started if process.is_alive()]
+    deadline, process = time.monotonic() + _PATIENCE_SECONDS, None
+    while True:
+        try:
+            return fd_messages.connect_to_own(address, _TIMEOUT_SECONDS)
+        except fd_messages.OtherUser:
+            raise
+        except OSError:  # nobody listens there
+            pass
+        if process is None or not process.is_alive():  # another one has had the address
+            process = BareProcess(
+                "fusionloader.sharing.jobs.coordinator", CoordinatorConfig(address), (), apart=True
+            )
+            _started.append(process)
+        if time.monotonic() > deadline:
+            raise OSError("the coordinator of shared preparation does not start")
+        time.sleep(_RETRY_SECONDS)

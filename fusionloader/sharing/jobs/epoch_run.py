@@ -1,0 +1,84 @@
+"""An epoch under way: what its members have submitted, on its way through the staging area."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+
+from fusionloader.scheduler.shared_epoch import SharedEpoch
+from fusionloader.sharing.jobs.member import EpochKey, Member
+from fusionloader.sharing.jobs.sample_lists import identity, unpacked
+from fusionloader.sharing.jobs.staging import StagedBatch, Staging
+
+
+class EpochRun:
+    """The mini-batches of one epoch.
+
+    Attributes:
+        key: of the epoch.
+        epoch: who has had what.
+        opened: when the first member began it.
+    """
+
+    def __init__(self, key: EpochKey, staging: Staging, now: float) -> None:
+        self.key = key
+        self.epoch = SharedEpoch()
+        self.opened = now
+        self._staging = staging
+        self._samples: dict[int, bytes] = {}  # that are not published
+        self._batches: dict[int, StagedBatch] = {}  # by number
+
+    def submit(self, member: Member, number: int, samples: bytes) -> bytes | None:
+        """Takes a member's mini-batch; returns another member's samples if they differ."""
+        other = self.epoch.submit(member.number, number, identity(samples))
+        if other is None and number not in self._batches:
+            self._samples[number] = samples
+        return other
+
+    def advance(self, staging: int) -> None:
+        """Recycles what nobody needs, and publishes what there is room for.
+
+        Raises:
+            SharedMemoryExhausted: there is no room for the rows.
+        """
+        for number in self.epoch.recycle():
+            self._samples.pop(number, None)
+            if number in self._batches:
+                self._staging.recycle(self._batches.pop(number))
+        for number in self.epoch.publishable(min(staging, self._staging.room)):
+            samples = unpacked(self._samples[number])
+            self._batches[number] = self._staging.publish(self.key, number, samples)
+            self.epoch.published(number)
+            del self._samples[number]
+
+    def completed(self, batch: StagedBatch) -> None:
+        """Notes that a mini-batch is complete."""
+        self.epoch.completed(batch.number)
+
+    def deliver(self, members: Mapping[int, Member]) -> list[Member]:
+        """Tells members of what they may take; returns those that do not read any more."""
+        deaf = []
+        for delivery in self.epoch.deliveries():
+            member = members[delivery.member]
+            if not self._tell(member, self._batches[delivery.number]):
+                deaf.append(member)
+        return deaf
+
+    def _tell(self, member: Member, batch: StagedBatch) -> bool:
+        waits, member.waits = member.waits, {}
+        fields = {
+            "done": batch.number,
+            "lease": batch.sequence,
+            "slot": batch.rows.number,
+            "offset": batch.rows.offset,
+            "nbytes": batch.rows.nbytes,
+            "made": list(batch.made.items()),
+            "waits": list(waits.items()),
+            "failed": batch.failed,
+            "given_up": batch.given_up,
+        }
+        return member.send(fields, pickle.dumps(batch.reports) if batch.reports else b"")
+
+    def leased(self, lease: int) -> int | None:
+        """Returns the number of the mini-batch of a lease, if it is one of this epoch."""
+        return next((n for n, b in self._batches.items() if b.sequence == lease), None)

@@ -1,0 +1,310 @@
+"""The members of a group, and what they ask for: to join, to begin an epoch, mini-batches."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterable
+
+from fusionloader.scheduler.shared_pace import TakeClock, keeps_gathering, leaves
+from fusionloader.sharing.jobs.epoch_run import EpochRun
+from fusionloader.sharing.jobs.member import EpochKey, Member, Progress
+from fusionloader.sharing.jobs.staging import RowSettings, StagedBatch, Staging
+from fusionloader.sharing.jobs.worker_records import WorkerRecords
+from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.shm import objects
+
+_FEWEST = 2  # mini-batches that are staged, however large they are
+_OF_FREE_MEMORY = 4  # and by default at most this part of what is free
+
+
+class Refusal(Exception):
+    """A request that is refused; ``fields`` are the answer."""
+
+    def __init__(self, fields: Fields) -> None:
+        super().__init__(fields)
+        self.fields = fields
+
+
+class Group:
+    """Members, by number, and the epochs that they share.
+
+    Attributes:
+        members: that are connected.
+    """
+
+    def __init__(self, staging: Staging, workers: WorkerRecords) -> None:
+        self._staging = staging
+        self._workers = workers
+        self.members: dict[int, Member] = {}
+        self._runs: dict[EpochKey, EpochRun] = {}
+        self._numbers = itertools.count(1)
+        self._durations: dict[int, float] = {}  # of epochs, by number
+        self._limit: int | None = None
+
+    # ---- members -------------------------------------------------------------------------------
+
+    def newcomer(self, connection: socket.socket) -> Member:
+        """Returns the member of a new connection, which has not asked for anything yet."""
+        member = Member.of(next(self._numbers), connection)
+        self.members[member.number] = member
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Forgets a member whose job has ended."""
+        member.joined = False
+        del self.members[member.number]
+        for run in self._runs.values():
+            run.epoch.leave(member.number, keeps=False)
+        member.close()
+
+    def expel(self, member: Member, why: str) -> None:
+        """Has a member prepare its epoch alone; what it was sent stays as it is for now."""
+        if member.epoch is None:
+            return
+        self._leave(member, keeps=True)
+        member.send({"left": why})
+
+    def _leave(self, member: Member, keeps: bool) -> None:
+        if member.epoch is not None and member.epoch in self._runs:
+            self._runs[member.epoch].epoch.leave(member.number, keeps)
+        member.epoch = None
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    def handle(self, member: Member, message: FdMessage, now: float) -> None:
+        """Does what a member asks for.
+
+        Raises:
+            Refusal: it does not go with the others.
+            KeyError, TypeError, ValueError, OSError: it cannot be understood.
+        """
+        fields = message.fields
+        request = fields["do"]
+        if request == "join":
+            self._join(member, fields)
+        elif request == "begin":
+            self._begin(member, fields, now)
+        elif request == "step":
+            self._step(member, message, now)
+        elif request == "worker":
+            self._add_worker(member, message)
+        elif request == "dead":
+            self._bury(member, int(fields["number"]))
+        elif request == "alone":
+            self._go_alone(member, fields, now)
+        elif request == "end":
+            self._end(member, fields, now)
+        else:
+            raise ValueError(f"no such request: {request!r}")
+
+    def _join(self, member: Member, fields: Fields) -> None:
+        equal = dict(fields["equal"])
+        for other in self._joined():
+            for name, there in other.equal.items():
+                if equal.get(name) != there:
+                    raise Refusal({"refused": name, "there": there, "pid": other.pid})
+        if not any(self._joined()):
+            leaves_ = tuple(map(int, fields["leaves"]))
+            self._staging.settings = RowSettings(fields["tiny_size"], fields["group_size"], leaves_)
+        reserved = [other.workers for other in self._joined()]
+        numbers = self._workers.free_range(int(fields["workers"]), reserved)
+        if numbers is None:
+            raise Refusal({"full": True})
+        member.equal, member.workers = equal, numbers
+        member.in_flight, member.limit = int(fields["in_flight"]), fields["limit"]
+        member.joined = True
+        fds = self._staging.control_fd, self._staging.data_fd
+        member.send({"joined": numbers.start}, fds=fds)
+
+    def _joined(self) -> Iterable[Member]:
+        return (member for member in self.members.values() if member.joined)
+
+    def _begin(self, member: Member, fields: Fields, now: float) -> None:
+        key = EpochKey(*(int(fields[name]) for name in EpochKey._fields))
+        self._leave(member, keeps=True)
+        member.waited_in_vain = False
+        member.progress = Progress(key.epoch, key.total, now, key.first, key.first)
+        for other in self._runs.values():
+            self._compare(key, other)
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = EpochRun(key, self._staging, now)
+        elif member.number in run.epoch.joined:
+            # It may hold batches that it would be sent, and draw others than it has submitted.
+            member.send({"alone": "it has begun this epoch before"})
+            return
+        elif not run.epoch.gathering:
+            member.send({"alone": "the others have begun this epoch before"})
+            return
+        run.epoch.join(member.number)
+        member.epoch, member.clock = key, TakeClock(now)
+        jobs = [self.members[n].pid for n in run.epoch.members if n != member.number]
+        member.send({"began": True, "jobs": jobs})
+
+    def _compare(self, key: EpochKey, other: EpochRun) -> None:
+        """Refuses an epoch that should be that of others, and is drawn otherwise."""
+        there = other.key
+        if key.epoch != there.epoch or not other.epoch.members:
+            return
+        for name in ("seed", "total"):
+            if getattr(key, name) != getattr(there, name):
+                pid = self.members[min(other.epoch.members)].pid
+                raise Refusal({"refused": name, "there": str(getattr(there, name)), "pid": pid})
+
+    def _step(self, member: Member, message: FdMessage, now: float) -> None:
+        fields = message.fields
+        for lease in fields.get("taken", ()):
+            self._taken(member, int(lease), now)
+        for lease in fields.get("released", ()):
+            self._released(member, int(lease))
+        if "batch" not in fields or member.epoch is None:
+            return
+        number = int(fields["batch"])
+        other = self._runs[member.epoch].submit(member, number, message.payload)
+        if other is not None:
+            self._leave(member, keeps=True)
+            raise Refusal({"differs": number, "there": other[:256].hex()})
+
+    def _taken(self, member: Member, lease: int, now: float) -> None:
+        member.clock.taken(now)
+        for run in self._runs.values():
+            if (number := run.leased(lease)) is not None:
+                run.epoch.taken(member.number, number)
+                if member.progress is not None and member.epoch == run.key:
+                    member.progress.delivered = number + 1
+
+    def _released(self, member: Member, lease: int) -> None:
+        for run in self._runs.values():
+            if (number := run.leased(lease)) is not None:
+                run.epoch.released(member.number, number)
+
+    def _add_worker(self, member: Member, message: FdMessage) -> None:
+        number = int(message.fields["number"])
+        if number not in member.workers:
+            raise ValueError(f"worker {number} is none of {member.workers}")
+        # A process that had the number has ended, or could not be started.
+        self._take_back(member, number)
+        (message_fd,), message.fds = message.fds, ()
+        self._workers.add(number, member, message_fd)
+
+    def _bury(self, member: Member, number: int) -> None:
+        self._take_back(member, number)
+        member.send({"recovered": number})
+
+    def _take_back(self, member: Member, number: int) -> None:
+        record = self._workers.find(number)
+        if record is not None and record.member is member:
+            self._staging.bury(record)
+
+    def _go_alone(self, member: Member, fields: Fields, now: float) -> None:
+        """Notes how far a member is that prepares alone."""
+        epoch, delivered = int(fields["epoch"]), int(fields["delivered"])
+        if member.epoch is not None:
+            self._leave(member, keeps=True)
+        if member.progress is None or member.progress.epoch != epoch:
+            member.progress = Progress(epoch, int(fields["total"]), now, delivered, delivered)
+        member.progress.delivered = delivered
+
+    def _end(self, member: Member, fields: Fields, now: float) -> None:
+        """Notes that a member has left its epoch, finished or not."""
+        key = member.epoch
+        if key is not None and key in self._runs and fields["finished"]:
+            self._durations[key.epoch] = now - self._runs[key].opened
+        self._leave(member, keeps=True)
+        member.progress = None
+        member.finished = int(fields["epoch"]) if fields["finished"] else None
+
+    # ---- between events ------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether time alone changes anything."""
+        return any(run.epoch.members for run in self._runs.values())
+
+    def runs(self) -> list[EpochRun]:
+        """Returns the epochs under way."""
+        return list(self._runs.values())
+
+    def run_of(self, batch: StagedBatch) -> EpochRun:
+        """Returns the epoch of a mini-batch."""
+        return self._runs[batch.key]
+
+    def staging_of(self, run: EpochRun) -> int:
+        """Returns how many mini-batches of an epoch may be staged."""
+        members = [self.members[number] for number in run.epoch.members]
+        wanted = sum(member.in_flight for member in members)
+        if self._staging.settings is None or self._staging.largest == 0:
+            return max(wanted, _FEWEST)
+        if self._limit is None:
+            self._limit = objects.free() // _OF_FREE_MEMORY
+        limits = [member.limit for member in members if member.limit is not None]
+        limit = min(limits, default=self._limit)
+        return max(min(wanted, limit // self._staging.largest), _FEWEST)
+
+    def account(self, seconds: float, now: float) -> None:
+        """Notes who has waited for whom in the last seconds, and has the slowest leave."""
+        for run in self.runs():
+            held_up = run.epoch.held_up(self.staging_of(run))
+            waiting, blocking = held_up
+            if not waiting or not blocking:
+                for number in run.epoch.members:
+                    self.members[number].clock.stalled_since = None
+                continue
+            pids = [self.members[number].pid for number in blocking]
+            for number in waiting:
+                waits = self.members[number].waits
+                for pid in pids:
+                    waits[pid] = waits.get(pid, 0.0) + seconds / len(pids)
+            for number in blocking:
+                member = self.members[number]
+                member.clock.holds_up(seconds, now)
+                why = leaves(member.clock.pace(now, len(waiting), len(blocking)))
+                if why is not None:
+                    self.expel(member, why)
+
+    def look_for_stopped(self, now: float) -> None:
+        """Has members leave that were stopped by a signal, and have something to take."""
+        for run in self.runs():
+            for number in list(run.epoch.members):
+                member = self.members[number]
+                late = now - member.clock.last > 2 * (member.clock.usual or 0.0)
+                if late and run.epoch.untaken(number) and member.is_stopped():
+                    self.expel(member, "it was stopped by a signal")
+
+    def consider_gathering(self, run: EpochRun, now: float) -> None:
+        """Ends the time in which members may join, unless somebody is worth waiting for."""
+        epoch = run.epoch
+        if not epoch.gathering or (epoch.members and not epoch.needs_room(self.staging_of(run))):
+            return
+        coming = dict(self._coming(run, now))
+        last = self._durations.get(run.key.epoch - 1)
+        if keeps_gathering(now - run.opened, last, list(coming.values())):
+            return
+        epoch.gathering = False
+        for number in coming:
+            self.members[number].waited_in_vain = True
+
+    def _coming(self, run: EpochRun, now: float) -> Iterable[tuple[int, float]]:
+        """Yields members that are about to begin an epoch, and in how many seconds."""
+        epoch = run.key.epoch
+        for number, member in self.members.items():
+            if member.waited_in_vain or not member.joined or member.epoch == run.key:
+                continue
+            seconds = None
+            if member.progress is not None:
+                seconds = member.progress.seconds_until(epoch, now)
+            elif member.finished == epoch - 1:
+                seconds = 0.0
+            if seconds is not None and not member.is_stopped():
+                yield number, seconds
+
+    def dissolve(self, run: EpochRun, why: str) -> None:
+        """Has all members of an epoch go on alone."""
+        for number in list(run.epoch.members):
+            self.expel(self.members[number], why)
+
+    def forget(self, run: EpochRun) -> None:
+        """Drops an epoch that nobody is in any more."""
+        if not run.epoch:
+            del self._runs[run.key]

@@ -1,0 +1,274 @@
+"""A loader's membership of a group, over its iterators: alone or together, epoch by epoch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fusionloader.data.epochs.epoch_state import EpochState
+from fusionloader.observe.statistics.shared_prep import SharedPrepStats
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.jobs.address import address_of, connect
+from fusionloader.sharing.jobs.agreement import Agreement, total_batches
+from fusionloader.sharing.jobs.connection import Connection, LeftGroup
+from fusionloader.system.fd_messages import Fields
+from fusionloader.workers.worker_set import WorkerSet
+
+if TYPE_CHECKING:  # which have a membership themselves
+    from fusionloader.engine.groups.group_manager import GroupManager
+    from fusionloader.engine.manager.local_manager import LocalManager
+
+log = logging.getLogger("fusionloader.coordinated")
+
+_TELL_SECONDS = 0.2  # between two messages of a job that prepares alone
+_MOST_WORKERS = 32  # numbers that a job gets, at least: so many workers may be added later
+_ADVICE = {
+    "seed": "give all of them the same seed=...",
+    "sampler": "give all of them the same samplers",
+    "total": "give all of them the same samplers",
+    "fusionloader": "run all of them with one version",
+}
+
+
+class Membership:
+    """One loader's; the coordinator knows of it while it prepares alone, too.
+
+    Attributes:
+        word: that the jobs share.
+        why_alone: empty while the epoch is prepared in the group.
+        control_fd: descriptor of the queue's control block, -1 before the first connection.
+        data_fd: descriptor of the slots.
+        workers: the numbers in the queue that this job's workers may have.
+    """
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.why_alone = "no epoch has begun"
+        self.control_fd = self.data_fd = -1
+        self.workers = range(0)
+        self._pid = os.getpid()
+        self._connection: Connection | None = None
+        self._epoch: EpochState | None = None
+        self._begun: EpochState | None = None
+        self._total = -1
+        self._delivered = 0
+        self._told = 0.0
+        self._jobs: tuple[int, ...] = ()
+        self._shared_batches = self._alone_batches = 0
+        self._earlier: list[Connection] = []
+        self._agreed: Agreement | None = None
+        self._running: WorkerSet | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def is_for(self, word: str) -> bool:
+        """Whether this is a membership in the group of a word, of this process."""
+        return self.word == word and self._pid == os.getpid()
+
+    @property
+    def connection(self) -> Connection:
+        """To the coordinator; open or not."""
+        assert self._connection is not None
+        return self._connection
+
+    # ---- an epoch ------------------------------------------------------------------------------
+
+    def begin(self, agreement: Agreement, options: LoaderOptions, epoch: EpochState) -> None:
+        """Begins an epoch in the group, or alone; why alone is logged.
+
+        Raises:
+            ValueError: the jobs do not agree.
+        """
+        self._epoch = self._begun = epoch
+        self._total, self._delivered = total_batches(options), 0
+        try:
+            self._begin(agreement, options, epoch)
+        except (OSError, LeftGroup) as why:
+            self._go_alone(str(why))
+
+    def _begin(self, agreement: Agreement, options: LoaderOptions, epoch: EpochState) -> None:
+        if epoch.ahead:
+            raise LeftGroup("the resumed epoch has delivered mini-batches out of their order")
+        if self._connection is None or not self._connection.is_open or agreement != self._agreed:
+            self._join(agreement, options)
+        key = {"epoch": epoch.epoch, "seed": epoch.seed, "first": epoch.delivered}
+        answer = self.connection.ask({"do": "begin", **key, "total": self._total})
+        if "refused" in answer:
+            found = {"seed": epoch.seed, "total": self._total}
+            self._refuse(answer, str(found[answer["refused"]]))
+        if "alone" in answer:
+            raise LeftGroup(str(answer["alone"]))
+        self._jobs, self.why_alone = tuple(map(int, answer["jobs"])), ""
+
+    def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
+        self._end()
+        self._agreed = None  # until all is known; otherwise the next epoch joins again
+        earlier, self._connection = self._connection, Connection(connect(address_of(self.word)))
+        self._end = weakref.finalize(self, _close, self._connection, self._pid)
+        if earlier is not None:
+            self._earlier.append(earlier)
+        count = max(options.num_workers, _MOST_WORKERS)
+        wanted = {"in_flight": options.in_flight, "workers": count, "limit": options.shared_bytes}
+        answer = self._connection.ask(
+            {"do": "join", "equal": agreement.equal, **agreement.rows, **wanted}
+        )
+        if "refused" in answer:
+            self._refuse(answer, agreement.equal[answer["refused"]])
+        if "joined" not in answer:
+            self._connection.close()
+            raise LeftGroup("the group has no room for more workers")
+        self.control_fd, self.data_fd = self._connection.fds
+        begin = int(answer["joined"])
+        self.workers = range(begin, begin + count)
+        self._agreed = agreement
+
+    def _refuse(self, answer: Fields, here: str) -> None:
+        name = answer["refused"]
+        self.connection.close()
+        raise ValueError(
+            f"jobs that share {self.word!r} have to agree in all that makes a batch, and {name} is "
+            f"{here} here and {answer['there']} in the job with pid {answer['pid']}: "
+            f"{_ADVICE.get(name, 'make it equal')}, or give this one another word"
+        )
+
+    def _go_alone(self, why: str) -> None:
+        log.warning("share=%r: this job prepares this epoch alone: %s", self.word, why)
+        self._jobs, self.why_alone = (), why
+        self._told = 0.0
+
+    def is_for_epoch(self, epoch: EpochState) -> bool:
+        """Whether no other epoch was begun since, which mini-batches of the group are now of."""
+        if epoch is not self._begun:
+            text = "share=%r: an iterator prepares its epoch alone: another one has begun an epoch"
+            log.warning(text, self.word)
+        return epoch is self._begun
+
+    def is_served_by(self, manager: LocalManager | GroupManager | None) -> bool:
+        """Whether a manager is the one for the epoch: in the group, or alone."""
+        if manager is None or manager.closed:
+            return False
+        together = None if self.why_alone else self._connection
+        return getattr(manager, "connection", None) is together
+
+    def run_workers(self, workers: WorkerSet) -> None:
+        """Notes the workers that have this job's numbers; those before, if any run, are ended.
+
+        They run where an iterator was interrupted while it was made, and is still referred to.
+        """
+        if self._running is not None:
+            end_at_once(self._running)
+        self._running = workers
+
+    def check(self) -> None:
+        """Looks whether this job is still a member of the epoch.
+
+        Raises:
+            LeftGroup: it is to go on alone.
+            ValueError: its first mini-batch is not that of the others.
+        """
+        connection = self.connection
+        if connection.differs is not None:
+            number, there = connection.differs
+            text = f"mini-batch {number} of the epoch has other samples than in another job"
+            if self._delivered == 0:
+                first = list(array("q", there[16:48]))
+                raise ValueError(
+                    f"jobs that share {self.word!r} have to draw the same mini-batches, and {text} "
+                    f"(there it begins with {first}): give the samplers of all jobs the same seed, "
+                    "generator=torch.Generator().manual_seed(...), or this job another word"
+                )
+            raise LeftGroup(text)
+        if connection.left or not connection.is_open:
+            raise LeftGroup(connection.left)
+
+    def leave(self, why: str) -> None:
+        """Goes on alone, from the next mini-batch that was not delivered."""
+        self._go_alone(why)
+        self.connection.drop_prepared()
+        self._tell_progress()
+
+    def delivered(self) -> None:
+        """Counts a mini-batch that training gets."""
+        self._delivered += 1
+        if not self.why_alone:
+            self._shared_batches += 1
+            return
+        self._alone_batches += 1
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Lets the others know when this job's next epoch is to be expected."""
+        now, epoch = time.monotonic(), self._epoch
+        if self._connection is None or epoch is None or now - self._told < _TELL_SECONDS:
+            return
+        self._told = now
+        progress = {"epoch": epoch.epoch, "delivered": epoch.delivered, "total": self._total}
+        self._connection.send({"do": "alone", **progress})
+        self._connection.flush()
+        self._connection.receive(0.0)
+
+    def end_epoch(self, finished: bool) -> None:
+        """Leaves the epoch, at its end or before."""
+        if self._connection is not None and self._epoch is not None:
+            self._connection.drop_prepared()
+            self._connection.flush()
+            self._connection.send({"do": "end", "epoch": self._epoch.epoch, "finished": finished})
+        self._epoch = None
+
+    # ---- what is known -------------------------------------------------------------------------
+
+    def stats(self) -> SharedPrepStats:
+        """Returns what was counted until now."""
+        connections: Sequence[Connection] = [*self._earlier]
+        if self._connection is not None:
+            connections = [*connections, self._connection]
+        made = [each.made.copy() for each in connections]
+        waits: dict[int, float] = {}
+        for each in connections:
+            for pid, seconds in each.waits.copy().items():
+                waits[pid] = waits.get(pid, 0.0) + seconds
+        here = sum(each[self._pid] for each in made)
+        return SharedPrepStats(
+            word=self.word,
+            together=not self.why_alone,
+            why_alone=self.why_alone,
+            jobs=self._jobs,
+            shared_batches=self._shared_batches,
+            alone_batches=self._alone_batches,
+            made_here=here,
+            made_elsewhere=sum(each.total() for each in made) - here,
+            waited_for=waits,
+        )
+
+    def close(self) -> None:
+        """Leaves the group; the next epoch joins it again."""
+        self._epoch = None
+        self._end()
+
+
+def end_at_once(workers: WorkerSet) -> None:
+    """Kills workers: what they hold is taken back by the coordinator."""
+    try:
+        _kill(workers)
+    except BaseException:
+        _kill(workers)
+        raise
+    finally:
+        workers.end()
+
+
+def _kill(workers: WorkerSet) -> None:
+    for worker in workers.workers:
+        worker.process.kill()
+
+
+def _close(connection: Connection, pid: int) -> None:
+    if os.getpid() == pid:  # in a forked child both are its parent's
+        connection.close()
+        fds, connection.fds = connection.fds, ()
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,330 @@
+"""The staging area: one queue for the workers of all jobs, and the slots of its mini-batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fusionloader import _native
+from fusionloader.sharing.jobs.member import EpochKey
+from fusionloader.sharing.jobs.sample_lists import SampleLists
+from fusionloader.sharing.jobs.worker_records import MOST, WorkerRecord, WorkerRecords
+from fusionloader.system.processes import is_stopped
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.objects import SharedMemoryExhausted
+from fusionloader.system.shm.slots import Arena, Slot, SlotPool
+from fusionloader.workers import messages
+
+RING = 256  # mini-batches that are staged, of all epochs
+_SPARE = 16  # free slots that keep their memory
+_MOST_DEATHS = 3
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """What the rows of all mini-batches have in common.
+
+    ``leaves`` are the bytes of a row in each block, ``group_size`` neighbours share draws.
+    """
+
+    tiny_size: int
+    group_size: int
+    leaves: tuple[int, ...]
+
+    def nbytes(self, rows: int) -> int:
+        """Returns the bytes of a mini-batch, as ``Layout.batch_bytes`` does."""
+        return sum(-(-leaf * rows // _ALIGN) * _ALIGN for leaf in self.leaves)
+
+
+@dataclass(slots=True, eq=False)
+class StagedBatch:
+    """A mini-batch that is prepared, or was.
+
+    Attributes:
+        sequence: its number in the queue, by which workers report about it.
+        held: who held which tiny-batch at the last look.
+        deaths: of workers, by tiny-batch.
+        given_up: tiny-batches that were given up, with the pid of the worker that died last.
+        made: samples by the pid of the job whose workers made them, once it is complete.
+        failed: tiny-batches that failed, once it is complete.
+        done: whether it is.
+    """
+
+    key: EpochKey
+    number: int
+    samples: SampleLists
+    sequence: int
+    descriptor: Slot
+    rows: Slot
+    reports: list[messages.JobMessage] = field(default_factory=list)
+    held: frozenset[tuple[int, int]] = frozenset()
+    deaths: Counter[int] = field(default_factory=Counter)
+    given_up: list[tuple[int, int]] = field(default_factory=list)
+    made: Counter[int] = field(default_factory=Counter)
+    failed: int = 0
+    done: bool = False
+
+    def tiny_batch_of(self, report: messages.JobMessage, size: int) -> int:
+        """Returns the tiny-batch, of ``size`` samples, that a report is about."""
+        if isinstance(report, messages.TinyBatchFailed):
+            return report.failure.position // size
+        if isinstance(report, messages.SampleSkipped):
+            return self.samples.rows.index(report.row) // size
+        return report.tiny_batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """Slots that workers may still write to, by number; one may not be registered yet."""
+
+    sequence: int
+    descriptor: Slot
+    rows: Slot
+    writers: dict[int, WorkerRecord | None]
+
+
+class Staging:
+    """Publishes mini-batches, finds those that are complete, and recycles slots.
+
+    Attributes:
+        settings: of the rows; the first member sets them.
+        largest: bytes of the largest mini-batch until now.
+    """
+
+    def __init__(self, workers: WorkerRecords) -> None:
+        self._workers = workers
+        self._arena = Arena()
+        self.control_fd = objects.create_queue(MOST, RING)
+        self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST, RING)
+        self._descriptors = SlotPool(self._arena, self.queue, spare=RING)
+        self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)
+        self.settings: RowSettings | None = None
+        self.largest = 0
+        self._sequence = 0
+        self._batches: dict[int, StagedBatch] = {}  # that are not complete, by sequence
+        self._aside: list[_Aside] = []
+
+    @property
+    def data_fd(self) -> int:
+        """Descriptor of the slots."""
+        return self._arena.fd
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self._batches or self._aside)
+
+    @property
+    def room(self) -> int:
+        """Mini-batches that may be published, by the queue."""
+        oldest = min(self._batches, default=self._sequence)
+        return RING - (self._sequence - oldest) - 1
+
+    # ---- publishing ----------------------------------------------------------------------------
+
+    def publish(self, key: EpochKey, number: int, samples: SampleLists) -> StagedBatch:
+        """Has workers prepare a mini-batch.
+
+        Raises:
+            SharedMemoryExhausted: there is no room for its rows.
+        """
+        descriptor, rows = self._acquire(samples)
+        batch = StagedBatch(key, number, samples, self._sequence, descriptor, rows)
+        self._describe(batch)
+        self.queue.publish(descriptor.number, batch.sequence)
+        self._batches[batch.sequence] = batch
+        self._sequence += 1
+        return batch
+
+    def _acquire(self, samples: SampleLists) -> tuple[Slot, Slot]:
+        assert self.settings is not None
+        count = len(samples.items)
+        tiny_batches = -(-count // self.settings.tiny_size)
+        room = _native.ManagerQueue.descriptor_bytes(count, tiny_batches)
+        nbytes = max(self.settings.nbytes(count), 1)
+        self.largest = max(self.largest, nbytes)
+        rows = self._rows.acquire(nbytes)
+        try:
+            return self._descriptors.acquire(room), rows
+        except BaseException:
+            self._rows.release(rows)
+            raise
+
+    def _describe(self, batch: StagedBatch) -> None:
+        assert self.settings is not None
+        self.queue.describe(
+            batch.descriptor.number,
+            sequence=batch.sequence,
+            rows=batch.samples.rows,
+            items=batch.samples.items,
+            keys=batch.samples.keys,
+            occurrences=batch.samples.occurrences,
+            tiny_size=self.settings.tiny_size,
+            seed=batch.key.seed,
+            epoch=batch.key.epoch,
+            number=batch.number,
+            group_size=self.settings.group_size,
+            payload=batch.rows.number,
+        )
+
+    # ---- what workers have done ----------------------------------------------------------------
+
+    def completed(self) -> list[StagedBatch]:
+        """Returns the mini-batches that have become complete, with all reports about them."""
+        done = [b for b in self._batches.values() if self.queue.status(b.descriptor.number).done]
+        if not done:
+            return done
+        self.receive()  # reports were sent before the states were changed
+        for batch in done:
+            batch.done, batch.made = True, self._made_by(batch)
+            self._drop_outdated_reports(batch)
+            del self._batches[batch.sequence]
+        self.queue.deliver_until(min(self._batches, default=self._sequence))
+        return done
+
+    def receive(self) -> None:
+        """Reads what workers have reported."""
+        self._workers.handle(self._note)
+
+    def _note(self, message: messages.Message) -> None:
+        if isinstance(message, messages.JobMessage):
+            batch = self._batches.get(message.sequence)
+            if batch is not None:
+                batch.reports.append(message)
+
+    def _drop_outdated_reports(self, batch: StagedBatch) -> None:
+        """Drops failures of tiny-batches that were done again since, and counts the others."""
+        assert self.settings is not None
+        size, slot = self.settings.tiny_size, batch.descriptor.number
+        completed = {done.tiny_batch for done in self.queue.completed(slot)}
+        batch.failed = self.queue.status(slot).failed
+        batch.reports = [
+            report
+            for report in batch.reports
+            if not isinstance(report, messages.TinyBatchFailed)
+            or batch.tiny_batch_of(report, size) not in completed
+        ]
+
+    def _made_by(self, batch: StagedBatch) -> Counter[int]:
+        assert self.settings is not None
+        made: Counter[int] = Counter()
+        size, count = self.settings.tiny_size, len(batch.samples.items)
+        for done in self.queue.completed(batch.descriptor.number):
+            record = self._workers.find(done.worker)
+            pid = 0 if record is None else record.member.pid
+            made[pid] += min(size, count - done.tiny_batch * size)
+        return made
+
+    # ---- workers that have ended, or are stopped -----------------------------------------------
+
+    def bury(self, record: WorkerRecord) -> None:
+        """Takes back what a worker held that has ended."""
+        assert self.settings is not None
+        pid = self.queue.worker(record.number).pid
+        record.receiver.handle(self._note)
+        self._workers.remove(record)
+        hopeless = [
+            (sequence, tiny_batch)
+            for sequence, batch in self._batches.items()
+            for tiny_batch, deaths in batch.deaths.items()
+            if deaths >= _MOST_DEATHS - 1
+        ]
+        for lost in self.queue.take_back(record.number, hopeless):
+            batch = self._batches.get(lost.sequence)
+            if batch is None:
+                continue
+            batch.deaths[lost.tiny_batch] += 1
+            # What the dead worker has reported of it is void: all of it is done again.
+            batch.reports = [
+                report
+                for report in batch.reports
+                if batch.tiny_batch_of(report, self.settings.tiny_size) != lost.tiny_batch
+            ]
+            if lost.given_up:
+                batch.given_up.append((lost.tiny_batch, pid))
+
+    def look_for_stopped(self) -> None:
+        """Prepares mini-batches anew in which a stopped worker holds something.
+
+        So it does where the worker's job has left, and the worker gets nowhere. Called now and
+        then: what was held at the last call, too, is held for long.
+        """
+        for batch in list(self._batches.values()):
+            held = {(h.tiny_batch, h.worker) for h in self.queue.held(batch.descriptor.number)}
+            for _, number in held & batch.held:
+                record = self._workers.find(number)
+                if record is not None and (self._is_stopped(record) or not record.member.joined):
+                    with contextlib.suppress(SharedMemoryExhausted):  # it is tried again
+                        self._replace(batch)
+                        held = set()
+                    break
+            batch.held = frozenset(held)
+        self._search()
+        self._collect()
+
+    def _search(self) -> None:
+        """Finds what a worker has left out that was stopped in the middle of a claim."""
+        oldest = next(iter(self._batches.values()), None)
+        if oldest is None or oldest.held:
+            return
+        if self.queue.status(oldest.descriptor.number).waiting:
+            self.queue.search(oldest.descriptor.number)
+
+    def _is_stopped(self, record: WorkerRecord) -> bool:
+        return is_stopped(self.queue.worker(record.number).pid)
+
+    def _replace(self, batch: StagedBatch) -> None:
+        """Publishes a mini-batch in other slots: nobody may write to these once it is delivered."""
+        old = batch.descriptor, batch.rows
+        batch.descriptor, batch.rows = self._acquire(batch.samples)
+        self._describe(batch)
+        self.queue.replace(old[0].number, batch.descriptor.number, batch.sequence)
+        batch.reports, batch.given_up = [], []
+        self._set_aside(batch.sequence, *old)
+
+    def _set_aside(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
+        held = self.queue.held(descriptor.number)
+        writers = {each.worker: self._workers.find(each.worker) for each in held}
+        self._aside.append(_Aside(sequence, descriptor, rows, writers))
+
+    def _collect(self) -> None:
+        """Recycles slots that no worker writes to any more."""
+        for aside in list(self._aside):
+            # What a worker has given back since is not for another one to claim.
+            self.queue.withdraw_one(aside.descriptor.number, aside.sequence)
+            held = self.queue.held(aside.descriptor.number)
+            if not any(self._may_write(aside, each.worker) for each in held):
+                self._aside.remove(aside)
+                self._release(aside.descriptor, aside.rows)
+
+    def _may_write(self, aside: _Aside, worker: int) -> bool:
+        writer = aside.writers.get(worker)
+        if writer is None:
+            writer = aside.writers[worker] = self._workers.find(worker)
+        return writer is None or not writer.dead
+
+    # ---- recycling -----------------------------------------------------------------------------
+
+    def recycle(self, batch: StagedBatch) -> None:
+        """Takes the slots of a mini-batch back, which may be in the middle of its preparation."""
+        if batch.done:
+            self._release(batch.descriptor, batch.rows)
+            return
+        self.queue.withdraw_one(batch.descriptor.number, batch.sequence)
+        del self._batches[batch.sequence]
+        self.queue.deliver_until(min(self._batches, default=self._sequence))
+        self._set_aside(batch.sequence, batch.descriptor, batch.rows)
+        self._collect()
+
+    def _release(self, descriptor: Slot, rows: Slot) -> None:
+        self._descriptors.release(descriptor)
+        self._rows.release(rows)
+
+    def close(self) -> None:
+        """Has workers end, and closes the descriptors."""
+        self.queue.stop()
+        self._arena.close()
+        os.close(self.control_fd)

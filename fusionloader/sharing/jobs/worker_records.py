@@ -1,0 +1,77 @@
+"""The workers of all members: their numbers, their messages, and their deaths."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fusionloader.sharing.jobs.member import Member
+from fusionloader.workers import messages
+
+MOST = 1024  # records in the control block
+
+
+@dataclass(slots=True, eq=False)
+class WorkerRecord:
+    """A worker of a member.
+
+    ``receiver`` reads its messages, which come to the coordinator: a job may be busy, or stopped.
+    """
+
+    number: int
+    member: Member
+    receiver: messages.Receiver
+    dead: bool = False
+
+
+class WorkerRecords:
+    """Registered workers, by number and by descriptor."""
+
+    def __init__(self, poll: select.epoll) -> None:
+        self._poll = poll
+        self._by_number: dict[int, WorkerRecord] = {}
+        self._by_fd: dict[int, WorkerRecord] = {}
+
+    def free_range(self, count: int, reserved: Iterable[range]) -> range | None:
+        """Returns numbers that no worker has or is to have, ``None`` where there are too few."""
+        taken = {*self._by_number, *(number for numbers in reserved for number in numbers)}
+        run = 0
+        for number in range(MOST):
+            run = 0 if number in taken else run + 1
+            if run == count:
+                return range(number - count + 1, number + 1)
+        return None
+
+    def add(self, number: int, member: Member, message_fd: int) -> None:
+        """Registers a worker that a member is about to start."""
+        record = WorkerRecord(number, member, messages.Receiver(message_fd))
+        self._by_number[number] = self._by_fd[message_fd] = record
+        self._poll.register(message_fd, select.EPOLLIN)
+
+    def find(self, number: int) -> WorkerRecord | None:
+        """Returns the worker of that number."""
+        return self._by_number.get(number)
+
+    def of_descriptor(self, fd: int) -> WorkerRecord | None:
+        """Returns the worker whose messages come through a descriptor."""
+        return self._by_fd.get(fd)
+
+    def handle(self, handle: Callable[[messages.Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
+        for record in self._by_number.values():
+            record.receiver.handle(handle)
+
+    def remove(self, record: WorkerRecord) -> None:
+        """Forgets a worker that has ended, and whose messages were handled."""
+        del self._by_number[record.number], self._by_fd[record.receiver.fd]
+        self._poll.unregister(record.receiver.fd)
+        record.receiver.close()
+        record.dead = True
+
+
+def has_ended(record: WorkerRecord) -> bool:
+    """Whether a worker writes no more: a process's memory is gone before its pipe is closed."""
+    poll = select.poll()
+    poll.register(record.receiver.fd, 0)
+    return bool(poll.poll(0))  # POLLHUP

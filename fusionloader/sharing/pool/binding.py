@@ -1,0 +1,153 @@
+"""A loader's binding to a pool: its number there, and the pool's workers as its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fusionloader import _native
+from fusionloader.sharing.pool.pool_processes import Payload, PoolProcesses, WorkerHandle
+from fusionloader.system.processes import Process
+
+if TYPE_CHECKING:
+    from fusionloader.workers.worker_set import WorkerSet
+
+_POLL_SECONDS = 0.002
+
+
+class PoolBinding:
+    """A loader's queue, registered with a pool.
+
+    Attributes:
+        queue: the loader's queue.
+        background: whether it gets workers only while other loaders have nothing to claim.
+        asked: whether a batch was waited for, so that the loader answers its workers.
+        closed: whether the queue was stopped.
+        workers: the loader's worker set, ``None`` before it is made and after ``close``.
+    """
+
+    def __init__(
+        self,
+        pool: PoolProcesses,
+        queue: _native.ManagerQueue,
+        fds: dict[str, int],
+        background: bool = False,
+    ) -> None:
+        """``fds`` are the queue's: control block and slots."""
+        self._pool = pool
+        self.background = background
+        self.asked = False
+        self._fds = fds
+        self.queue = queue
+        self.closed = False
+        self.workers: WorkerSet | None = None
+        self.number = pool.register(self)
+
+    def start(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
+        """Attaches a worker of the pool to this loader; returns it as a process of the loader."""
+        handle = self._pool.attach(worker, self, payload, {**self._fds, **fds})
+        return PoolProcess(handle, worker, self)
+
+    @property
+    def pool_is_closed(self) -> bool:
+        """Whether the pool was closed, so that it has no workers and starts none."""
+        return self._pool.closed
+
+    def request_workers(self) -> None:
+        """Assigns all workers to this loader, unless it is a background one."""
+        if not self.background:
+            self._pool.assign_all(self.number)
+
+    def published(self) -> None:
+        """Wakes workers for a background loader, whose queue none of them sleeps on."""
+        if self.background:
+            self._pool.wake()
+
+    def waits(self) -> None:
+        """Called when a batch is waited for."""
+        self.request_workers()
+        if self.background:
+            first, self.asked = not self.asked, True
+            self._pool.serve_in_background(self, first)
+
+    def drain_others(self) -> None:
+        """Reads the other loaders' pipes, so that no worker blocks on one that is not iterated."""
+        for binding in self._pool.others(self.number):
+            binding.drain()
+
+    def drain(self) -> None:
+        """Reads the workers' messages to this loader and buffers them."""
+        workers = self.workers  # once: another thread may set it to None
+        if workers is not None:
+            workers.drain()
+
+    def busy_elsewhere(self, workers: Iterable[int]) -> set[int]:
+        """Returns which of the workers are processing a tiny-batch of another loader."""
+        others = self._pool.others(self.number)
+        return {n for n in workers if any(binding.is_busy(n) for binding in others)}
+
+    def is_busy(self, worker: int) -> bool:
+        """Whether a worker is processing a tiny-batch of this loader."""
+        return self.queue.worker(worker).sequence is not None
+
+    def close(self) -> None:
+        """Called when the queue was stopped: workers detach after their current tiny-batch."""
+        self.closed = True
+        self.workers = None
+        self._pool.unregister(self.number)
+
+
+class PoolProcess:
+    """A pool's worker as a process of one loader.
+
+    It counts as ended when it has finished with the loader, although the process still runs.
+    """
+
+    def __init__(self, handle: WorkerHandle, worker: int, binding: PoolBinding) -> None:
+        self._handle = handle
+        self._process = handle.process
+        self._worker = worker
+        self._binding = binding
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code of the process."""
+        return self._process.exitcode
+
+    @property
+    def ended_by_pool(self) -> bool:
+        """Whether the pool ended it, to start another process under its number."""
+        return self._handle.ended_by_pool
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether it died while working, for any loader, and not while preparing for one."""
+        return self._handle.was_prepared
+
+    def is_alive(self) -> bool:
+        """Whether it runs and has not finished with the loader."""
+        if self._binding.closed and not self._binding.is_busy(self._worker):
+            return False
+        return self._process.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it has ended or finished with the loader, at most ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (deadline is None or time.monotonic() < deadline):
+            time.sleep(_POLL_SECONDS)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Sends SIGKILL, also where it is working for another loader: the pool replaces it."""
+        with contextlib.suppress(OSError):
+            self._process.kill()

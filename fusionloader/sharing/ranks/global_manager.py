@@ -1,0 +1,335 @@
+"""The global manager: assigns idle CPU workers to the queues of other ranks of the machine.
+
+Theory of operation. The manager is one separate process per job and machine. The first rank that
+finds no listener at the job's address (discovery.py) starts it; binding that address decides
+between two that start at once.
+
+*Joining.* Every loader that shares workers opens a connection and sends the descriptors of its
+control block, slots and dataset table, its plan, and an eventfd. It is then a *member*. The manager
+maps the control block only. It passes the rest to workers that ask for it (workers/assignments.py).
+
+*Deciding.* One epoll loop waits for connections, for exits of ranks (pidfds) and for eventfds. A
+worker writes to its member's eventfd when it becomes idle. While a worker is idle the members are
+*watched*: they write to their eventfd when they publish a mini-batch. On each event the manager
+reads the loads of all members and asks ``share_workers`` (scheduler/worker_sharing.py) which idle
+workers move where. Each move is one store of an assignment into the worker's record, the paper's
+``YIELD`` and ``BORROW``. The loop wakes without an event, every 0.05 s, only while a worker is idle
+beside unclaimed work or has an assignment, which may come to nothing.
+
+*Why failures are harmless.* The manager owns no state. Progress, assignments and claims are in the
+control blocks of the ranks (csrc/queue/worker_sharing.hpp), and a worker claims by compare-and-swap
+from a guest slot that its own identity marks. So a wrong or repeated assignment costs time and no
+sample; ranks go on without a manager, and its successor reads the same control blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+
+from fusionloader import _native
+from fusionloader._native import WorkerActivity
+from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage, Fields
+
+_FIRST_SECONDS = 10.0  # how long to wait for the first member
+_LAST_SECONDS = 2.0  # how long to wait after the last one, which may be between two epochs
+_RETRY_SECONDS = 0.05  # when a worker is idle although there is work, or has an assignment
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalManagerConfig:
+    """The socket's name to listen on, and the number of ranks of the machine."""
+
+    address: str
+    ranks: int
+
+
+def main(config: GlobalManagerConfig) -> None:
+    """Serves until no member is left; returns at once where another manager has the address."""
+    os.chdir("/")
+    listener = fd_messages.listen(config.address, _BACKLOG)
+    if listener is not None:
+        GlobalManager(listener, config.ranks).serve()
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A queue whose workers the manager assigns: that of one loader of one rank.
+
+    Attributes:
+        name: number that identifies the queue, from 1 to 0xFFFF, drawn by the rank.
+        rank: the rank's number on the machine.
+        loader: number of the loader in its process; equal numbers belong together.
+        kind: digests, by name, that have to be equal for workers to be shared.
+        connection: to the rank; its end is the member's end.
+        pid_fd: pidfd of the rank, -1 where the system has none.
+        event_fd: eventfd that the rank's workers and local manager write to.
+        shared: descriptors of control block, slots and table.
+        table_bytes: size of the table.
+        pickled_plan: for workers that serve the queue.
+        view: the control block.
+        watched: whether the rank writes to ``event_fd`` when it publishes.
+        noted: warnings that were sent to the rank.
+    """
+
+    name: int
+    rank: int
+    loader: int
+    kind: dict[str, str]
+    connection: socket.socket
+    pid_fd: int
+    event_fd: int
+    shared: tuple[int, ...]
+    table_bytes: int
+    pickled_plan: bytes
+    view: _native.MemberView
+    watched: bool = False
+    noted: set[str] = field(default_factory=set)
+
+    def close(self) -> None:
+        """Closes the descriptors."""
+        self.connection.close()
+        for fd in (*self.shared, self.event_fd, self.pid_fd):
+            if fd >= 0:
+                os.close(fd)
+
+    def note(self, text: str) -> None:
+        """Sends a warning for the rank to log, once."""
+        if text not in self.noted:
+            self.noted.add(text)
+            _reply(self.connection, {"note": text})
+
+
+class GlobalManager:
+    """The event loop over members' connections, eventfds and pidfds."""
+
+    def __init__(self, listener: socket.socket, ranks: int) -> None:
+        self._listener = listener
+        self._ranks = ranks
+        self._poll = select.epoll()
+        self._poll.register(listener, select.EPOLLIN)
+        self._accepted: dict[int, socket.socket] = {}  # connections that have sent no request yet
+        self._members: dict[int, Member] = {}
+        self._member_of: dict[int, Member] = {}  # by each descriptor of it that is waited for
+        self._end_at: float | None = time.monotonic() + _FIRST_SECONDS
+
+    def serve(self) -> None:
+        """Assigns workers until there have been no members for a while."""
+        again = False
+        while True:
+            timeout = _RETRY_SECONDS if again else None
+            if self._end_at is not None:
+                timeout = max(0.0, self._end_at - time.monotonic())
+            ready = self._poll.poll(timeout)
+            for fd, _ in ready:
+                self._handle_event(fd)
+            if self._members:
+                self._end_at = None
+                again = self._assign()
+                continue
+            again = False
+            if self._end_at is None:
+                self._end_at = time.monotonic() + _LAST_SECONDS
+            elif not ready and time.monotonic() >= self._end_at:
+                return
+
+    # ---- members -------------------------------------------------------------------------------
+
+    def _handle_event(self, fd: int) -> None:
+        if fd == self._listener.fileno():
+            self._accept()
+        elif fd in self._accepted:
+            self._handle_request(self._accepted[fd])
+        elif fd in self._member_of:
+            member = self._member_of[fd]
+            if fd == member.event_fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+            elif fd == member.pid_fd or not self._is_connected(member):
+                self._remove(member)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        if not fd_messages.is_same_user(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._accepted[connection.fileno()] = connection
+        self._poll.register(connection, select.EPOLLIN)
+
+    def _handle_request(self, connection: socket.socket) -> None:
+        """Handles a connection's first message: ``join`` of a rank or ``fetch`` of a worker."""
+        try:
+            message = fd_messages.receive(connection)
+        except BlockingIOError:
+            return
+        del self._accepted[connection.fileno()]
+        self._poll.unregister(connection)
+        request = message.fields.get("do") if message is not None else None
+        if message is not None and request == "join":
+            self._join(connection, message)
+            return
+        if message is not None:
+            if request == "fetch":
+                self._send_shared(connection, message.fields.get("member"))
+            message.close()
+        connection.close()
+
+    def _join(self, connection: socket.socket, message: FdMessage) -> None:
+        try:
+            refusal = self._refusal(message.fields)
+            member = None if refusal else _member(connection, message)
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+            refusal, member = f"its offer cannot be read ({error})", None
+        if member is None:
+            message.close()
+            _reply(connection, {"refused": refusal})
+            connection.close()
+            return
+        _reply(connection, {"joined": True})
+        self._members[member.name] = member
+        for fd in (connection.fileno(), member.event_fd, member.pid_fd):
+            if fd >= 0:
+                self._poll.register(fd, select.EPOLLIN)
+                self._member_of[fd] = member
+        self._compare(member)
+
+    def _refusal(self, fields: Fields) -> str:
+        """Returns why a rank cannot join, nothing if it can."""
+        version = fd_messages.package_version()
+        if fields["version"] != version:
+            return f"it has fusionloader {fields['version']}, the global manager {version}"
+        if fields["ranks"] != self._ranks:
+            return (
+                f"its LOCAL_WORLD_SIZE is {fields['ranks']}, and {self._ranks} where the global "
+                "manager was started"
+            )
+        return "taken" if fields["member"] in self._members else ""
+
+    def _compare(self, new: Member) -> None:
+        """Warns ranks whose loaders belong together and differ in kind."""
+        for other in self._members.values():
+            if other.rank == new.rank or other.loader != new.loader:
+                continue
+            differ = [name for name in new.kind if new.kind[name] != other.kind.get(name)]
+            if differ:
+                what = ", ".join(differ)
+                new.note(f"rank {other.rank} has another {what}: no workers are shared with it")
+                other.note(f"rank {new.rank} has another {what}: no workers are shared with it")
+
+    def _send_shared(self, connection: socket.socket, name: object) -> None:
+        """Sends a worker the descriptors and the plan of a member."""
+        member = self._members.get(name) if isinstance(name, int) else None
+        if member is None:
+            _reply(connection, {"unknown": True})
+            return
+        with contextlib.suppress(OSError):
+            fields = {"table_bytes": member.table_bytes}
+            fd_messages.send(connection, FdMessage(fields, member.pickled_plan, member.shared))
+
+    def _is_connected(self, member: Member) -> bool:
+        try:
+            message = fd_messages.receive(member.connection)
+        except BlockingIOError:
+            return True
+        if message is not None:
+            message.close()
+        return message is not None
+
+    def _remove(self, member: Member) -> None:
+        del self._members[member.name]
+        for fd in (member.connection.fileno(), member.event_fd, member.pid_fd):
+            if self._member_of.pop(fd, None) is not None:
+                self._poll.unregister(fd)
+        member.close()
+
+    # ---- assigning -----------------------------------------------------------------------------
+
+    def _assign(self) -> bool:
+        """Assigns idle workers where they are needed; returns whether to look again before long."""
+        kinds: dict[tuple[str, ...], list[Member]] = {}
+        for member in self._members.values():
+            kinds.setdefault(tuple(sorted(member.kind.values())), []).append(member)
+        return any([_assign_among(members) for members in kinds.values()])
+
+
+def _assign_among(members: list[Member]) -> bool:
+    workers = [member.view.workers() for member in members]
+    idle = [
+        [
+            number
+            for number, worker in enumerate(own)
+            if worker.activity is WorkerActivity.IDLE and not worker.member
+        ]
+        for own in workers
+    ]
+    watch = any(idle) and len(members) > 1
+    for member in members:  # before reading loads: what is published later raises an event
+        if member.watched != watch:
+            member.watched = watch
+            member.view.watch(watch)
+    sent = [
+        (worker.member, worker.guest_slot) for own in workers for worker in own if worker.member
+    ]
+    if not watch:
+        # An assignment may come to nothing; the worker, still idle, would raise no event.
+        return bool(sent) and len(members) > 1
+    in_flight = [member.view.progress() for member in members]
+    ranks = [
+        RankLoad(
+            tuple(mini_batch.waiting for mini_batch in mini_batches),
+            sum(mini_batch.half_done for mini_batch in mini_batches),
+            sum(worker.activity is WorkerActivity.HOME for worker in own)
+            + member.view.borrowed_at_work()
+            + sum(target == member.name for target, _ in sent),
+            len(free),
+        )
+        for member, own, mini_batches, free in zip(members, workers, in_flight, idle, strict=True)
+    ]
+    for move in share_workers(ranks):
+        source, destination = members[move.source], members[move.destination]
+        taken = {guest_slot for target, guest_slot in sent if target == destination.name}
+        guest_slots = [
+            guest_slot
+            for guest_slot in destination.view.free_guest_slots()
+            if guest_slot not in taken
+        ]
+        last = in_flight[move.destination][move.ahead].sequence
+        for guest_slot in guest_slots[: move.workers]:
+            worker = idle[move.source].pop()
+            source.view.send(worker, last, destination.name, guest_slot)
+            sent.append((destination.name, guest_slot))
+    return any(any(rank.unclaimed) for rank in ranks)
+
+
+def _member(connection: socket.socket, message: FdMessage) -> Member:
+    fields = message.fields
+    control, data, table, event = message.fds
+    pid_fd = -1
+    with contextlib.suppress(OSError):  # without it the end of the connection shows the exit
+        pid_fd = os.pidfd_open(fd_messages.peer_pid(connection))
+    return Member(
+        name=int(fields["member"]),
+        rank=int(fields["rank"]),
+        loader=int(fields["loader"]),
+        kind=dict(fields["kind"]),
+        connection=connection,
+        pid_fd=pid_fd,
+        event_fd=event,
+        shared=(control, data, table),
+        table_bytes=int(fields["table_bytes"]),
+        pickled_plan=message.payload,
+        view=_native.MemberView(control, data),
+    )
+
+
+def _reply(connection: socket.socket, fields: Fields) -> None:
+    with contextlib.suppress(OSError):
+        fd_messages.send(connection, FdMessage(fields))

@@ -1,0 +1,159 @@
+"""A queue's membership of the global manager: finds the manager, starts it, offers the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+
+from fusionloader.sharing.ranks.global_manager import GlobalManagerConfig
+from fusionloader.sharing.ranks.sharing_offer import SharingOffer
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.processes import BareProcess
+from fusionloader.system.shm.descriptor import OwnedDescriptor
+
+log = logging.getLogger("fusionloader.ranks")
+
+GUEST_SLOTS = 64  # workers of other ranks that may work on a queue at the same time
+_POLL_SECONDS = 0.05
+_TIMEOUT_SECONDS = 0.2
+_STAGGER_SECONDS = 0.3  # rank n starts the manager only if there is none after n times this
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+
+_warned: set[str] = set()
+_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
+
+
+class _Event(OwnedDescriptor):
+    """An eventfd, which is closed also where the manager that it is for cannot be made."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+class Membership:
+    """One queue's connection to the global manager; blocks on it for a moment at most.
+
+    Attributes:
+        address: name of the socket that the global manager listens on.
+    """
+
+    def __init__(self, sharing_offer: SharingOffer) -> None:
+        self._sharing_offer = sharing_offer
+        self.address = sharing_offer.ranks.address
+        self._event = _Event()
+        self._fds: tuple[int, ...] = ()
+        self._connection: socket.socket | None = None
+        self._refused = False
+        self._polled = 0.0
+        self._missing_since: float | None = None
+        self._start_after = 0.0
+        self._pause = _FIRST_PAUSE
+
+    @property
+    def event_fd(self) -> int:
+        """Eventfd by which workers and the local manager wake the global manager."""
+        return self._event.fd
+
+    def join(self, control_fd: int, data_fd: int) -> None:
+        """Offers the queue to the global manager, now or as soon as there is one."""
+        self._fds = (control_fd, data_fd, self._sharing_offer.table_fd, self.event_fd)
+        self.poll()
+
+    def poll(self) -> None:
+        """Reads the manager's messages, reconnects if it has died; at most every 0.05 s."""
+        now = time.monotonic()
+        if now - self._polled < _POLL_SECONDS or self._refused:
+            return
+        self._polled = now
+        _started[:] = [process for process in _started if process.is_alive()]
+        if self._connection is not None:
+            self._receive(self._connection)
+            return
+        self._connection = self._offer()
+        if self._connection is None:
+            self._start_manager(now)
+        else:
+            self._missing_since, self._pause = None, _FIRST_PAUSE
+
+    def _offer(self) -> socket.socket | None:
+        connection = fd_messages.connect(self.address, _TIMEOUT_SECONDS)
+        if connection is None:
+            return None
+        sharing_offer = self._sharing_offer
+        fields = {
+            "do": "join",
+            "version": fd_messages.package_version(),
+            "member": secrets.randbelow(0xFFFF) + 1,
+            "rank": sharing_offer.ranks.rank,
+            "ranks": sharing_offer.ranks.count,
+            "loader": sharing_offer.loader,
+            "kind": sharing_offer.kind,
+            "table_bytes": sharing_offer.table_bytes,
+        }
+        try:
+            fd_messages.send(connection, FdMessage(fields, sharing_offer.pickled_plan, self._fds))
+        except OSError:
+            connection.close()
+            return None
+        connection.setblocking(False)
+        return connection
+
+    def _receive(self, connection: socket.socket) -> None:
+        try:
+            message = fd_messages.receive(connection)
+        except BlockingIOError:
+            return
+        if message is None:
+            self._disconnect()
+            return
+        message.close()
+        why = message.fields.get("refused")
+        if why == "taken":  # the random member number collides: the next offer draws another
+            self._disconnect()
+        elif why:
+            self._refused = True
+            self._disconnect()
+            _warn_once(f"this rank shares no workers: {why}")
+        elif note := message.fields.get("note"):
+            _warn_once(str(note))
+
+    def _start_manager(self, now: float) -> None:
+        if self._missing_since is None:
+            self._missing_since = now
+        earliest = self._missing_since + self._sharing_offer.ranks.rank * _STAGGER_SECONDS
+        if _started or now < max(earliest, self._start_after):
+            return  # the one started will listen, or another process has the address already
+        self._start_after = now + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        config = GlobalManagerConfig(self.address, self._sharing_offer.ranks.count)
+        try:
+            module = "fusionloader.sharing.ranks.global_manager"
+            _started.append(BareProcess(module, config, (), apart=True))
+        except OSError as error:
+            _warn_once(f"the global manager cannot be started: {error}")
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Withdraws the queue; borrowed workers detach and unmap when they see it stopped."""
+        if self._connection is not None:
+            # Forked workers have the connection open too: closing it here would not end it.
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+        self._disconnect()
+        self._refused = True
+        self._event.close()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        log.warning("%s", text)

@@ -1,0 +1,78 @@
+"""What a rank offers of a loader: what other ranks' workers need in order to serve its queue."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import pickle
+from dataclasses import dataclass
+
+import PIL
+from PIL import Image, ImageFile
+
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.sharing.ranks.discovery import Ranks
+from fusionloader.transforms.plan.stages import Plan
+
+# Loaders of this process; ranks that run the same script count alike.
+_loaders = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class SharingOffer:
+    """What workers of other ranks need to serve a loader, and which workers may.
+
+    Attributes:
+        ranks: the rank that offers.
+        loader: number of the loader in its process, the same in every rank of a script.
+        kind: digests, by name, that have to be equal for workers to be shared.
+        pickled_plan: the pickled plan.
+        table_fd: descriptor of the dataset's table.
+        table_bytes: its size.
+    """
+
+    ranks: Ranks
+    loader: int
+    kind: dict[str, str]
+    pickled_plan: bytes
+    table_fd: int
+    table_bytes: int
+
+
+class SharingOffers:
+    """Makes the offers of one loader, whose number it takes when it is created."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._loader = next(_loaders)
+
+    def of(self, plan: Plan, table: DatasetTable) -> SharingOffer:
+        """Returns the offer for a plan and a dataset.
+
+        A worker gives back what it cannot do, so only what changes pixels has to be equal.
+        """
+        kind = {
+            "plan": _digest(plan),
+            # Paths may be relative.
+            "dataset": _digest((table.digest(), os.getcwd())),
+            "Pillow": _digest(
+                (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
+            ),
+            # Elsewhere nobody can tell whether the process that has a claim still runs.
+            "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
+        }
+        pickled_plan = pickle.dumps(plan)
+        return SharingOffer(self._ranks, self._loader, kind, pickled_plan, table.fd, table.nbytes)
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:  # Linux has those of time since 5.6
+        return ""
+
+
+def _digest(value: object) -> str:
+    """Digests the ``repr``: equal values may pickle differently, by the parts they share."""
+    return hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()

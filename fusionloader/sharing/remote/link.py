@@ -1,0 +1,141 @@
+"""A loader's remote workers: who they are, and what is counted of them over all iterators."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
+
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote.board import RemoteBoard
+from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, ListedFleet
+from fusionloader.sharing.remote.offload_metrics import MetricKeys
+from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
+from fusionloader.system.transport.tokens import default_token_file
+
+_TELL_SECONDS = 0.5
+
+
+class StepSums(Protocol):
+    """What is known of training's steps, see ``statistics.waits.Waits``."""
+
+    def sums(self) -> tuple[int, float, float]:
+        """Returns steps, the seconds that they took, and those of them that were waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """What the proxy of an iterator is given; descriptors are the loader's.
+
+    ``keys`` say what metrics of FastFlow's policy are of; ``channels`` are those of a result.
+    """
+
+    link: RemoteLink
+    work: RemoteWork
+    keys: MetricKeys
+    channels: int
+    table_fd: int
+    table_bytes: int
+
+
+class RemoteLink:
+    """The workers begin with an iterator, and end with ``close()``; the next one begins others.
+
+    Attributes:
+        board: what is counted; the proxies of all iterators write to it.
+    """
+
+    def __init__(self, settings: Remote, steps: StepSums, num_workers: int) -> None:
+        """Finds the workers, or begins to start them.
+
+        Args:
+            settings: what the user wants.
+            steps: of training.
+            num_workers: of this machine.
+
+        Raises:
+            ValueError: an address or the token file is not one.
+            ImportError: a package is not installed.
+            ConnectionError: there is no such cluster.
+        """
+        self._settings, self._num_workers = settings, num_workers
+        self._fleet: Fleet | None = None
+        self._begin()
+        self.board = RemoteBoard.create()
+        self._steps = steps
+        self._told_ns = time.monotonic_ns()
+        self._told_waited = self._told_busy = 0
+
+    @property
+    def fleet(self) -> Fleet:
+        """The workers; after ``close()`` others are found.
+
+        Raises:
+            ConnectionError: there is no such cluster any more.
+        """
+        return self._fleet or self._begin()
+
+    def _begin(self) -> Fleet:
+        fleet = self._fleet = make_fleet(self._settings, self._num_workers)
+        # Also of a loader that nobody closes.
+        self._ends = weakref.finalize(self, _end, fleet, os.getpid())
+        return fleet
+
+    def explain(self) -> list[str]:
+        """Returns where the workers come from, in a line, if there are any now."""
+        return [] if self._fleet is None else [self._fleet.explain()]
+
+    # ---- of training's steps, see statistics.waits.StepObserver ---------------------------------
+
+    def asked(self) -> None:
+        """Training has entered ``next()``: notes the steps until here."""
+        steps, seconds, waited = self._steps.sums()
+        self.board.set_steps(steps, int(seconds * 1e9), int(waited * 1e9))
+
+    def delivered(self) -> None:
+        """``next()`` is about to return, and counts this step then."""
+
+    # ---- of the fleet ---------------------------------------------------------------------------
+
+    def tell_fleet(self) -> None:
+        """Lets the fleet know how busy its workers are, now and then."""
+        now = time.monotonic_ns()
+        elapsed = now - self._told_ns
+        if elapsed < _TELL_SECONDS * 1e9:
+            return
+        lanes = self.board.lanes()
+        busy, waited = sum(lane.busy_ns for lane in lanes), self.board.waited_ns
+        busy_share = (busy - self._told_busy) / elapsed / max(len(self.fleet.addresses()), 1)
+        wait_share = (waited - self._told_waited) / elapsed
+        self._told_ns, self._told_busy, self._told_waited = now, busy, waited
+        self.fleet.tell(FleetLoad(min(busy_share, 1.0), min(wait_share, 1.0)))
+
+    def close(self) -> None:
+        """Ends what was started for the loader."""
+        self._fleet = None
+        self._ends()
+
+
+def _end(fleet: Fleet, pid: int) -> None:
+    if os.getpid() == pid:  # in a forked child the workers are its parent's
+        fleet.close()
+
+
+def make_fleet(settings: Remote, num_workers: int) -> Fleet:
+    """Returns the workers that a loader is to have, beside ``num_workers`` of this machine.
+
+    Raises:
+        ValueError: an address or the token file is not one.
+        ImportError: a package is not installed.
+        ConnectionError: there is no such cluster.
+    """
+    if settings.servers is None:
+        from fusionloader.sharing.remote.ray_fleet import RayFleet
+
+        return RayFleet(settings, loader_cores=num_workers + 1)
+    token = read_token(settings.token_file or default_token_file())
+    return ListedFleet([Address.parse(each) for each in settings.servers], Identity.of(token))

@@ -1,0 +1,221 @@
+"""The proxy: the process by which remote workers take part in a loader's work.
+
+Each core of a remote worker is a lane (lane.py), with a number in the queue as this machine's
+workers have. The training process says through a pipe who may be asked, and ends the proxy by
+closing it. The queue is told of the end, too, and the parent is looked at: a process that training
+has forked may have the pipe open. A proxy that dies loses what its lanes held, as any worker does.
+
+There are ``LANES`` lanes. Where workers have more cores they get equally many; where there are more
+workers, those that do not answer are left alone for a minute, and others have their turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from fusionloader import _native
+from fusionloader.sharing.remote.board import LANES, RemoteBoard
+from fusionloader.sharing.remote.offload_metrics import MetricKeys
+from fusionloader.sharing.remote.proxy.allotment import allot
+from fusionloader.sharing.remote.proxy.gates import LayoutGate, make_gate
+from fusionloader.sharing.remote.proxy.lane import DEPTH, Lane, LaneQueue
+from fusionloader.sharing.remote.proxy.observed import Observer
+from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.sharing.remote.user_code.layouts import LayoutRows
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
+from fusionloader.workers import messages
+
+_LOOK_SECONDS = 0.1
+_ALONE_SECONDS = 60.0  # until a worker that has refused is asked again
+_MOST_SAID = 256
+_LONGEST_TEXT = 2000  # lanes may write at once: no more than a pipe takes in one piece
+_READ = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """Configuration of a proxy; the descriptors are open in it under these numbers.
+
+    ``first_worker`` is the number of the first lane in the queue; this machine's workers have
+    those below ``local_workers``. ``parent`` is the training process's pid. User code has no table:
+    its descriptor is -1.
+    """
+
+    parent: int
+    first_worker: int
+    local_workers: int
+    control_fd: int
+    data_fd: int
+    table_fd: int
+    table_bytes: int
+    message_fd: int
+    orders_fd: int
+    board_fd: int
+    identity_fd: int
+    channels: int
+    work: RemoteWork
+    keys: MetricKeys
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Returns the descriptors that have to be open in the process."""
+        table = () if self.table_fd < 0 else (self.table_fd,)
+        return (
+            self.control_fd,
+            self.data_fd,
+            *table,
+            self.message_fd,
+            self.orders_fd,
+            self.board_fd,
+            self.identity_fd,
+        )
+
+
+def main(config: ProxyConfig) -> None:
+    """Serves until the pipe of orders is closed."""
+    Proxy(config).serve()
+    os._exit(0)  # a lane may wait for an answer that nobody wants any more
+
+
+class Proxy:
+    """Opens and ends lanes, as many as the workers that may be asked have cores."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self._config = config
+        self._orders = b""
+        self._wanted: dict[Address, None] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._left_alone: dict[Address, float] = {}  # until when
+        self._said: set[str] = set()
+        self._saying = threading.Lock()
+        self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
+        self._board = RemoteBoard(config.board_fd)
+        self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
+        self._identity = Identity(config.identity_fd)
+        self._made_shared: LaneQueue | None = None
+
+    def serve(self) -> None:
+        """Follows orders until there will be none, or the queue is stopped.
+
+        Workers that were forked from training meanwhile hold the pipe's other end, too.
+        """
+        poll = select.poll()
+        poll.register(self._config.orders_fd, select.POLLIN)
+        begun = time.process_time_ns()  # starting is not what samples cost
+        while not self._queue.stopping:
+            if poll.poll(_LOOK_SECONDS * 1000) and not self._follow():
+                return
+            if os.getppid() != self._config.parent:
+                return
+            self._tend()
+            self._board.proxy_cpu_ns = self._cpu_before + time.process_time_ns() - begun
+            if self._made_shared is not None:
+                self._made_shared.gate.look(DEPTH * len(self._lanes))
+
+    def _follow(self) -> bool:
+        """Reads who may be asked, line by line; ``False`` at the end."""
+        read = os.read(self._config.orders_fd, _READ)
+        *lines, self._orders = (self._orders + read).split(b"\n")
+        if lines:
+            self._wanted = dict.fromkeys(Address(*each) for each in json.loads(lines[-1]))
+        return bool(read)
+
+    def _say(self, text: str) -> None:
+        """Has the training process warn, once of each thing."""
+        text = text[:_LONGEST_TEXT]
+        with self._saying:
+            if text in self._said:
+                return
+            if len(self._said) >= _MOST_SAID:  # of workers that came and went
+                self._said.clear()
+            self._said.add(text)
+            messages.send(self._config.message_fd, messages.RemoteNotice(text))
+
+    @property
+    def _shared(self) -> LaneQueue:
+        """Made when it is known who the workers are."""
+        if self._made_shared is None:
+            config, work = self._config, self._config.work
+            rows = _rows(config)
+            hosts = sorted({address.host for address in self._wanted})
+            gate = make_gate(
+                work,
+                self._board,
+                Observer(self._queue, self._board, config.local_workers, config.first_worker),
+                replace(config.keys, nodes=hosts),
+            )
+            self._made_shared = LaneQueue(
+                control_fd=config.control_fd,
+                data_fd=config.data_fd,
+                pid=os.getpid(),
+                rows=rows,
+                work=work,
+                identity=self._identity,
+                board=self._board,
+                gate=LayoutGate(gate, rows) if isinstance(rows, LayoutRows) else gate,
+                say=self._say,
+            )
+        return self._made_shared
+
+    # ---- lanes ---------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        now = time.monotonic()
+        for number, lane in list(self._lanes.items()):
+            lane.cut_if_overdue(now)
+            if lane.is_over:
+                del self._lanes[number]
+                if lane.was_refused:
+                    self._left_alone[lane.address] = now + _ALONE_SECONDS
+            elif lane.address not in self._wanted:
+                lane.leave()
+        self._left_alone = {each: until for each, until in self._left_alone.items() if until > now}
+        asked = [address for address in self._wanted if address not in self._left_alone]
+        if len(asked) > LANES:
+            self._make_room(now)
+        # Those that serve first: none of them has to leave for one that may not answer.
+        serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
+        asked.sort(key=lambda address: address not in serving)
+        lanes: dict[Address, list[Lane]] = {address: [] for address in asked}
+        for lane in self._lanes.values():
+            if lane.address in lanes and not lane.is_leaving:
+                lanes[lane.address].append(lane)
+        cores = {  # one until that is known
+            address: max([1, *(lane.cores for lane in own)]) for address, own in lanes.items()
+        }
+        for address, count in allot(cores, LANES).items():
+            for lane in lanes[address][count:]:
+                lane.leave()
+            self._open(address, count - len(lanes[address]))
+
+    def _make_room(self, now: float) -> None:
+        """Takes the lanes to workers that do not answer."""
+        for lane in self._lanes.values():
+            if lane.is_away and lane.has_failed:
+                lane.leave()
+                self._left_alone[lane.address] = now + _ALONE_SECONDS
+
+    def _open(self, address: Address, count: int) -> None:
+        """Opens so many lanes to a worker, as far as there are numbers."""
+        if count <= 0 or len(self._lanes) == LANES:
+            return
+        named = {number: self._board.lane(number).address for number in range(LANES)}
+        free = [number for number in named if number not in self._lanes]
+        # What is counted of a lane stays its worker's, if there are enough of them.
+        free.sort(key=lambda number: (named[number] != str(address), named[number] != ""))
+        for number in free[:count]:
+            worker = self._config.first_worker + number
+            self._lanes[number] = Lane(number, worker, address, self._shared)
+
+
+def _rows(config: ProxyConfig) -> _native.RemoteRows | LayoutRows:
+    work = config.work
+    if work.code is not None:
+        return LayoutRows()
+    table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
+    return _native.RemoteRows(table, work.row_bytes, work.convert, config.channels)

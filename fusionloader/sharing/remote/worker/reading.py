@@ -1,0 +1,128 @@
+"""Files and ranges of a dataset, as a remote worker reads them: of any path, only of files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, Stamp
+
+MOST_BYTES = 1 << 28
+"""Of a file that is read; larger ones are left to the machine that asked."""
+
+# Not to wait for a writer where the path is of a pipe.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_KEPT_BYTES = 16 << 20  # of the buffer, from one file to the next
+
+
+class Unavailable(Exception):
+    """A file is not here, or another one; the text has its path."""
+
+
+class TooLarge(Exception):
+    """A file is not read because of its size; the text has its path."""
+
+
+@contextlib.contextmanager
+def opened(path: bytes) -> Iterator[tuple[int, Stamp]]:
+    """Gives the descriptor of a regular file, and its stamp.
+
+    Raises:
+        Unavailable: it cannot be opened, or is no regular file.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except (OSError, ValueError) as error:  # the latter for a path with zeros
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {why}") from None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Unavailable(f"{os.fsdecode(path)!r} is no regular file")
+        yield fd, Stamp(info.st_size, info.st_mtime_ns)
+    except OSError as error:
+        raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+def _require_size(path: bytes, found: int, wanted: int) -> None:
+    if found != wanted:
+        name = os.fsdecode(path)
+        raise Unavailable(f"{name!r} has {found} bytes here, and {wanted} where training is")
+
+
+class FileReader:
+    """Reads one file or range after the other into the same memory.
+
+    Attributes:
+        bytes_read: from storage, until now.
+    """
+
+    def __init__(self, cache: EncodedCache | None = None) -> None:
+        self.bytes_read = 0
+        self._cache = cache
+        self._buffer = memoryview(bytearray())
+
+    def read(self, path: bytes, nbytes: int) -> memoryview:
+        """Returns a file's bytes, valid until the next call.
+
+        Args:
+            path: of the file.
+            nbytes: that it should have, 0 for any number.
+
+        Raises:
+            Unavailable: it cannot be read, or has another size.
+            TooLarge: it has more than ``MOST_BYTES``.
+        """
+        with opened(path) as (fd, stamp):
+            if nbytes:
+                _require_size(path, stamp.nbytes, nbytes)
+            return self._read(fd, path, path, stamp, 0)
+
+    def read_range(self, path: bytes, file_bytes: int, offset: int, nbytes: int) -> memoryview:
+        """Returns a range of a file, valid until the next call.
+
+        Args:
+            path: of the file.
+            file_bytes: that the file should have.
+            offset: of the range's first byte.
+            nbytes: of the range.
+
+        Raises:
+            Unavailable: the file cannot be read, or has another size.
+            TooLarge: the range has more than ``MOST_BYTES``.
+        """
+        with opened(path) as (fd, stamp):
+            _require_size(path, stamp.nbytes, file_bytes)
+            if offset + nbytes > file_bytes:
+                raise Unavailable(f"{os.fsdecode(path)!r} ends before byte {offset + nbytes}")
+            kept_as = b"%b\0%d" % (path, offset)
+            return self._read(fd, path, kept_as, Stamp(nbytes, stamp.modified_ns), offset)
+
+    def _read(self, fd: int, path: bytes, kept_as: bytes, stamp: Stamp, offset: int) -> memoryview:
+        found = stamp.nbytes
+        if found > MOST_BYTES:
+            raise TooLarge(f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}")
+        kept = None if self._cache is None else self._cache.get(kept_as, stamp)
+        if kept is not None:
+            return memoryview(kept)
+        wanted = self._memory(found)
+        done = 0
+        while done < found and (count := os.preadv(fd, [wanted[done:]], offset + done)):
+            done += count
+        self.bytes_read += done
+        if done < found:
+            raise Unavailable(f"{os.fsdecode(path)!r} became shorter while it was read")
+        if self._cache is not None:
+            self._cache.put(kept_as, stamp, wanted)
+        return wanted
+
+    def _memory(self, nbytes: int) -> memoryview:
+        if nbytes > _KEPT_BYTES:
+            return memoryview(bytearray(nbytes))
+        if nbytes > len(self._buffer):
+            self._buffer = memoryview(bytearray(nbytes))
+        return self._buffer[:nbytes]

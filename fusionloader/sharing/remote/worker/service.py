@@ -1,0 +1,123 @@
+"""A remote worker: prepares tiny-batches of loaders on other machines. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fusionloader.sharing.remote import protocol
+from fusionloader.sharing.remote.protocol import Ready
+from fusionloader.sharing.remote.user_code.store import CodeStore
+from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
+from fusionloader.sharing.remote.worker.worker_session import Done, WorkerSession
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.listener import Answer, Listener, Service
+from fusionloader.system.transport.messages import Message, Outgoing, refusal
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """What a worker has done since it began.
+
+    Attributes:
+        requests: for samples that it has answered, those that it declined included.
+        samples: that it has prepared.
+        declined: requests that it left to the machine that asked.
+        bytes_read: from files.
+        bytes_sent: of results.
+    """
+
+    requests: int = 0
+    samples: int = 0
+    declined: int = 0
+    bytes_read: int = 0
+    bytes_sent: int = 0
+
+
+class WorkerService:
+    """Serves from when it is made until ``close()``, any number of loaders.
+
+    Each connection has a thread, and ``cores`` of them work at once; native code releases the GIL.
+
+    Attributes:
+        address: where it listens, with the port that it got.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        cores: int,
+        cache_bytes: int = 0,
+        others: Mapping[str, Service] | None = None,
+        code: CodeStore | None = None,
+    ) -> None:
+        """Listens at ``address`` for who has the same ``identity``.
+
+        Args:
+            address: port 0 is any free one.
+            identity: what loaders and workers have.
+            cores: requests that are worked on at once.
+            cache_bytes: of files that have been read, to keep in memory.
+            others: further services at the same port, as a cache server's, by name. They go on
+                while the worker drains, and end with it.
+            code: user code that Ray brings, for a worker of one core.
+
+        Raises:
+            OSError: it cannot listen there.
+            ValueError: ``cores`` is less than 1, or another service has the worker's name.
+        """
+        if cores < 1:
+            raise ValueError(f"a worker needs a core, not {cores}")
+        self._ready = Ready(f"{socket.gethostname()}, pid {os.getpid()}", cores)
+        self._code = code
+        self._cores = threading.BoundedSemaphore(cores)
+        self._counts = WorkerCounts()
+        self._cache = EncodedCache(cache_bytes) if cache_bytes else None
+        self._lock = threading.Lock()
+        self._leaving = threading.Event()
+        services = {protocol.SERVICE: Service(self._begin, protocol.MOST_BODY)}
+        if others and protocol.SERVICE in others:
+            raise ValueError(f"{protocol.SERVICE!r} is the worker itself")
+        self._listener = Listener(address, identity, services | dict(others or {}))
+        self.address = self._listener.address
+
+    @property
+    def counts(self) -> WorkerCounts:
+        """What it has done until now."""
+        with self._lock:
+            return replace(self._counts)
+
+    def drain(self, timeout: float = 1.5) -> bool:
+        """Answers what is under way, and refuses all that is asked from now on.
+
+        Returns ``False`` if something is still under way after ``timeout`` seconds.
+        """
+        self._leaving.set()
+        return self._listener.wait_until_answered(timeout)
+
+    def close(self) -> None:
+        """Ends all connections, once what is under way on them is done."""
+        self._listener.close()
+
+    def _begin(self) -> Answer:
+        session = WorkerSession(self._ready, self._cores, self._count, self._cache, self._code)
+
+        def answer(message: Message) -> Outgoing:
+            if self._leaving.is_set():
+                return refusal(f"{protocol.LEAVING}: ask another")
+            return session.answer(message)
+
+        return answer
+
+    def _count(self, done: Done) -> None:
+        with self._lock:
+            self._counts.requests += 1
+            self._counts.samples += done.samples
+            self._counts.declined += done.declined
+            self._counts.bytes_read += done.bytes_read
+            self._counts.bytes_sent += done.bytes_sent

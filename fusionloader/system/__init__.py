@@ -1,0 +1,1 @@
+"""Processes, messages, memory and limits: what knows no samples."""

@@ -1,0 +1,1 @@
+"""What is done to a sample: plans, their executors, decoders and policies."""

@@ -1,0 +1,155 @@
+"""The head: windows of JPEG files, by one prebuilt pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from nvidia.dali import Pipeline, fn, types
+
+from fusionloader.transforms.executors import nvjpeg
+from fusionloader.transforms.executors.dali.backend import Backend, Image
+from fusionloader.transforms.executors.dali.memory.borrowing import may_borrow
+from fusionloader.transforms.executors.dali.memory.unused_memory import release_unused_memory
+from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
+from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
+from fusionloader.transforms.executors.native import jpeg_size, make_executor
+from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
+from fusionloader.transforms.plan.stages import Plan
+
+Window = tuple[int, int, int, int]
+"""x, y, width and height, in pixels of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaliDecoded:
+    """A sample's pixels, height x width x channels; or ``None`` and the reason why."""
+
+    image: Image
+    reason: str = ""
+
+
+class DaliHead:
+    """Decodes windows of JPEG files. It neither resizes nor mirrors: the fused kernel does."""
+
+    def __init__(
+        self,
+        device: int | None,
+        max_batch: int,
+        threads: int = 1,
+        *,
+        hw_decoder_load: float = 1.0,
+        fancy_upsampling: bool = True,
+    ) -> None:
+        """Builds the pipeline.
+
+        Args:
+            device: index of a CUDA device, ``None`` for DALI's CPU backend.
+            max_batch: samples of a run; more are done in several.
+            threads: that decode.
+            hw_decoder_load: the part of the samples for a GPU's hardware decoder.
+            fancy_upsampling: whether a GPU interpolates chroma as libjpeg does, or repeats it.
+        """
+        self._backend = Backend(device, max_batch, threads=threads)
+        # Reads headers in 2 us, so that few files that DALI cannot decode get there.
+        self._headers = make_executor(Plan((), None, None, None))
+        gpu_options: dict[str, object] = {
+            "hw_decoder_load": hw_decoder_load,
+            "jpeg_fancy_upsampling": fancy_upsampling,
+        }
+        windows = device is None or not fancy_upsampling or nvjpeg.decodes_windows()
+        self._pipeline = Prebuilt(partial(_defined, self._backend, gpu_options, windows))
+        self._pipeline.build()
+
+    def run(self, encoded: Sequence[bytes], windows: Sequence[Window]) -> list[DaliDecoded]:
+        """The pixels of a window of each file's bytes, or the reason why there are none.
+
+        Images are DALI's tensors, which no later run writes to.
+
+        Raises:
+            RuntimeError: there is too little memory, of which more might be borrowed; or the device
+                is lost.
+        """
+        results: list[DaliDecoded] = []
+        found = list(map(self._refusal, encoded, windows))
+        for reason in found:
+            results.append(DaliDecoded(None, reason))
+        good = [place for place, reason in enumerate(found) if not reason]
+        for begin in range(0, len(good), self._backend.max_batch):
+            places = good[begin : begin + self._backend.max_batch]
+            files = [np.frombuffer(encoded[place], np.uint8) for place in places]
+            made = self._decode(files, [windows[place] for place in places])
+            for place, decoded in zip(places, made, strict=True):
+                results[place] = decoded
+        return results
+
+    def _refusal(self, file: bytes, window: Window) -> str:
+        """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
+        size = jpeg_size(self._headers, file)
+        if size is None:
+            return FileRefused("not a whole JPEG file of 1 or 3 color channels")
+        x, y, width, height = window
+        if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
+            return f"the window {window} is not within the image of {size[0]} x {size[1]}"
+        return ""
+
+    def _decode(
+        self, files: Sequence[npt.NDArray[np.uint8]], windows: list[Window]
+    ) -> list[DaliDecoded]:
+        """One run; if it fails, halves of it, down to the bad files."""
+        try:
+            (images,) = self._pipeline.run(encoded=files, **_values(windows))
+            return [DaliDecoded(image) for image in images]
+        except RuntimeError as error:
+            short, cause = is_shortage(error), _cause(error)
+            if is_device_lost(error) or (short and may_borrow(self._backend.device)):
+                raise
+        # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
+        if short:  # halves need less of it at a time
+            release_unused_memory()
+        self._pipeline.build()
+        if len(files) == 1:
+            return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
+        middle = len(files) // 2
+        first = self._decode(files[:middle], windows[:middle])
+        return first + self._decode(files[middle:], windows[middle:])
+
+
+def _values(windows: list[Window]) -> dict[str, npt.NDArray[np.int32]]:
+    """Returns the inputs of a run, rows before columns, each in one piece of memory."""
+    values = np.array(windows, np.int32)
+    return {"start": values[:, [1, 0]], "shape": values[:, [3, 2]]}
+
+
+def _defined(backend: Backend, gpu_options: dict[str, object], windows: bool) -> Pipeline:
+    """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
+    pipeline = backend.pipeline()
+    with pipeline:
+        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+        window: dict[str, Any] = {
+            name: fn.external_source(name=name, dtype=types.INT32, ndim=1)
+            for name in ("start", "shape")
+        }
+        window["axes"] = [0, 1]
+        options: dict[str, Any] = {
+            "output_type": types.RGB,
+            "adjust_orientation": False,  # as Pillow's convert; EXIF's is left to the user
+            **({"device": "mixed", **gpu_options} if backend.on_gpu else {"device": "cpu"}),
+        }
+        if windows:
+            images = fn.decoders.image_slice(encoded, **window, **options)
+        else:
+            images = fn.slice(fn.decoders.image(encoded, **options), **window)
+        pipeline.set_outputs(images)
+    return pipeline
+
+
+def _cause(error: RuntimeError) -> str:
+    """DALI's message without the traceback of the graph's definition."""
+    lines = str(error).partition("encountered:")[2].split("\n") or [str(error)]
+    found = [line.strip() for line in lines if line.strip()]
+    return found[0] if found else "DALI cannot decode it"

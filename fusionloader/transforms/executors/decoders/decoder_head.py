@@ -1,0 +1,195 @@
+"""The head: drives a decoder, and trusts it in nothing that could spoil a batch."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from fusionloader.transforms.executors.decoders.buffer_pool import BufferPool
+from fusionloader.transforms.executors.decoders.head_steps import HeadStep
+from fusionloader.transforms.executors.decoders.interface import DecodeCommand, Decoded, Decoder
+from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
+from fusionloader.transforms.executors.refusals import FileRefused
+
+if TYPE_CHECKING:
+    import torch
+
+_PAUSE_SECONDS = 0.0002  # where a decoder does not wait although it has nothing
+_INSTEAD = "mend it, or choose another one: GpuWorker(decoder=...)"
+
+Result = TypeVar("Result")
+
+
+class DecoderFailed(RuntimeError):
+    """A decoder raised, broke the rules of its interface, or did not answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Commands that were submitted together."""
+
+    commands: Sequence[DecodeCommand]
+
+
+class DecoderHead:
+    """Submits groups to a decoder and collects their results."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        device: int | None,
+        capacity: int,
+        timeout: float,
+        name: str = "",
+        keeps_memory: bool = True,
+    ) -> None:
+        """Starts the decoder.
+
+        Args:
+            decoder: not started yet.
+            device: index of a CUDA device, ``None`` for the CPU.
+            capacity: commands in flight at most.
+            timeout: seconds in which something of what is in flight has to be finished.
+            name: of the decoder in messages.
+            keeps_memory: whether buffers are kept from group to group.
+
+        Raises:
+            DecoderFailed: it cannot be started.
+        """
+        self._decoder, self._device, self._timeout = decoder, device, timeout
+        self._name = name or type(decoder).__name__
+        self._pool = BufferPool(device, capacity if keeps_memory else 0)
+        self._next = 0
+        self._open: dict[int, DecodeCommand] = {}
+        self._blocks: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._finished: dict[int, Decoded] = {}
+        self._call("start", decoder.start, device, capacity)
+
+    def begin(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> Group:
+        """Submits a group; ``finish`` returns its results.
+
+        Raises:
+            DecoderFailed: what the decoder raised, unless memory ran out or the device is lost.
+        """
+        commands = [self._command(*each) for each in zip(encoded, steps, strict=True)]
+        self._open.update((command.ticket, command) for command in commands)
+        if commands:
+            try:
+                self._call("submit", self._decoder.submit, commands)
+            except BaseException:
+                for command in commands:  # their memory may still be written: not used again
+                    self._open.pop(command.ticket, None)
+                    self._blocks.pop(command.ticket, None)
+                raise
+        return Group(commands)
+
+    def _command(self, encoded: bytes, step: HeadStep) -> DecodeCommand:
+        ticket, self._next = self._next, self._next + 1
+        buffer = partial(self._buffer, ticket, step.height, step.width)
+        size = step.window, step.height, step.width
+        return DecodeCommand(ticket, encoded, *size, step.filter, step.hflip, step.vflip, buffer)
+
+    def _buffer(self, ticket: int, height: int, width: int) -> torch.Tensor:
+        found = self._blocks.get(ticket)
+        if found is None:
+            # A decoder's threads have commands of their own: no two take one ticket's first.
+            found = self._blocks.setdefault(ticket, self._pool.take(height, width, 3))
+        return found[0]
+
+    def finish(self, group: Group) -> list[Decoded]:
+        """Waits for a group; returns its results in the order of its commands.
+
+        Images are valid until ``release``.
+
+        Raises:
+            DecoderFailed: see there.
+        """
+        missing = {command.ticket for command in group.commands} - self._finished.keys()
+        deadline = time.monotonic() + self._timeout
+        while missing:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._failed(
+                    f"has finished nothing for {self._timeout:g} s, with {len(self._open)} images "
+                    "to be decoded"
+                )
+            found = self._call("finished", self._decoder.finished, left)
+            for each in found:
+                self._note(each)
+                missing.discard(each.ticket)
+                deadline = time.monotonic() + self._timeout
+            if not found:
+                time.sleep(_PAUSE_SECONDS)
+        return [self._finished.pop(command.ticket) for command in group.commands]
+
+    def _note(self, found: Decoded) -> None:
+        if not isinstance(found, Decoded):
+            raise self._failed(f"finished a {type(found).__name__}, which is no Decoded")
+        command = self._open.pop(found.ticket, None)
+        if command is None:
+            again = isinstance(found.ticket, int) and 0 <= found.ticket < self._next
+            what = "twice" if again else "and was never given it"
+            raise self._failed(f"finished the ticket {found.ticket!r} {what}")
+        image = found.image
+        if image is None:
+            reason = found.reason if isinstance(found.reason, FileRefused) else str(found.reason)
+            found = Decoded(found.ticket, None, reason or "the decoder gave no reason")
+        else:
+            if (why := _why_unfit(image, command, self._device)) is not None:
+                raise self._failed(f"finished with {why}")
+            if self._device is None and hasattr(image, "numpy"):
+                found = Decoded(found.ticket, image.numpy())
+        self._finished[found.ticket] = found
+
+    def release(self, group: Group) -> None:
+        """Gives the memory of a finished group's images back."""
+        for command in group.commands:
+            if (taken := self._blocks.pop(command.ticket, None)) is not None:
+                self._pool.give_back(taken[1])
+
+    def close(self) -> None:
+        """Ends the decoder."""
+        self._call("close", self._decoder.close)
+
+    def _call(self, method: str, call: Callable[..., Result], *arguments: object) -> Result:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            # More memory may be borrowed, and of a lost device the decoder is not to blame.
+            if is_shortage(error) or is_device_lost(error):
+                raise
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f" ({frames[-1].filename}:{frames[-1].lineno})"
+            raise self._failed(
+                f"raised {type(error).__name__} in {method}: {' '.join(str(error).split())}{where}"
+            ) from error
+
+    def _failed(self, what: str) -> DecoderFailed:
+        return DecoderFailed(f"the decoder {self._name} {what}; {_INSTEAD}")
+
+
+def _why_unfit(image: Any, command: DecodeCommand, device: int | None) -> str | None:
+    """Returns what is wrong with an image, in words."""
+    wanted = (command.height, command.width, 3)
+    if device is None and hasattr(image, "numpy"):
+        if image.device.type != "cpu":
+            return f"an image on {image.device}, not in the CPU's memory"
+        image = image.numpy()
+    place = "__array_interface__" if device is None else "__cuda_array_interface__"
+    array = getattr(image, place, None)
+    if array is None:
+        return f"a {type(image).__name__}, which has no {place}"
+    element = np.dtype(array["typestr"])  # DALI's uint8 is "=B", that of others "|u1"
+    if tuple(array["shape"]) != wanted or element != np.uint8:
+        found = f"{element} of the shape {tuple(array['shape'])}"
+        return f"an image of {found} instead of uint8 of the shape {wanted}"
+    strides = array.get("strides")
+    if strides is not None and tuple(strides) != (command.width * 3, 3, 1):
+        return f"an image with the strides {tuple(strides)}, which is not contiguous"
+    return None

@@ -1,0 +1,64 @@
+"""What of a plan the GPU worker does.
+
+Its work is two tasks, both built ahead of time and fed with each sample's parameters. *Head*:
+decode a window of the image; a decoder of the user's also resizes and mirrors it. *Augment*:
+everything else, up to the row of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fusionloader.transforms.plan.stages import (
+    AugMix,
+    Container,
+    Plan,
+    RandomErasing,
+    RandomResizedCrop,
+    Resize,
+    ResizeKeepRatio,
+    ResizeShorterSide,
+    Stage,
+    branches_of,
+)
+
+_RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
+
+
+def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
+    """Returns which stage the GPU worker cannot run, and why; ``None`` if it can run the plan.
+
+    ``head_filters`` are those that its head resizes with, once and before anything that changes
+    colors or warps; ``None`` where the fused kernel resizes.
+    """
+    if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in _flat(plan.stages)):
+        return 'decode="fast" resizes by another filter, which it does not have'
+    for place, stage in enumerate(_flat(plan.stages)):
+        if isinstance(stage, AugMix):
+            return "AugMix mixes several images"
+        noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
+        if noisy:
+            return "RandomErasing with noise, which a device would round otherwise"
+        if head_filters is not None and isinstance(stage, _RESIZES) and place > 0:
+            return f"{type(stage).__name__} does not come first"
+    return _unknown_filter(plan.stages, head_filters)
+
+
+def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str | None:
+    if known is None:
+        return None
+    for stage in _flat(stages):
+        if isinstance(stage, _RESIZES):
+            for name in (stage.filter,) if not hasattr(stage, "filters") else stage.filters:
+                if name not in known:
+                    return f"{type(stage).__name__} uses the {name} filter"
+    return None
+
+
+def _flat(stages: Iterable[Stage]) -> Iterable[Stage]:
+    for stage in stages:
+        if isinstance(stage, Container):
+            for branch in branches_of(stage):
+                yield from _flat(branch)
+        else:
+            yield stage

@@ -1,0 +1,40 @@
+"""What a plan's results are: tensors of which shape and element type."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fusionloader.transforms.plan.stages import Plan
+
+ELEMENT_TYPES = {
+    "uint8": torch.uint8,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+def result_like(plan: Plan) -> torch.Tensor:
+    """Returns an uninitialised tensor of the plan's result.
+
+    Raises:
+        ValueError: the plan's results are not tensors of one shape.
+    """
+    convert, height, width = plan.convert, plan.height, plan.width
+    if convert is None or height is None or width is None:
+        raise ValueError("the plan's results are not tensors of one shape")
+    shape = (plan.result_channels, height, width)
+    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
+
+
+def converted(image: Image.Image, plan: Plan) -> torch.Tensor:
+    """Returns the tensor that the plan's conversion makes of an image of any size."""
+    assert plan.convert is not None
+    element_type = ELEMENT_TYPES[plan.convert.element_type]
+    tables = torch.frombuffer(bytearray(plan.convert.table), dtype=element_type).view(-1, 256)
+    pixels = np.asarray(image).astype(np.int64).reshape(image.height, image.width, -1)
+    levels = torch.from_numpy(pixels)
+    return torch.stack([table[levels[..., channel]] for channel, table in enumerate(tables)])

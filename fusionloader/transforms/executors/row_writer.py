@@ -1,0 +1,162 @@
+"""Writes samples into the rows that a layout gives them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from fusionloader.transforms.executors.layout import (
+    TEXT_LENGTH,
+    Layout,
+    Leaf,
+    Memory,
+    Node,
+    Sample,
+    encoded_text,
+    with_article,
+)
+
+
+class LayoutMismatch(Exception):
+    """A sample does not have the layout of the others."""
+
+
+class Writer:
+    """Writes samples into the rows of one batch's memory."""
+
+    def __init__(self, layout: Layout, buffer: Memory, rows: int) -> None:
+        """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes."""
+        self._write = _compile_writer(layout.root, iter(layout.tensors(buffer, rows, rows)))
+
+    def write(self, row: int, samples: Sequence[Sample]) -> None:
+        """Writes ``samples`` into the rows from ``row`` on.
+
+        Raises:
+            LayoutMismatch: one of them differs in structure, shape or type; rows may then be
+                partly written.
+        """
+        self._write(row, samples)
+
+
+_Write = Callable[[int, Sequence[Sample]], None]
+
+
+def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
+    if isinstance(node, Leaf):
+        return _leaf_writer(node, next(tensors))
+    writers = [_compile_writer(child, tensors) for child in node.children]
+    kind, count = node.kind, len(writers)
+    if node.keys is not None:
+        return _mapping_writer(node.keys, writers)
+
+    def write(row: int, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            if type(sample) is not kind or len(sample) != count:
+                raise LayoutMismatch(f"expected {with_article(kind.__name__)} of {count}")
+        for writer, column in zip(writers, zip(*samples, strict=True), strict=True):
+            writer(row, column)
+
+    return write
+
+
+def _mapping_writer(keys: tuple[Hashable, ...], writers: list[_Write]) -> _Write:
+    wanted = set(keys)
+
+    def write(row: int, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            if type(sample) is not dict or sample.keys() != wanted:
+                raise LayoutMismatch(f"expected a dict with the keys {keys}")
+        for key, writer in zip(keys, writers, strict=True):
+            writer(row, [sample[key] for sample in samples])
+
+    return write
+
+
+def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    if leaf.kind == "tensor":
+        return _tensor_writer(leaf, block)
+    if leaf.kind == "array":
+        return _array_writer(leaf, block)
+    if leaf.kind == "text":
+        return _text_writer(leaf, block)
+    return _scalar_writer(leaf, block)
+
+
+def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    dtype, shape = leaf.dtype, torch.Size(leaf.shape)
+    kind = leaf.tensor
+
+    def write(row: int, column: Sequence[Sample]) -> None:
+        for tensor in column:
+            if (
+                type(tensor) is not kind
+                or tensor.dtype is not dtype
+                or tensor.shape != shape
+                or tensor.requires_grad
+                or tensor.layout is not torch.strided
+                or not tensor.is_cpu
+            ):
+                raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
+        with _as_plain(kind):
+            torch.stack(list(column), out=block[row : row + len(column)])
+
+    return write
+
+
+def _as_plain(kind: type) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which tensors of a subclass are taken as what they hold."""
+    if kind is torch.Tensor:
+        return contextlib.nullcontext()
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    rows = block.numpy()
+    dtype, shape = rows.dtype, leaf.shape
+
+    def write(row: int, column: Sequence[Sample]) -> None:
+        for position, array in enumerate(column, row):
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                raise LayoutMismatch(f"expected an array of {dtype} and shape {shape}")
+            rows[position] = array
+
+    return write
+
+
+def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    rows = block.numpy()
+    lengths = rows[:, : TEXT_LENGTH.itemsize].view(TEXT_LENGTH)
+    kind, room = leaf.scalar, leaf.shape[0] - TEXT_LENGTH.itemsize
+
+    def write(row: int, column: Sequence[Sample]) -> None:
+        for position, text in enumerate(column, row):
+            if type(text) is not kind:
+                raise LayoutMismatch(f"expected {with_article(str(kind))}")
+            encoded = encoded_text(text)
+            length = len(encoded)
+            if length > room:
+                raise LayoutMismatch(f"a text of more than {room} bytes")
+            lengths[position] = length
+            end = TEXT_LENGTH.itemsize + length
+            rows[position, TEXT_LENGTH.itemsize : end] = np.frombuffer(encoded, np.uint8)
+
+    return write
+
+
+def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    rows = block.numpy()
+    kind = leaf.scalar
+
+    def write(row: int, column: Sequence[Sample]) -> None:
+        for value in column:
+            if type(value) is not kind:
+                raise LayoutMismatch(f"expected {with_article(str(kind))}")
+        try:
+            rows[row : row + len(column)] = column
+        except OverflowError:
+            raise LayoutMismatch("an int does not fit 64 bits") from None
+
+    return write

@@ -1,0 +1,143 @@
+"""Transforms' arguments to the values of stages; what is not known is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from fusionloader.transforms.plan.stages import Color, Filter, Interpolation, Stage
+
+# A transform, and a value that one was made with: torchvision and timm have no types, and users
+# give them anything.
+Transform: TypeAlias = Any
+Argument: TypeAlias = Any
+
+_FILTERS: dict[str, Filter] = {
+    "box": "box",
+    "bilinear": "bilinear",
+    "hamming": "hamming",
+    "bicubic": "bicubic",
+    "lanczos": "lanczos",
+}
+_INTERPOLATIONS: dict[str, Interpolation] = {
+    "nearest": "nearest",
+    "bilinear": "bilinear",
+    "bicubic": "bicubic",
+}
+
+
+# How deep containers of transforms may be nested; csrc/ops/limits.hpp has the same number.
+MOST_NESTED = 32
+
+
+class NotCompiled(Exception):
+    """A transform stays in Python; the message says why."""
+
+
+class NestedTooDeep(NotCompiled):
+    """Containers are nested more than ``MOST_NESTED`` levels deep."""
+
+    def __init__(self) -> None:
+        super().__init__(f"its transforms are nested more than {MOST_NESTED} deep")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known where a transform stands: the image's channels, and what holds it.
+
+    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor); ``depth`` counts
+    the random containers around it.
+    """
+
+    channels: int
+    held: str
+    depth: int = 0
+
+    def inside(self) -> Context:
+        """Returns what is known of what a container here holds."""
+        if self.depth == MOST_NESTED:
+            raise NestedTooDeep
+        return replace(self, depth=self.depth + 1)
+
+
+# The stage of a transform; raises NotCompiled where there is none.
+Converter = Callable[[Transform, Context], Stage]
+
+
+def pair(size: Argument) -> tuple[int, int]:
+    """Returns height and width of a size as torchvision takes it."""
+    sizes = [size, size] if isinstance(size, int) else list(size)
+    if len(sizes) == 1:
+        sizes *= 2
+    if len(sizes) != 2 or not all(isinstance(s, int) and s > 0 for s in sizes):
+        raise NotCompiled(f"size={size!r}")
+    return sizes[0], sizes[1]
+
+
+def numbers(values: Argument, name: str) -> tuple[float, float]:
+    """Returns a range or pair of numbers."""
+    try:
+        first, second = (float(value) for value in values)
+    except (TypeError, ValueError):
+        raise NotCompiled(f"{name}={values!r}") from None
+    return first, second
+
+
+def color(fill: Argument, channels: int) -> Color:
+    """Returns a fill as three levels; torchvision's v2 keeps fills in a dict by type."""
+    if isinstance(fill, dict):
+        if len(set(map(repr, fill.values()))) != 1:
+            raise NotCompiled(f"fill={fill!r}")
+        fill = next(iter(fill.values()))
+    if fill is None:
+        fill = 0
+    values = [fill] if isinstance(fill, (int, float)) else fill
+    if not isinstance(values, (list, tuple)) or len(values) not in (1, channels):
+        raise NotCompiled(f"fill={fill!r}")
+    values = list(values) * (3 if len(values) == 1 else 1)
+    if any(value != int(value) or not 0 <= value <= 255 for value in values):
+        raise NotCompiled(f"fill={fill!r}")
+    red, green, blue = (int(value) for value in values)
+    return red, green, blue
+
+
+def filter_name(interpolation: Argument) -> Filter:
+    """Returns the filter of a resize."""
+    name = _mode(interpolation)
+    if name not in _FILTERS:
+        raise NotCompiled(f"interpolation {name!r}")
+    return _FILTERS[name]
+
+
+def interpolation_name(interpolation: Argument) -> Interpolation:
+    """Returns how a geometric operation makes pixels between pixels."""
+    name = _mode(interpolation)
+    if name not in _INTERPOLATIONS:
+        raise NotCompiled(f"interpolation {name!r}")
+    return _INTERPOLATIONS[name]
+
+
+def _mode(interpolation: Argument) -> Argument:
+    from torchvision.transforms import InterpolationMode
+
+    if isinstance(interpolation, int) and not isinstance(interpolation, InterpolationMode):
+        from torchvision.transforms.functional import _interpolation_modes_from_int
+
+        interpolation = _interpolation_modes_from_int(interpolation)
+    return getattr(interpolation, "value", interpolation)
+
+
+def padding_sides(padding: Argument) -> tuple[int, int, int, int]:
+    """Returns left, top, right and bottom of a padding as torchvision's ``Pad`` takes it."""
+    sides = [padding] if isinstance(padding, int) else list(padding)
+    if len(sides) == 1:
+        sides *= 4
+    elif len(sides) == 2:
+        sides *= 2
+    if len(sides) != 4 or not all(isinstance(side, int) for side in sides):
+        raise NotCompiled(f"padding={padding!r}")
+    if min(sides) < 0:
+        raise NotCompiled("negative padding")
+    left, top, right, bottom = sides
+    return left, top, right, bottom

@@ -1,0 +1,97 @@
+"""torchvision's color changes and blur to stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusionloader.transforms.plan.arguments import (
+    Argument,
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    numbers,
+)
+from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import (
+    ColorJitter,
+    Fixed,
+    GaussianBlur,
+    RandomApply,
+    Range,
+    Stage,
+)
+
+
+def converters() -> dict[type, Converter]:
+    """Returns a function from transform and ``Context`` to stage for every class known here."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    known = {
+        "ColorJitter": _color_jitter,
+        "Grayscale": _grayscale,
+        "RandomGrayscale": _sometimes(lambda step: ("grayscale",)),
+        "GaussianBlur": _gaussian_blur,
+        "RandomInvert": _sometimes(lambda step: ("invert",)),
+        "RandomAutocontrast": _sometimes(lambda step: ("autocontrast",)),
+        "RandomEqualize": _sometimes(lambda step: ("equalize",)),
+        "RandomPosterize": _sometimes(lambda step: ("posterize", _bits(step.bits))),
+        "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
+        "RandomAdjustSharpness": _sometimes(lambda step: ("sharpness", _factor(step))),
+    }
+    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+
+
+def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
+    def convert(step: Transform, context: Context) -> Stage:
+        _require_levels(context)
+        return RandomApply(float(step.p), (Fixed(operation(step)),))
+
+    return convert
+
+
+def _require_levels(context: Context) -> None:
+    if context.held == "floats":
+        raise NotCompiled("it works on what is converted to floats: put it before the conversion")
+
+
+def _bits(bits: Argument) -> int:
+    if not isinstance(bits, int) or not 0 <= bits <= 8:
+        raise NotCompiled(f"bits={bits!r}")
+    return bits
+
+
+def _factor(step: Transform) -> float:
+    if step.sharpness_factor < 0:
+        raise NotCompiled(f"sharpness_factor={step.sharpness_factor!r}")
+    return float(step.sharpness_factor)
+
+
+def _color_jitter(step: Transform, context: Context) -> Stage:
+    _require_levels(context)
+
+    def factors(value: Argument, name: str) -> Range | None:
+        return None if value is None else numbers(value, name)
+
+    return ColorJitter(
+        factors(step.brightness, "brightness"),
+        factors(step.contrast, "contrast"),
+        factors(step.saturation, "saturation"),
+        factors(step.hue, "hue"),
+    )
+
+
+def _grayscale(step: Transform, context: Context) -> Stage:
+    _require_levels(context)
+    if step.num_output_channels not in (1, 3):
+        raise NotCompiled(f"num_output_channels={step.num_output_channels!r}")
+    if context.channels == 1 and step.num_output_channels == 3:
+        raise NotCompiled("it makes three channels of one")
+    return Fixed(("grayscale",))
+
+
+def _gaussian_blur(step: Transform, context: Context) -> Stage:
+    _require_levels(context)
+    width, height = (int(side) for side in step.kernel_size)
+    return GaussianBlur(width, height, numbers(step.sigma, "sigma"))

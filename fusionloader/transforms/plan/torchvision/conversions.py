@@ -1,0 +1,125 @@
+"""8-bit levels to the elements of a batch: a table of what the user's conversions give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fusionloader.transforms.plan.arguments import NotCompiled, Transform
+from fusionloader.transforms.plan.stages import Convert, ElementType
+from fusionloader.transforms.plan.timm.names import timm_name
+
+ELEMENTS: dict[torch.dtype, ElementType] = {
+    torch.uint8: "uint8",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+
+
+def is_conversion(step: Transform) -> bool:
+    """Whether a transform changes values but not where they are, and is torchvision's or timm's."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    return type(step) in (
+        v1.ToTensor,
+        v1.PILToTensor,
+        v1.ConvertImageDtype,
+        v1.Normalize,
+        v2.ToTensor,
+        v2.PILToTensor,
+        v2.ToImage,
+        v2.ToDtype,
+        v2.ConvertImageDtype,
+        v2.Normalize,
+        v2.ToPureTensor,
+        timm_name("transforms", "MaybeToTensor"),
+        timm_name("transforms", "MaybePILToTensor"),
+        timm_name("transforms", "ToTensor"),
+    )
+
+
+def held_after(conversions: Sequence[Transform], channels: int) -> str:
+    """Returns what holds the image after the conversions, as in ``Context``.
+
+    Levels that a conversion has changed count as floats: what works on them is no stage.
+    """
+    result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
+    if not isinstance(result, torch.Tensor):
+        return "pil"
+    return "tensor" if keeps_levels(conversions, channels) else "floats"
+
+
+def keeps_levels(conversions: Sequence[Transform], channels: int) -> bool:
+    """Whether the conversions leave every 8-bit level as it is."""
+    try:
+        made = table(conversions, channels)
+    except NotCompiled:
+        return False
+    return made.element_type == "uint8" and made.table == bytes(range(256)) * channels
+
+
+def type_after(conversions: Sequence[Transform], channels: int) -> torch.dtype:
+    """Returns the element type of the tensor that the conversions make."""
+    result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
+    dtype: torch.dtype = result.dtype
+    return dtype
+
+
+def table(conversions: Sequence[Transform], channels: int) -> Convert:
+    """Runs the conversions on every level of every channel, twice, in different places.
+
+    Raises:
+        NotCompiled: they raise, or do not map each pixel by itself to a known element type.
+    """
+    levels = np.arange(256, dtype=np.uint8)
+    shuffled = levels[(levels.astype(np.int64) * 77 + 13) % 256]
+    straight, other = (
+        _as_table(_run_on_image(conversions, values, channels), channels)
+        for values in (levels, shuffled)
+    )
+    order = torch.from_numpy(shuffled.astype(np.int64))
+    same = torch.equal(straight[:, order].view(torch.uint8), other.view(torch.uint8))
+    if not same:
+        raise NotCompiled("the conversion is not the same for every pixel")
+    return Convert(ELEMENTS[straight.dtype], straight.view(torch.uint8).numpy().tobytes())
+
+
+def run(conversions: Sequence[Transform], image: Any) -> Any:
+    """Returns the image after the conversions.
+
+    Raises:
+        NotCompiled: one of them raises.
+    """
+    try:
+        for conversion in conversions:
+            image = conversion(image)
+    except Exception as error:
+        raise NotCompiled(f"it raises {type(error).__name__}: {error}") from None
+    return image
+
+
+def _run_on_image(
+    conversions: Sequence[Transform], levels: npt.NDArray[np.uint8], channels: int
+) -> Any:
+    from PIL import Image
+
+    pixels = levels.reshape(16, 16)
+    return run(
+        conversions,
+        Image.fromarray(pixels if channels == 1 else np.stack([pixels] * 3, axis=2)),
+    )
+
+
+def _as_table(image: Any, channels: int) -> torch.Tensor:
+    if not isinstance(image, torch.Tensor) or tuple(image.shape) != (channels, 16, 16):
+        raise NotCompiled(f"the conversion does not give a tensor of {channels} channel(s)")
+    if image.dtype not in ELEMENTS:
+        raise NotCompiled(f"{image.dtype} is not supported")
+    return image.as_subclass(torch.Tensor).reshape(channels, 256).contiguous()

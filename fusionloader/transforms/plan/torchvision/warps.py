@@ -1,0 +1,77 @@
+"""torchvision's rotations, affine and perspective transforms to stages."""
+
+from __future__ import annotations
+
+from fusionloader.transforms.plan.arguments import (
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    color,
+    interpolation_name,
+    numbers,
+)
+from fusionloader.transforms.plan.stages import (
+    Color,
+    RandomAffine,
+    RandomApply,
+    RandomPerspective,
+    RandomRotation,
+    Stage,
+)
+
+
+def converters() -> dict[type, Converter]:
+    """Returns a function from transform and ``Context`` to stage for every class known here."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    known = {
+        "RandomRotation": _random_rotation,
+        "RandomAffine": _random_affine,
+        "RandomPerspective": _random_perspective,
+    }
+    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+
+
+def _random_rotation(step: Transform, context: Context) -> Stage:
+    return RandomRotation(
+        numbers(step.degrees, "degrees"),
+        interpolation_name(step.interpolation),
+        bool(step.expand),
+        _centre(step),
+        _fill(step, context),
+    )
+
+
+def _random_affine(step: Transform, context: Context) -> Stage:
+    shear = step.shear
+    return RandomAffine(
+        numbers(step.degrees, "degrees"),
+        None if step.translate is None else numbers(step.translate, "translate"),
+        None if step.scale is None else numbers(step.scale, "scale"),
+        None if shear is None else numbers(shear[:2], "shear"),
+        None if shear is None or len(shear) < 4 else numbers(shear[2:], "shear"),
+        interpolation_name(step.interpolation),
+        _centre(step),
+        _fill(step, context),
+    )
+
+
+def _random_perspective(step: Transform, context: Context) -> Stage:
+    distortion = float(step.distortion_scale)
+    if not 0 <= distortion <= 1:
+        raise NotCompiled(f"distortion_scale={distortion}")
+    interpolation = interpolation_name(step.interpolation)
+    stage = RandomPerspective(distortion, interpolation, _fill(step, context))
+    return RandomApply(float(step.p), (stage,))
+
+
+def _centre(step: Transform) -> tuple[float, float] | None:
+    return None if step.center is None else numbers(step.center, "center")
+
+
+def _fill(step: Transform, context: Context) -> Color:
+    if context.held == "floats":
+        raise NotCompiled("it works on what is converted to floats: put it before the conversion")
+    return color(step.fill, context.channels)

@@ -1,0 +1,110 @@
+"""torchvision's crops, resizes, flips and padding to stages."""
+
+from __future__ import annotations
+
+from fusionloader.transforms.plan.arguments import (
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    color,
+    filter_name,
+    padding_sides,
+    pair,
+)
+from fusionloader.transforms.plan.stages import (
+    CenterCrop,
+    Fixed,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ResizeShorterSide,
+    Stage,
+)
+
+
+def converters() -> dict[type, Converter]:
+    """Returns a function from transform and ``Context`` to stage for every class known here."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    known = {
+        "RandomResizedCrop": _random_resized_crop,
+        "Resize": _resize,
+        "CenterCrop": _center_crop,
+        "RandomCrop": _random_crop,
+        "RandomHorizontalFlip": lambda step, _: RandomHorizontalFlip(float(step.p)),
+        "RandomVerticalFlip": lambda step, _: RandomVerticalFlip(float(step.p)),
+        "Pad": _pad,
+    }
+    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+
+
+def _random_resized_crop(step: Transform, context: Context) -> Stage:
+    _require_levels(step, context)
+    height, width = pair(step.size)
+    scale, ratio = tuple(map(float, step.scale)), tuple(map(float, step.ratio))
+    if not (0 < scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
+        raise NotCompiled("its scale or ratio is not an increasing pair of positive numbers")
+    filters = (filter_name(step.interpolation),)
+    return RandomResizedCrop(height, width, scale, ratio, filters)  # type: ignore[arg-type]
+
+
+def _resize(step: Transform, context: Context) -> Stage:
+    _require_levels(step, context)
+    filter = filter_name(step.interpolation)
+    size = step.size
+    if size is None:
+        raise NotCompiled("size=None")
+    sizes = [size] if isinstance(size, int) else list(size)
+    if not all(isinstance(s, int) and s > 0 for s in sizes):
+        raise NotCompiled(f"size={size!r}")
+    if len(sizes) == 1:
+        if step.max_size is not None and step.max_size <= sizes[0]:
+            raise NotCompiled("max_size is not larger than size")
+        return ResizeShorterSide(sizes[0], step.max_size, filter)
+    if step.max_size is not None:
+        raise NotCompiled("max_size with a size of two")
+    return Resize(sizes[0], sizes[1], filter)
+
+
+def _require_levels(step: Transform, context: Context) -> None:
+    if context.held == "floats":
+        raise NotCompiled("it resizes what is converted to floats: put it before the conversion")
+    if context.held == "tensor" and step.antialias is False:
+        raise NotCompiled("antialias=False")
+
+
+def _center_crop(step: Transform, context: Context) -> Stage:
+    if context.held == "floats":
+        raise NotCompiled("it may pad what is converted already")
+    return CenterCrop(*pair(step.size))
+
+
+def _random_crop(step: Transform, context: Context) -> Stage:
+    from torchvision.transforms import v2
+
+    padded = step.padding is not None or step.pad_if_needed
+    if padded and step.padding_mode != "constant":
+        raise NotCompiled(f"padding_mode={step.padding_mode!r}")
+    if step.padding is None:
+        sides = (0, 0, 0, 0)
+    elif type(step) is v2.RandomCrop:
+        left, right, top, bottom = step.padding
+        sides = padding_sides([left, top, right, bottom])
+    else:
+        sides = padding_sides(step.padding)
+    if context.held == "floats" and (any(sides) or step.pad_if_needed):
+        raise NotCompiled("padding after the conversion to floats is not compiled")
+    height, width = pair(step.size)
+    fill = color(step.fill, context.channels)
+    return RandomCrop(height, width, sides, bool(step.pad_if_needed), fill)
+
+
+def _pad(step: Transform, context: Context) -> Stage:
+    if context.held == "floats":
+        raise NotCompiled("padding after the conversion to floats is not compiled")
+    fill = color(step.fill, context.channels)
+    return Fixed(("pad", *padding_sides(step.padding), step.padding_mode, fill))

@@ -1,0 +1,368 @@
+"""Transforms, taken apart one by one, to the stages of a plan.
+
+A transform is compiled only when its class is exactly one that is known and nothing about it was
+replaced; a subclass may do anything.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+
+from fusionloader.transforms.plan import registry
+from fusionloader.transforms.plan.arguments import (
+    MOST_NESTED,
+    Context,
+    Converter,
+    NestedTooDeep,
+    NotCompiled,
+    Transform,
+)
+from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON
+from fusionloader.transforms.plan.patches import is_patched
+from fusionloader.transforms.plan.sizes import result_size
+from fusionloader.transforms.plan.stages import (
+    CenterCrop,
+    Channels,
+    Convert,
+    CropOrPad,
+    Decode,
+    ImageKind,
+    Plan,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ResizeKeepRatio,
+    ResizeShorterSide,
+    Stage,
+    TrimBorder,
+)
+from fusionloader.transforms.plan.timm.transforms import converters as timm_converters
+from fusionloader.transforms.plan.torchvision import (
+    colors,
+    containers,
+    conversions,
+    erasing,
+    policies,
+    warps,
+    windows,
+)
+
+_ANY_RGB = ImageKind()
+# Stages that move pixels and change none.
+_MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
+_RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of ``explain()``: a transform, and why it is in Python (empty: it is native).
+
+    ``rounding`` says which levels a native one gives where there are two ways; ``part`` is where
+    its time is counted, as in ``csrc/queue/parts.hpp``.
+    """
+
+    stage: str
+    why: str
+    rounding: str = ""
+    part: int = PASSES
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTransform:
+    """A transform taken apart.
+
+    ``tail`` gets the PIL image that the native stages make and returns what the whole transform
+    would; ``None`` when nothing is left to do in Python.
+    """
+
+    plan: Plan
+    tail: Tail | None
+    notes: tuple[Note, ...]
+
+    def explain(self) -> str:
+        """Returns a line per transform: native, or Python and why."""
+        return explain(self.notes)
+
+
+def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
+    """Returns a line per note.
+
+    Args:
+        notes: the lines.
+        part_seconds: time by ``Note.part``, from which follow the shares of the time.
+    """
+    listed = {note.part for note in notes}  # writing into the batch is not among them
+    total = sum(seconds for part, seconds in enumerate(part_seconds) if part in listed)
+    lines, told = [], set()
+    for note in notes:
+        native = f"native ({note.rounding})" if note.rounding else "native"
+        line = f"{note.stage}: {f'python ({note.why})' if note.why else native}"
+        if total and note.part in told:
+            line += ", counted above"
+        elif total:
+            line += f", {part_seconds[note.part] / total:.0%} of the time"
+            told.add(note.part)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+class Tail:
+    """The transforms that run in Python, one after the other."""
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self.transforms: list[Transform] = list(transforms)
+
+    def __call__(self, image: Image.Image) -> Any:
+        """Returns the transformed image; an exception says which transform raised it."""
+        result: Any = image
+        for transform in self.transforms:
+            result = called(transform, result)
+        return result
+
+
+def called(transform: Transform, image: Any) -> Any:
+    """Returns what a transform makes of an image; an exception says which transform raised it."""
+    try:
+        return transform(image)
+    except Exception as error:
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"Transform: {_text(transform)}")
+        raise
+
+
+def compile_transform(
+    transform: Transform, decode: Decode = "exact", images: ImageKind = _ANY_RGB
+) -> CompiledTransform:
+    """Returns the plan of a torchvision transform and what is left of it for Python.
+
+    Args:
+        transform: callable on a PIL image.
+        decode: ``"exact"`` or ``"fast"``, as in ``Plan``.
+        images: what is known of the images that it will get.
+    """
+    # torchvision makes its tables of magnitudes on torch's default device, which may be another.
+    with torch.device("cpu"):
+        return _compile(list(_flatten(transform)), decode, images)
+
+
+def _compile(steps: list[Transform], decode: Decode, images: ImageKind) -> CompiledTransform:
+    compiling = _Compiling(images)
+    for place, step in enumerate(steps):
+        try:
+            compiling.add(step, place)
+        except NotCompiled as why:
+            return _with_tail(steps, place, str(why), compiling, images, decode)
+    try:
+        convert = compiling.conversion()
+        stages = (*compiling.stages, *compiling.erasings())
+    except NotCompiled as why:
+        place = next(i for i, step in enumerate(steps) if conversions.is_conversion(step))
+        return _with_tail(steps, place, str(why), compiling, images, decode)
+    if compiling.erased and None in result_size(stages, images.height, images.width):
+        place = next(i for i, step in enumerate(steps) if erasing.is_erasing(step))
+        return _with_tail(steps, place, "images differ in size here", compiling, images, decode)
+    plan = _plan(stages, convert, compiling.channels, images, decode)
+    notes = tuple(_native_note(step, place, compiling) for place, step in enumerate(steps))
+    return CompiledTransform(plan, None, notes)
+
+
+@dataclass
+class _Compiling:
+    """The stages so far, and the image's kind and channels after them."""
+
+    images: ImageKind
+    stages: list[Stage] = field(default_factory=list)
+    # Conversions change each pixel by itself, so that they may as well come after all stages.
+    conversions: list[Transform] = field(default_factory=list)
+    # RandomErasing, and how many conversions come before it.
+    erased: list[tuple[Transform, int]] = field(default_factory=list)
+    # From places of steps to places of their stages.
+    native: dict[int, int] = field(default_factory=dict)
+    # Those of the steps that torchvision gives tensors.
+    on_tensors: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.channels: Channels = self.images.channels
+        self.held = "pil"
+
+    def add(self, step: Transform, place: int) -> None:
+        if is_patched(step):
+            raise NotCompiled("its methods were replaced or hooked")
+        if conversions.is_conversion(step):
+            self.held = conversions.held_after([*self.conversions, step], self.channels)
+            self.conversions.append(step)
+        elif erasing.is_erasing(step):
+            if self.held == "pil":
+                raise NotCompiled("it erases from a PIL image")
+            self.erased.append((step, len(self.conversions)))
+        elif self.erased:
+            raise NotCompiled("it comes after RandomErasing")
+        else:
+            stage = stage_of(step, Context(self.channels, self.held))
+            if containers.makes_grey(stage) and step.num_output_channels == 1:
+                if self.conversions:
+                    raise NotCompiled("it makes one channel of three after the conversion")
+                self.channels = 1
+            self.stages.append(stage)
+            self.native[place] = len(self.stages) - 1
+            if self.held == "tensor" and not isinstance(stage, _MOVING):
+                self.on_tensors.add(place)
+
+    def conversion(self) -> Convert | None:
+        if self.held == "pil":
+            return None
+        return conversions.table(self.conversions, self.channels)
+
+    def erasings(self) -> list[Stage]:
+        return [
+            erasing.random_erasing(
+                step,
+                conversions.type_after(self.conversions[:before], self.channels),
+                self.conversions[before:],
+                self.channels,
+            )
+            for step, before in self.erased
+        ]
+
+
+def _plan(
+    stages: Sequence[Stage],
+    convert: Convert | None,
+    channels: Channels,
+    images: ImageKind,
+    decode: Decode,
+) -> Plan:
+    height, width = result_size(stages, images.height, images.width)
+    return Plan(tuple(stages), convert, height, width, decode, images.channels, channels)
+
+
+def _with_tail(
+    steps: list[Transform],
+    place: int,
+    why: str,
+    compiling: _Compiling,
+    images: ImageKind,
+    decode: Decode,
+) -> CompiledTransform:
+    """Native stages as far as ``place``; the tail begins with the conversions that stand before."""
+    reasons: dict[int, str] = {}
+    for number, step in enumerate(steps):
+        if number == place:
+            reasons[number] = why
+        elif conversions.is_conversion(step) or erasing.is_erasing(step):
+            reasons[number] = "what follows runs in Python"
+        elif number not in compiling.native:
+            reasons[number] = "follows it"
+    notes = tuple(
+        Note(_text(step), reasons[i], part=PYTHON)
+        if i in reasons
+        else _native_note(step, i, compiling)
+        for i, step in enumerate(steps)
+    )
+    tail = Tail([step for i, step in enumerate(steps) if i in reasons])
+    plan = _plan(compiling.stages, None, compiling.channels, images, decode)
+    return CompiledTransform(plan, tail, notes)
+
+
+def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
+    rounding = "as on PIL images" if place in compiling.on_tensors else ""
+    number = compiling.native.get(place)
+    if number is None or _is_of_passes(compiling.stages[number]):
+        return Note(_text(step), "", rounding, PASSES)
+    return Note(_text(step), "", rounding, FIRST_STAGE + number)
+
+
+def _is_of_passes(stage: Stage) -> bool:
+    constant = isinstance(stage, CropOrPad) and stage.mode == "constant"
+    return constant or isinstance(stage, (*_MOVING, *_RESIZING))
+
+
+def _flatten(transform: Transform, around: tuple[Transform, ...] = ()) -> Iterator[Transform]:
+    """The steps of nested lists; a list that is nested too deep, or in itself, comes as it is."""
+    endless = len(around) > MOST_NESTED or any(outer is transform for outer in around)
+    steps = None if endless else _listed(transform)
+    if steps is None:
+        yield transform
+        return
+    for step in steps:
+        yield from _flatten(step, (*around, transform))
+
+
+def _listed(transform: Transform) -> Iterable[Transform] | None:
+    """The steps that a transform does one after the other, if it is only a list of them."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    if is_patched(transform):
+        return None
+    if type(transform) in (v1.Compose, v2.Compose):
+        steps: Iterable[Transform] = transform.transforms
+        return steps
+    return transform if type(transform) is torch.nn.Sequential else None
+
+
+def stage_of(step: Transform, context: Context) -> Stage:
+    """Returns the stage of one transform.
+
+    Raises:
+        NotCompiled: it has none.
+        NestedTooDeep: it is a list of transforms.
+    """
+    kind = type(step)
+    # timm may be imported at any time, and so may this package's.
+    found = (known.get(kind) for known in (_converters(), registry.converters(), timm_converters()))
+    convert = next(filter(None, found), None)
+    if convert is None:
+        if _listed(step) is not None:
+            raise NestedTooDeep
+        raise NotCompiled("not a transform that can be compiled")
+    try:
+        return convert(step, context)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise NotCompiled(f"its arguments are not as its class makes them: {error}") from None
+
+
+@functools.cache
+def _converters() -> dict[type, Converter]:
+    return {
+        **windows.converters(),
+        **colors.converters(),
+        **warps.converters(),
+        **policies.converters(),
+        **containers.converters(_compile_all),
+    }
+
+
+def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, ...]:
+    made: list[Stage] = []
+    for step in (inner for outer in steps for inner in _flatten(outer)):
+        try:
+            if is_patched(step):
+                raise NotCompiled("its methods were replaced or hooked")
+            if conversions.is_conversion(step) or erasing.is_erasing(step):
+                raise NotCompiled("it converts only sometimes")
+            stage = stage_of(step, context)
+            if containers.makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
+                raise NotCompiled("it changes the number of channels only sometimes")
+        except NestedTooDeep:
+            raise
+        except NotCompiled as why:
+            raise NotCompiled(f"it contains {_text(step)}: {why}") from None
+        made.append(stage)
+    return tuple(made)
+
+
+def _text(step: Transform) -> str:
+    try:
+        text = " ".join(repr(step).split())
+    except Exception:  # the user's __repr__
+        text = f"<{type(step).__name__}>"
+    return text if len(text) <= 100 else text[:97] + "..."
