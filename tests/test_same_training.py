@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.same_training import compare, digits_task
 from fusionloader import FusionLoader
-from fusionloader.cli.measure.same_training import compare, digits_task
 
 
 @pytest.mark.studies

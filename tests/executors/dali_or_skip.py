@@ -2,6 +2,6 @@
 
 import pytest
 
-from fusionloader.cli.measure.fidelity.gpu_worker import INSTALL
+from benchmarks.fidelity.gpu_worker import INSTALL
 
 pytest.importorskip("nvidia.dali", reason=f"DALI is not installed: {INSTALL}")

@@ -10,9 +10,9 @@ from PIL import Image
 from support.bad_decoders import PillowDecoder
 from support.images import photo, train_transform
 
-from fusionloader.cli.measure.fidelity import page
-from fusionloader.cli.measure.fidelity.cases import images
-from fusionloader.cli.measure.fidelity.gpu_worker import TRANSFORMS, worker_rows
+from benchmarks.fidelity import page
+from benchmarks.fidelity.cases import images
+from benchmarks.fidelity.gpu_worker import TRANSFORMS, worker_rows
 from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead
 from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 from fusionloader.transforms.executors.device.launchers import HostLauncher

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusionloader._native import testing
-from fusionloader.cli.measure.fidelity import page
-from fusionloader.cli.measure.fidelity.cases import images, operation_of, rows
-from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
-from fusionloader.cli.measure.fidelity.differences import against_pillow
-from fusionloader.cli.measure.fidelity.perspective import (
+from benchmarks.fidelity import page
+from benchmarks.fidelity.cases import images, operation_of, rows
+from benchmarks.fidelity.decoding import conversion, exact_decode, fast_decode
+from benchmarks.fidelity.differences import against_pillow
+from benchmarks.fidelity.perspective import (
     compare_coefficients,
     corners,
     torchvision_coefficients,
 )
+from fusionloader._native import testing
 from fusionloader.transforms.executors.replay import OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()

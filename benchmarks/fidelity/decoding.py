@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fusionloader.cli.measure.fidelity.differences import Difference, array
+from benchmarks.fidelity.differences import Difference, array
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.stages import ImageKind, Plan, Resize
 from fusionloader.transforms.plan.transforms import compile_transform

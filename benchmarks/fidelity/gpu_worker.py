@@ -14,8 +14,8 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 
-from fusionloader.cli.measure.fidelity.decoding import FILES
-from fusionloader.cli.measure.fidelity.differences import Difference, Pixels
+from benchmarks.fidelity.decoding import FILES
+from benchmarks.fidelity.differences import Difference, Pixels
 from fusionloader.transforms.executors.compiled_plan import CompiledPlan, compile_plan
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
 from fusionloader.transforms.executors.device.memory import of_tensor

@@ -14,8 +14,8 @@ from PIL import Image
 from torchvision.transforms import _functional_tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
 
+from benchmarks.fidelity.cases import cases
 from fusionloader import _native
-from fusionloader.cli.measure.fidelity.cases import cases
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.operations import Operation

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fusionloader.cli.measure.fidelity.cases import images
-from fusionloader.cli.measure.fidelity.page import page
+from benchmarks.fidelity.cases import images
+from benchmarks.fidelity.page import page
 
 
 def main() -> None:

@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from PIL import Image
 
-from fusionloader.cli.measure.fidelity.cases import rows
-from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
-from fusionloader.cli.measure.fidelity.differences import (
+from benchmarks.fidelity.cases import rows
+from benchmarks.fidelity.decoding import conversion, exact_decode, fast_decode
+from benchmarks.fidelity.differences import (
     Difference,
     against_pillow,
     against_tensors,
 )
-from fusionloader.cli.measure.fidelity.gpu_worker import (
+from benchmarks.fidelity.gpu_worker import (
     INSTALL,
     OFF_SHARE,
     Distances,
     installed,
     worker_rows,
 )
-from fusionloader.cli.measure.fidelity.perspective import (
+from benchmarks.fidelity.perspective import (
     VISIBLE,
     Coefficients,
     compare_coefficients,
