@@ -29,7 +29,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.environment import versions
 from fusionloader.transforms.executors.decoders.by_name import engine_of, missing_package
 from fusionloader.transforms.executors.decoders.dali_decoder import DaliDecoder
-from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.transforms.executors.decoders.decoder_head import DecodeGroup, DecoderHead
 from fusionloader.transforms.executors.decoders.head_steps import HeadStep, window_of
 from fusionloader.transforms.executors.decoders.nvjpeg_decoder import NvjpegDecoder
 from fusionloader.transforms.executors.decoders.torchvision_decoder import TorchvisionDecoder
@@ -60,7 +60,7 @@ def samples_of(files: Sequence[bytes]) -> dict[str, list[Sample]]:
 
 def groups(head: DecoderHead, samples: Sequence[Sample], size: int) -> Iterator[list[Decoded]]:
     """Decodes ``samples``, two groups at a time; yields the results of each group."""
-    begun: deque[Group] = deque()
+    begun: deque[DecodeGroup] = deque()
     for place in range(0, len(samples) + 2 * size, size):
         if part := samples[place : place + size]:
             begun.append(head.begin([file for file, _ in part], [step for _, step in part]))

@@ -12,7 +12,7 @@ from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import close_loader
-from fusionloader.cli.measure.processes import MEGABYTE, Memory, descendants, read_workers
+from fusionloader.cli.measure.processes import MEGABYTE, ProcessMemory, descendants, read_workers
 from fusionloader.cli.measure.workloads import pil_dataset
 
 # The first reading is after this many samples: every worker has then seen all sizes of images.
@@ -21,7 +21,7 @@ SETTLED_SAMPLES = 2000
 
 def worker_memory(
     kind: type[DataLoader[Any]], dataset: Dataset[Any], order: list[int], options: Namespace
-) -> tuple[list[Memory], list[Memory]]:
+) -> tuple[list[ProcessMemory], list[ProcessMemory]]:
     """Returns the workers' memory after ``SETTLED_SAMPLES``, and at the end of the epoch."""
     before = set(descendants())
     loader = kind(
@@ -32,7 +32,7 @@ def worker_memory(
         multiprocessing_context=options.start_method,
         persistent_workers=True,
     )
-    settled: list[Memory] = []
+    settled: list[ProcessMemory] = []
     samples = 0
     try:
         for _, targets in loader:
@@ -47,7 +47,7 @@ def worker_memory(
     return settled, at_end
 
 
-def growth(settled: list[Memory], at_end: list[Memory]) -> float:
+def growth(settled: list[ProcessMemory], at_end: list[ProcessMemory]) -> float:
     """Returns the largest growth of a worker's private memory in MB."""
     first = {memory.pid: memory.uss for memory in settled}
     return max((m.uss - first[m.pid]) / MEGABYTE for m in at_end if m.pid in first)

@@ -24,8 +24,8 @@ from fusionloader.cli.simulator.offload_setup import (
     SLOW,
     Network,
     OffloadSetup,
+    OffloadShare,
     Policy,
-    Share,
     Transport,
     Workload,
     fastflow_workloads,
@@ -120,7 +120,7 @@ def by_low(times: ServiceTimes, seed: int) -> dict[str, dict[str, float]]:
 def by_share(times: ServiceTimes, seed: int) -> dict[str, dict[str, float]]:
     """FastFlow with either share, of the best possible."""
     found = {}
-    for share in Share:
+    for share in OffloadShare:
         outcomes = [
             simulate_offload(
                 OffloadSetup(

@@ -21,7 +21,7 @@ from benchmarks.cache_servers import cpu_seconds
 from benchmarks.study import parser_of, publish
 from fusionloader.cli.bench import setting_of
 from fusionloader.sharing.remote import protocol
-from fusionloader.sharing.remote.protocol import DataMode, Request, Setup, WantedSample
+from fusionloader.sharing.remote.protocol import DataMode, Setup, WantedSample, WorkRequest
 from fusionloader.sharing.remote.worker.service import WorkerService
 from fusionloader.system.transport import connection
 from fusionloader.system.transport.address import Address
@@ -90,7 +90,7 @@ def worker(paths: Sequence[Path], mode: DataMode) -> Iterator[tuple[Prepare, int
             WantedSample(number, 0, 0, 0, len(each))
             for number, each in zip(numbers, body, strict=True)
         ]
-        head = Request(0, 1, 2, mode, samples).encode()
+        head = WorkRequest(0, 1, 2, mode, samples).encode()
         ask(Outgoing(protocol.PREPARE, head, body), protocol.ROWS)
 
     try:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection as Pipe
 
 from fusionloader.sharing.remote import protocol
-from fusionloader.sharing.remote.protocol import Ready, Request, Rows, Setup
+from fusionloader.sharing.remote.protocol import Ready, Rows, Setup, WorkRequest
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.listener import Answer, Listener, Service
@@ -57,7 +57,7 @@ def _answers(cores: int, seconds: float) -> Answer:
         if message.kind != protocol.PREPARE:
             return refusal(f"does not know messages of kind {message.kind}")
         start = time.monotonic_ns()
-        request = Request.decode(message.head, len(message.body))
+        request = WorkRequest.decode(message.head, len(message.body))
         nbytes = row_bytes * len(request.samples)
         if nbytes > len(rows):
             rows = memoryview(bytes(nbytes))

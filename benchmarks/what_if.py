@@ -21,7 +21,7 @@ from fusionloader.cli.analysis import files
 from fusionloader.cli.analysis.drains import Drain, drain
 from fusionloader.cli.analysis.findings import LoaderShape
 from fusionloader.cli.analysis.probes import CyclicBatches, first_mini_batches, like
-from fusionloader.cli.analysis.service import READERS, Service, sample_costs, wake_seconds
+from fusionloader.cli.analysis.service import READERS, SampleService, sample_costs, wake_seconds
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.cli.bench import setting_of
@@ -119,11 +119,11 @@ class Services:
         """Of a decoded image."""
         return self._found["cached"][0].stored_bytes
 
-    def median(self) -> Service:
+    def median(self) -> SampleService:
         """Returns the median of each."""
         found = {name: median_of(drains) for name, drains in self._found.items()}
         wake = statistics.median(self._wakes)
-        return Service(**found, reads=self._reads, costs=self._costs, wake_seconds=wake)
+        return SampleService(**found, reads=self._reads, costs=self._costs, wake_seconds=wake)
 
 
 def median_of(drains: list[Drain]) -> Drain:

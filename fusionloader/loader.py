@@ -21,7 +21,7 @@ from fusionloader.data.epochs.loading import load_state
 from fusionloader.data.epochs.sampling import set_epoch_of_samplers
 from fusionloader.engine.iterators.loader_state import LoaderState, Window
 from fusionloader.engine.iterators.portable import iterator_factory
-from fusionloader.observe.representation import Described, Shown, measured
+from fusionloader.observe.representation import DescribedLoader, Shown, measured
 from fusionloader.observe.statistics.counters import rank_here
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.trace.recorder import Traced
@@ -298,9 +298,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
         """Returns a function for ``stats()`` that does not keep the loader."""
         return partial(self._state.stats, self._iterator_factory)
 
-    def _described(self) -> Described:
+    def _described(self) -> DescribedLoader:
         way = self._iterator_factory.way(options := LoaderOptions.of(self))
-        return Described(type(self).__name__, options, way, self._explained, self.stats())
+        return DescribedLoader(type(self).__name__, options, way, self._explained, self.stats())
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches, see docs/tracing.md.

@@ -97,6 +97,16 @@ def test_the_top_level_shows_the_architecture():
     assert len(entries - {"_version", "__main__"}) <= MOST_ENTRIES
 
 
+def test_the_name_of_a_class_means_one_thing():
+    found = [
+        node.name
+        for path in module_files().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, count in Counter(found).items() if count > 1] == []
+
+
 def modules_reached_from(start: str) -> set[str]:
     """Names imported at module level by ``start``, by what it imports and by their packages."""
     files = module_files()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionloader.cache import fingerprints, obtaining, room
-from fusionloader.cache.obtaining import Obtained, Wanted
+from fusionloader.cache.obtaining import Obtained, WantedCache
 from fusionloader.cache.servers import joining
 from fusionloader.cache.servers.joining import Joined
 from fusionloader.cache.store_stats import DECODED_CACHE, DISK, JPEG_INDEX, MEMORY, StoreStats
@@ -63,7 +63,7 @@ class KeptFiles:
                 if shared and table.is_remote:
                     log.warning("cache servers are not used: %s", _NOT_OF_URLS)
                     shared = False
-                wanted = Wanted(
+                wanted = WantedCache(
                     fingerprints.of_table(table), files, files, fingerprints.name_of(table), shared
                 )
                 self._obtain(options, options.cache, wanted)
@@ -81,7 +81,7 @@ class KeptFiles:
                 budget = options.cache.memory_bytes + options.cache.disk_bytes
                 samples, places = _places(options, budget, _LEAST_IMAGE)
                 name = type(options.dataset).__name__
-                wanted = Wanted(fingerprints.of_places(places), places, samples, name)
+                wanted = WantedCache(fingerprints.of_places(places), places, samples, name)
                 self._obtain(options, options.cache, wanted)
             if options.jpeg_index is not None:
                 budget = _index_budget()
@@ -99,7 +99,7 @@ class KeptFiles:
         mapped = {**handles.mapped, store_handles.JPEG_INDEX: self._index.mapped}
         return StoreHandles(fds, mapped)
 
-    def _obtain(self, options: LoaderOptions, cache: Cache, wanted: Wanted) -> None:
+    def _obtain(self, options: LoaderOptions, cache: Cache, wanted: WantedCache) -> None:
         try:
             self._obtained = obtaining.obtain(cache, wanted)
         except BaseException:

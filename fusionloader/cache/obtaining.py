@@ -20,7 +20,7 @@ log = logging.getLogger("fusionloader.cache")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCache:
     """For which files memory is wanted.
 
     Attributes:
@@ -59,14 +59,14 @@ class Obtained:
 class _Held:
     """What a ``Cache`` object has in this process; it lives as long as that object."""
 
-    datasets: dict[Wanted, Obtained] = field(default_factory=dict)
+    datasets: dict[WantedCache, Obtained] = field(default_factory=dict)
     ledger: Ledger | None = None  # of memory that this process made
 
 
 _held: weakref.WeakValueDictionary[str, _Held] = weakref.WeakValueDictionary()
 
 
-def obtain(cache: Cache, wanted: Wanted) -> Obtained | None:
+def obtain(cache: Cache, wanted: WantedCache) -> Obtained | None:
     """Returns memory under the budget of a cache; ``None``, with a warning, where there is none.
 
     Raises:
@@ -87,7 +87,7 @@ def obtain(cache: Cache, wanted: Wanted) -> Obtained | None:
     return held.datasets[wanted]
 
 
-def _obtained(cache: Cache, wanted: Wanted, held: _Held) -> Obtained | None:
+def _obtained(cache: Cache, wanted: WantedCache, held: _Held) -> Obtained | None:
     try:
         return _shared(cache, wanted)
     except HolderRefused as error:  # memory of this process's own would be more than the budget
@@ -98,7 +98,7 @@ def _obtained(cache: Cache, wanted: Wanted, held: _Held) -> Obtained | None:
         return _private(cache, wanted, held)
 
 
-def _shared(cache: Cache, wanted: Wanted) -> Obtained:
+def _shared(cache: Cache, wanted: WantedCache) -> Obtained:
     request = CacheRequest(
         token=ledger_token(cache.token, repr(cache)),
         memory=cache.memory_bytes,
@@ -115,7 +115,7 @@ def _shared(cache: Cache, wanted: Wanted) -> Obtained:
     return Obtained(DatasetMemory.of(fds, attached.nbytes), attached)
 
 
-def _private(cache: Cache, wanted: Wanted, held: _Held) -> Obtained | None:
+def _private(cache: Cache, wanted: WantedCache, held: _Held) -> Obtained | None:
     if held.ledger is None:
         held.ledger = Ledger.create(cache.memory_bytes, cache.disk_bytes)
     folder = None if cache.path is None else Path(os.path.abspath(cache.path))

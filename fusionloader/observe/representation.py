@@ -34,7 +34,7 @@ _ROW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedLoader:
     """What a loader shows of itself.
 
     Attributes:
@@ -53,7 +53,7 @@ class Described:
 class Shown:
     """Shows what ``_described()`` returns, in a line and in notebooks."""
 
-    def _described(self) -> Described:
+    def _described(self) -> DescribedLoader:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -63,7 +63,9 @@ class Shown:
         return _shown(self._described, as_html)
 
 
-def _shown(described: Callable[[], Described], show: Callable[[Described], str]) -> str | None:
+def _shown(
+    described: Callable[[], DescribedLoader], show: Callable[[DescribedLoader], str]
+) -> str | None:
     """Returns what ``show`` makes; ``None`` where a loader cannot even be described.
 
     Its dataset's code may fail, and it may be half made when an error shows it.
@@ -73,7 +75,7 @@ def _shown(described: Callable[[], Described], show: Callable[[Described], str])
     return None
 
 
-def as_text(loader: Described) -> str:
+def as_text(loader: DescribedLoader) -> str:
     """Returns a line."""
     parts = [f"<{loader.name} of {_samples(loader)}: {_arguments(loader)}"]
     if loader.stats.wait_share is not None:
@@ -81,7 +83,7 @@ def as_text(loader: Described) -> str:
     return ", ".join(parts) + ">"
 
 
-def as_html(loader: Described) -> str:
+def as_html(loader: DescribedLoader) -> str:
     """Returns a page for notebooks."""
     return _PAGE.format(
         name=escape(loader.name),
@@ -93,7 +95,7 @@ def as_html(loader: Described) -> str:
     )
 
 
-def _samples(loader: Described) -> str:
+def _samples(loader: DescribedLoader) -> str:
     dataset: Any = loader.options.dataset
     name = type(dataset).__name__
     try:
@@ -102,7 +104,7 @@ def _samples(loader: Described) -> str:
         return name
 
 
-def _arguments(loader: Described) -> str:
+def _arguments(loader: DescribedLoader) -> str:
     options = loader.options
     size = f"batch_size={options.batch_size}"
     if options.batch_size is None and options.batch_sampler is not None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fusionloader.cli.analysis.phases import Phase, Window
+from fusionloader.cli.analysis.phases import MeasuredWindow, Phase
 
 
 def test_the_first_steps_of_workers_are_left_out():
-    window = Window(Phase.TODAY, 10.0, skip=2)
+    window = MeasuredWindow(Phase.TODAY, 10.0, skip=2)
     for _ in range(4):
         window.add(8, 1.0, 3.0, 0.5)
     assert window.result.steps == 2
@@ -16,7 +16,7 @@ def test_the_first_steps_of_workers_are_left_out():
 
 
 def test_when_workers_begin_anew_their_first_steps_are_left_out_again():
-    window = Window(Phase.WARM, 10.0, skip=1)
+    window = MeasuredWindow(Phase.WARM, 10.0, skip=1)
     for _ in range(2):
         window.restart()
         window.add(8, 100.0, 0.0, 0.0)
@@ -26,7 +26,7 @@ def test_when_workers_begin_anew_their_first_steps_are_left_out_again():
 
 @pytest.mark.parametrize(("steps", "seconds", "done"), [(4, 1.0, False), (5, 0.1, False)])
 def test_few_or_short_steps_are_not_enough(steps, seconds, done):
-    window = Window(Phase.TODAY, 1.0, skip=0)
+    window = MeasuredWindow(Phase.TODAY, 1.0, skip=0)
     for _ in range(steps):
         window.add(1, 0.0, seconds, 0.0)
     assert window.done is done
@@ -35,13 +35,13 @@ def test_few_or_short_steps_are_not_enough(steps, seconds, done):
 
 
 def test_a_slow_step_is_enough_by_itself_if_it_takes_long():
-    window = Window(Phase.TODAY, 1.0, skip=0)
+    window = MeasuredWindow(Phase.TODAY, 1.0, skip=0)
     window.add(1, 0.0, 4.5, 0.0)
     assert window.done
 
 
 def test_short_epochs_do_not_go_on_forever():
-    window = Window(Phase.TODAY, 100.0, skip=0)
+    window = MeasuredWindow(Phase.TODAY, 100.0, skip=0)
     for _ in range(5):
         window.restart()
         window.add(1, 0.0, 0.1, 0.0)
@@ -49,4 +49,4 @@ def test_short_epochs_do_not_go_on_forever():
 
 
 def test_nothing_was_counted_before_the_first_step():
-    assert Window(Phase.TODAY, 1.0, skip=1).result is None
+    assert MeasuredWindow(Phase.TODAY, 1.0, skip=1).result is None

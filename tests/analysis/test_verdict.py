@@ -6,7 +6,7 @@ from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.files import ReadRates
 from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
 from fusionloader.cli.analysis.phases import Phase, PhaseResult
-from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.verdict import verdict_on
 from fusionloader.observe.statistics.stages import StageStats
 
@@ -35,7 +35,7 @@ def findings(today, warm, cold, workers=1, cores=8.0, cpu=0.0, **service):
         cache_bytes=0,
         jpeg_index=False,
     )
-    measured = Service(
+    measured = SampleService(
         Drain(workers, 1000, 1.0 / max(1, workers), stages=STAGES),
         reads=ReadRates(100_000.0, 5e9, 1e8, 0.0, 1.0),
         **service,

@@ -5,14 +5,14 @@ import socket
 import pytest
 
 from fusionloader.sharing.jobs import payloads
-from fusionloader.sharing.jobs.connection import Connection
+from fusionloader.sharing.jobs.connection import CoordinatorConnection
 
 
 @pytest.fixture
 def ends():
     """A connection, and the coordinator's end of it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection = Connection(ours)
+    connection = CoordinatorConnection(ours)
     yield connection, theirs
     connection.close()
     theirs.close()

@@ -1,10 +1,10 @@
 """When a member is expected to begin an epoch."""
 
-from fusionloader.sharing.jobs.member import Progress
+from fusionloader.sharing.jobs.member import MemberProgress
 
 
 def progress(**changes):
-    return Progress(
+    return MemberProgress(
         **{"epoch": 3, "total": 100, "began": 10.0, "first": 0, "delivered": 50} | changes
     )
 

@@ -90,7 +90,7 @@ PLANTS = {
     "an operation": (core.DeferredCore, "then"),
     "an image": (methods, "like"),
     "a file": (opening, "Source"),
-    "pixels": (source.Source, "run"),
+    "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
     "a list": (compose, "_Steps"),
     "a list that may have changed": (compose._Steps, "are"),

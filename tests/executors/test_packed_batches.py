@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
 
-from fusionloader.transforms.executors.batch_transport import Receiver, Sender, unpickled
+from fusionloader.transforms.executors.batch_transport import BatchReceiver, Sender, unpickled
 
 DTYPES = [torch.float32, torch.uint8, torch.bfloat16, torch.bool, torch.complex64]
 
 
 @pytest.fixture(scope="module")
 def ends():
-    receiver = Receiver()
+    receiver = BatchReceiver()
     return Sender(receiver.add_worker(4)), receiver
 
 

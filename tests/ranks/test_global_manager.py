@@ -20,7 +20,7 @@ from fusionloader import _native
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.sharing.ranks import membership
-from fusionloader.sharing.ranks.discovery import Ranks
+from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.sharing.ranks.global_manager import GlobalManagerConfig
 from fusionloader.sharing.ranks.membership import GUEST_SLOTS, Membership
 from fusionloader.sharing.ranks.sharing_offer import SharingOffer
@@ -65,7 +65,7 @@ class FakeRank:
         paths, targets = zip(*compiled.samples(images), strict=True)
         self.table = DatasetTable.of_files(paths, targets)
         sharing_offer = SharingOffer(
-            Ranks(rank, ranks, manager.address),
+            JobRanks(rank, ranks, manager.address),
             0,
             {"plan": "p", "dataset": "d", **kind},
             pickle.dumps(self.plan),

@@ -61,7 +61,7 @@ def test_a_worker_of_the_command_line_takes_no_user_code():
         with pytest.raises(Refused, match="runs plans only"):
             client.ask(protocol.SETUP_CODE, setup())
         with pytest.raises(Refused, match="comes after SETUP_CODE"):
-            head = protocol.Request(
+            head = protocol.WorkRequest(
                 1, 2, 3, DataMode.INDICES, [protocol.WantedSample(0, 0, 0, 0, 8)]
             )
             client.ask(protocol.PREPARE, head.encode(), bytes(protocol.LAYOUT_BYTES + 8))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, Stamp
+from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, FileStamp
 
 PUTS = st.lists(
     st.tuples(st.sampled_from([b"/a", b"/b", b"/c"]), st.integers(0, 2), st.binary(max_size=9)),
@@ -16,12 +16,12 @@ def test_what_is_kept_is_what_was_given_last_and_fits(budget, puts):
     cache = EncodedCache(budget)
     kept = {}
     for path, modified, data in puts:
-        stamp = Stamp(len(data), modified)
+        stamp = FileStamp(len(data), modified)
         cache.put(path, stamp, memoryview(data))
         others = sum(len(each) for other, (_, each) in kept.items() if other != path)
         if others + len(data) <= budget:
             kept[path] = (stamp, data)
         for name, (found, each) in kept.items():
             assert cache.get(name, found) == each
-            assert cache.get(name, Stamp(found.nbytes, found.modified_ns + 1)) is None
+            assert cache.get(name, FileStamp(found.nbytes, found.modified_ns + 1)) is None
         assert cache.used == sum(len(each) for _, each in kept.values()) <= budget

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from support.worker_client import setup_of
 
 from fusionloader.sharing.remote import protocol
-from fusionloader.sharing.remote.protocol import DataMode, KnownFile, Ready, Request, WantedSample
+from fusionloader.sharing.remote.protocol import (
+    DataMode,
+    Ready,
+    RemoteFileKey,
+    WantedSample,
+    WorkRequest,
+)
 from fusionloader.sharing.remote.worker.worker_session import WorkerSession
 from fusionloader.system.transport.messages import REFUSED, Message, Outgoing
 from fusionloader.transforms.plan.stages import Plan, Resize
@@ -51,7 +57,7 @@ FIELDS = {
     "row_bytes": st.integers(),
     "image": st.none() | st.lists(st.integers(-1, 5), max_size=4),
     "known_files": st.lists(
-        st.builds(KnownFile, PATHS | TEXT, st.integers(0, 10), TEXT).map(asdict), max_size=2
+        st.builds(RemoteFileKey, PATHS | TEXT, st.integers(0, 10), TEXT).map(asdict), max_size=2
     ),
 }
 
@@ -68,7 +74,7 @@ def test_any_fields_of_a_setup_are_answered(changed):
 
 def _request(mode, data):
     samples = [WantedSample(1 << 63, 5, 0, 2, len(each)) for each in data]
-    return Request(1, 2, 3, mode, samples).encode()
+    return WorkRequest(1, 2, 3, mode, samples).encode()
 
 
 @given(

@@ -10,7 +10,7 @@ from made_times import made_times
 from support.campaigns import examples
 
 from fusionloader.cli.simulator.loader import simulate
-from fusionloader.cli.simulator.setup import BOTH, CPU_ONLY, Setup, Variant
+from fusionloader.cli.simulator.setup import BOTH, CPU_ONLY, SimulationSetup, Variant
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 
 SAMPLES = 256
@@ -212,7 +212,9 @@ def test_at_most_40_simulated_steps_find_a_mode_close_to_the_best(
     times = made_times(
         gpu_speed=gpu_speed, launch=launch, beside=beside, models={"model": step * workers * 417}
     )
-    setup = Setup(times, BOTH, workers, "model", 160, 128, in_flight=2 * workers, seed=seed)
+    setup = SimulationSetup(
+        times, BOTH, workers, "model", 160, 128, in_flight=2 * workers, seed=seed
+    )
     fixed = {mode: replace(setup, variant=Variant(mode.value, mode)) for mode in Mode}
     true = {mode: simulate(setup).rate(80) for mode, setup in fixed.items()}
     chosen = simulate(replace(setup, iterations=41)).steps[40]
@@ -238,7 +240,9 @@ def test_a_simulated_training_is_never_slower_than_with_cpu_workers_alone(
     times = made_times(
         gpu_speed=gpu_speed, launch=launch, beside=beside, models={"model": step_rate}
     )
-    setup = Setup(times, BOTH, workers, "model", iterations=200, batch_size=128, seed=seed)
+    setup = SimulationSetup(
+        times, BOTH, workers, "model", iterations=200, batch_size=128, seed=seed
+    )
     both = simulate(setup).rate(100)
     alone = simulate(replace(setup, variant=CPU_ONLY)).rate(100)
     assert both >= 0.98 * alone

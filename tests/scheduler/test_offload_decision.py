@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from fusionloader.scheduler.offload.decision import (
     SPEED_UP_THRESHOLD,
     Candidate,
-    Counters,
     LocalMetrics,
     Metrics,
+    OffloadCounters,
     RemoteMetrics,
     decide,
     offload_ratio,
@@ -104,7 +104,7 @@ def test_a_decision_not_to_offload_names_its_reason(local, remote, reason):
 
 @given(st.floats(0, 1), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_counters_keep_the_share(ratio, local_before, remote_before):
-    counters = Counters(ratio, local_before, remote_before)
+    counters = OffloadCounters(ratio, local_before, remote_before)
     taken = [local_before, remote_before]
     for _ in range(200):
         taken[counters.may_offload(*taken)] += 1
@@ -113,8 +113,8 @@ def test_counters_keep_the_share(ratio, local_before, remote_before):
 
 
 def test_counters_without_a_share_are_never_open_and_with_all_of_it_always():
-    assert not Counters(0).may_offload(10**6, 0)
-    assert Counters(1).may_offload(0, 10**6)
+    assert not OffloadCounters(0).may_offload(10**6, 0)
+    assert OffloadCounters(1).may_offload(0, 10**6)
 
 
 def test_a_training_that_local_workers_cannot_serve_at_all_leaves_everything_to_remote_ones():

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusionloader.scheduler.offload.decision import Candidate, LocalMetrics, RemoteMetrics
-from fusionloader.scheduler.offload.profile import OffloadProfile, Phase, Window
+from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
 
 # A training of 10 ms a step of 32 samples, which waits 30 ms for local workers alone.
-LOCAL = Window(1, 0.04, 0.03, 32, 0, local_cpu_seconds=0.16)
-REMOTE = Window(1, 0.01, 0.0, 8, 24, local_cpu_seconds=0.04, remote_cpu_seconds=0.006)
+LOCAL = ProfileWindow(1, 0.04, 0.03, 32, 0, local_cpu_seconds=0.16)
+REMOTE = ProfileWindow(1, 0.01, 0.0, 8, 24, local_cpu_seconds=0.04, remote_cpu_seconds=0.006)
 NUMBERS = st.floats() | st.just(0.0)
 WINDOWS = st.builds(
-    Window,
+    ProfileWindow,
     steps=st.integers(0, 3),
     seconds=NUMBERS,
     waited=NUMBERS,
@@ -34,13 +34,13 @@ def observe(profile, window, times):
 
 def test_local_workers_are_measured_first_then_each_kind_of_request():
     profile = OffloadProfile(tuple(Candidate), steps=10)
-    assert profile.phase is Phase.LOCAL and profile.candidate is None
+    assert profile.phase is ProfilePhase.LOCAL and profile.candidate is None
     observe(profile, LOCAL, 10)
     assert profile.local.training_rate == pytest.approx(3200)
     assert profile.local.local_rate == pytest.approx(800)
     assert profile.local.local_cost == pytest.approx(0.005)
     seen = []
-    while profile.phase is Phase.REMOTE:
+    while profile.phase is ProfilePhase.REMOTE:
         seen.append(profile.candidate)
         observe(profile, REMOTE, 10)
     assert seen == list(Candidate)
@@ -53,31 +53,31 @@ def test_local_workers_are_measured_first_then_each_kind_of_request():
 
 def test_remote_workers_are_not_measured_where_training_does_not_wait():
     profile = OffloadProfile(tuple(Candidate), steps=10)
-    observe(profile, Window(1, 0.01, 0.0, 32, 0, 0.16), 10)
-    assert profile.phase is Phase.DECIDED
+    observe(profile, ProfileWindow(1, 0.01, 0.0, 32, 0, 0.16), 10)
+    assert profile.phase is ProfilePhase.DECIDED
     assert profile.decision.ratio == 0 and "does not wait" in profile.decision.reason
 
 
 def test_what_the_phase_before_has_left_is_not_counted():
     profile = OffloadProfile(tuple(Candidate), steps=10, settling=4)
-    observe(profile, Window(1, 1.0, 0.9, 10**6, 0, 1.0), 4)
+    observe(profile, ProfileWindow(1, 1.0, 0.9, 10**6, 0, 1.0), 4)
     observe(profile, LOCAL, 10)
     assert profile.local.local_rate == pytest.approx(800)
 
 
 def test_a_phase_lasts_for_several_answers():
     profile = OffloadProfile([Candidate.MINI_BATCH], steps=10, local=STORED)
-    slow = Window(1, 0.01, 0.0, 8, 24, 0.04, 0.006, answer_seconds=0.2)
+    slow = ProfileWindow(1, 0.01, 0.0, 8, 24, 0.04, 0.006, answer_seconds=0.2)
     observe(profile, slow, 99)
-    assert profile.phase is Phase.REMOTE
+    assert profile.phase is ProfilePhase.REMOTE
     observe(profile, slow, 2)
-    assert profile.phase is Phase.DECIDED
+    assert profile.phase is ProfilePhase.DECIDED
 
 
 def test_metrics_that_were_stored_are_not_measured_again():
     known = {kind: RemoteMetrics(2400, 0.00025) for kind in Candidate}
     profile = OffloadProfile(tuple(Candidate), local=STORED, remote=known)
-    assert profile.phase is Phase.DECIDED
+    assert profile.phase is ProfilePhase.DECIDED
     assert profile.decision.ratio == pytest.approx(0.75)
     del known[Candidate.SHIP]
     assert OffloadProfile(tuple(Candidate), local=STORED, remote=known).candidate is Candidate.SHIP
@@ -85,7 +85,7 @@ def test_metrics_that_were_stored_are_not_measured_again():
 
 def test_windows_with_values_that_cannot_be_are_not_counted():
     profile = OffloadProfile([Candidate.TINY_BATCH], steps=10)
-    for broken in (Window(5, math.nan), Window(5, math.inf), Window(5, -1.0)):
+    for broken in (ProfileWindow(5, math.nan), ProfileWindow(5, math.inf), ProfileWindow(5, -1.0)):
         observe(profile, broken, 2)
     observe(profile, LOCAL, 10)
     assert profile.local.local_rate == pytest.approx(800)
@@ -98,7 +98,7 @@ def test_it_ends_in_a_finite_number_of_windows_whatever_it_observes(windows, set
     phases = 1 + len(Candidate)
     for number in range(20 * (steps + settling) * phases):
         profile.observe(windows[number % len(windows)])
-    assert profile.phase is Phase.DECIDED
+    assert profile.phase is ProfilePhase.DECIDED
     assert 0 <= profile.decision.ratio <= 1
     measured = [profile.local.training_rate, profile.local.local_rate, profile.local.local_cost]
     measured += [each.remote_rate for each in profile.remote.values()]

@@ -10,7 +10,7 @@ from offline import exact, shortest
 from support.campaigns import examples
 
 from fusionloader.cli.simulator.loader import simulate
-from fusionloader.cli.simulator.setup import ALL, CPU_ONLY, NAIVE, Setup
+from fusionloader.cli.simulator.setup import ALL, CPU_ONLY, NAIVE, SimulationSetup
 from fusionloader.scheduler.gpu_sharing import Mode
 
 LARGEST = 32  # GroupSize's
@@ -31,7 +31,7 @@ def test_no_schedule_beats_the_bound(work, workers, launch, largest):
 
 
 def ratio_to_the_bound(variant, times, workers, seed):
-    setup = Setup(times, variant, workers, iterations=100, seed=seed)
+    setup = SimulationSetup(times, variant, workers, iterations=100, seed=seed)
     outcome = simulate(setup)
     work = [tiny_batch for mini_batch in outcome.work for tiny_batch in mini_batch]
     return outcome.makespan / shortest(work, workers, times.gpu.launch, LARGEST)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.cli.simulator.engine import Device, Engine, Tenant
+from fusionloader.cli.simulator.engine import Engine, SimulatedDevice, Tenant
 
 
 def test_actions_happen_in_the_order_of_their_moments():
@@ -29,7 +29,7 @@ def test_nothing_happens_in_the_past():
 
 def shared_device():
     engine = Engine()
-    return engine, Device(engine, {Tenant.TRAINING: 0.5, Tenant.WORKER: 0.25})
+    return engine, SimulatedDevice(engine, {Tenant.TRAINING: 0.5, Tenant.WORKER: 0.25})
 
 
 def test_work_alone_runs_at_full_speed():

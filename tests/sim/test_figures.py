@@ -13,7 +13,7 @@ from fusionloader.cli.simulator.setup import (
     CPU_ONLY,
     GPU_ONLY,
     NAIVE,
-    Setup,
+    SimulationSetup,
     Variant,
 )
 from fusionloader.cli.simulator.times import load
@@ -34,25 +34,25 @@ def short(monkeypatch):
 
 
 def test_cpu_workers_alone_reach_what_their_times_add_up_to(times):
-    outcome = simulate(Setup(times, CPU_ONLY, 4, iterations=60))
+    outcome = simulate(SimulationSetup(times, CPU_ONLY, 4, iterations=60))
     seconds = sum(cpu for mini_batch in outcome.work for cpu, _ in mini_batch)
     assert outcome.makespan == pytest.approx(seconds / 4, rel=0.01)
 
 
 def test_a_training_that_never_waits_runs_at_its_own_speed(times):
-    slow = Setup(times, CPU_ONLY, 16, "ViT-B/16", iterations=60)
+    slow = SimulationSetup(times, CPU_ONLY, 16, "ViT-B/16", iterations=60)
     assert simulate(slow).rate(20) == pytest.approx(times.models["ViT-B/16"])
 
 
 def test_the_same_seed_gives_the_same_training(times):
-    setup = Setup(times, BOTH, 4, "ResNet-50", iterations=80, seed=3)
+    setup = SimulationSetup(times, BOTH, 4, "ResNet-50", iterations=80, seed=3)
     assert simulate(setup).steps == simulate(setup).steps
 
 
 def test_temporal_sharing_does_not_slow_the_steps_of_training_down(times):
     temporal = Variant("temporal", Mode.TEMPORAL)
-    setup = Setup(times, temporal, 4, "ResNet-50", iterations=60)
-    alone = simulate(Setup(times, CPU_ONLY, 4, "ResNet-50", iterations=60))
+    setup = SimulationSetup(times, temporal, 4, "ResNet-50", iterations=60)
+    alone = simulate(SimulationSetup(times, CPU_ONLY, 4, "ResNet-50", iterations=60))
     outcome = simulate(setup)
     waits = [b.time - a.time for a, b in zip(outcome.steps[:-1], outcome.steps[1:], strict=True)]
     assert min(waits) >= setup.step_seconds * (1 - 1e-9)

@@ -3,7 +3,7 @@
 import pytest
 
 from fusionloader.cli.simulator.engine import Engine
-from fusionloader.cli.simulator.machine import Cores, Machine, MachineModel, Storage
+from fusionloader.cli.simulator.machine import Cores, MachineModel, SimulatedMachine, Storage
 from fusionloader.cli.simulator.times import Sample
 
 
@@ -47,7 +47,7 @@ def test_busy_cores_slow_each_other_down_as_measured():
 
 def test_files_come_from_storage_one_after_the_other():
     engine, ends = Engine(), []
-    machine = Machine(engine, MachineModel(storage=Storage(100.0)))
+    machine = SimulatedMachine(engine, MachineModel(storage=Storage(100.0)))
     for _ in range(2):
         machine.make([Sample(50, 0.25, 0.0, 50)] * 2, lambda: ends.append(engine.now))
     engine.run()
@@ -57,7 +57,7 @@ def test_files_come_from_storage_one_after_the_other():
 
 def test_latencies_of_several_readers_overlap():
     engine, ends = Engine(), []
-    machine = Machine(engine, MachineModel(storage=Storage(1e9, latency=1.0)))
+    machine = SimulatedMachine(engine, MachineModel(storage=Storage(1e9, latency=1.0)))
     for _ in range(3):
         machine.make([Sample(0, 0.0, 0.0, 1)], lambda: ends.append(engine.now))
     engine.run()
@@ -66,7 +66,7 @@ def test_latencies_of_several_readers_overlap():
 
 def test_a_worker_that_waited_for_a_file_takes_a_while_to_run_again():
     engine, ends = Engine(), []
-    machine = Machine(engine, MachineModel(storage=Storage(100.0, wake=0.125)))
+    machine = SimulatedMachine(engine, MachineModel(storage=Storage(100.0, wake=0.125)))
     for _ in range(2):
         machine.make([Sample(50, 0.25, 0.0, 50)], lambda: ends.append(engine.now))
     engine.run()
@@ -75,7 +75,7 @@ def test_a_worker_that_waited_for_a_file_takes_a_while_to_run_again():
 
 def test_what_is_cached_does_not_wait_for_storage():
     engine, ends = Engine(), []
-    machine = Machine(engine, MachineModel(storage=Storage(1.0)))
+    machine = SimulatedMachine(engine, MachineModel(storage=Storage(1.0)))
     machine.make([Sample(1000, 0.5, 0.0, 0)], lambda: ends.append(engine.now))
     engine.run()
     assert ends == [0.5]

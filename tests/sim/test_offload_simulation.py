@@ -11,8 +11,8 @@ from fusionloader.cli.simulator.offload_setup import (
     SLOW,
     Network,
     OffloadSetup,
+    OffloadShare,
     Policy,
-    Share,
     Transport,
     Workload,
     fastflow_workloads,
@@ -125,7 +125,7 @@ def test_the_share_of_the_published_code_is_lower_where_local_workers_are_faster
 
 def test_both_shares_reach_the_same_where_the_network_is_fast():
     workload = WORKLOADS["GAN ADA"]
-    rates = [simulated(workload, Policy.FASTFLOW, 4, share=share).rate for share in Share]
+    rates = [simulated(workload, Policy.FASTFLOW, 4, share=share).rate for share in OffloadShare]
     assert min(rates) >= 0.93 * max(rates)
 
 

@@ -10,9 +10,9 @@ from fusionloader.sharing.remote.protocol import (
     Declined,
     Ready,
     Reason,
-    Request,
     Rows,
     Setup,
+    WorkRequest,
 )
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
@@ -48,7 +48,7 @@ class HostileWorker:
                 row_bytes = Setup.decode(message.head).row_bytes
                 return Outgoing(READY, Ready("hostile", self._cores).encode())
             assert message.kind == PREPARE
-            request = Request.decode(message.head, len(message.body))
+            request = WorkRequest.decode(message.head, len(message.body))
             self.asked += 1
             return MISDEEDS[self._misdeed](request, row_bytes * len(request.samples))
 

@@ -12,10 +12,10 @@ from fusionloader.sharing.remote.protocol import (
     DataMode,
     Declined,
     Ready,
-    Request,
     Rows,
     Setup,
     WantedSample,
+    WorkRequest,
 )
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import connect
@@ -84,7 +84,7 @@ class WorkerClient:
             WantedSample(key, 0, nbytes, 0, len(each))
             for key, nbytes, each in zip(numbers, sizes, data, strict=True)
         ]
-        head = Request(self._number, SEED, EPOCH, mode, samples).encode()
+        head = WorkRequest(self._number, SEED, EPOCH, mode, samples).encode()
         self.connection.send(Outgoing(protocol.PREPARE, head, data), PATIENCE)
         return self._number
 

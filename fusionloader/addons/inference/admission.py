@@ -17,7 +17,7 @@ _Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]"
 
 
 @dataclass(slots=True, eq=False)
-class Places:
+class AdmissionPlaces:
     """The places of a request. They are given back once, however often that is tried."""
 
     count: int = 0
@@ -56,7 +56,7 @@ class Admission:
         """Whether this thread is none of those."""
         return threading.get_ident() not in self._making_room
 
-    def take(self, places: Places, most: int = 1, begun: bool = False) -> int:
+    def take(self, places: AdmissionPlaces, most: int = 1, begun: bool = False) -> int:
         """Takes places for up to ``most`` images and returns how many, at least one.
 
         Args:
@@ -85,7 +85,7 @@ class Admission:
                     self._wake(1)
                     raise
 
-    async def take_async(self, places: Places) -> None:
+    async def take_async(self, places: AdmissionPlaces) -> None:
         """Takes a place for one image, without blocking the event loop; raises as ``take``."""
         loop = asyncio.get_running_loop()
         while True:
@@ -108,7 +108,7 @@ class Admission:
             except ValueError:  # it was told of a place, which is for another then
                 self._wake(1)
 
-    def _try(self, places: Places, most: int, begun: bool) -> int:
+    def _try(self, places: AdmissionPlaces, most: int, begun: bool) -> int:
         if self.closed is not None and (self._closed_for_begun or not begun):
             raise self.closed
         taken = min(most, self._most - self._taken) if self._has_room() else 0
@@ -123,7 +123,7 @@ class Admission:
                 'let requests wait with when_full="wait"'
             )
 
-    def give_back(self, places: Places) -> None:
+    def give_back(self, places: AdmissionPlaces) -> None:
         """Gives back the places that were not given back yet."""
         with self._lock:
             count = places.count

@@ -31,7 +31,7 @@ from fusionloader.addons.inference.requests import (
     ImageFuture,
     ImageRequest,
     ListRequest,
-    Rows,
+    RequestRows,
 )
 from fusionloader.addons.inference.stats import Counters
 from fusionloader.scheduler.batch_forming import BatchForming
@@ -98,7 +98,7 @@ class Dispatcher:
         """Returns the future of a request that is added later."""
         return ImageFuture(self._cancelled)
 
-    def rows_of_next(self) -> tuple[float, Rows | None]:
+    def rows_of_next(self) -> tuple[float, RequestRows | None]:
         """Returns the time, and rows where the next image opens a batch; the lock is held.
 
         Raises:
@@ -109,7 +109,9 @@ class Dispatcher:
             return now, None
         return now, self._queue.new_rows(self._max_batch)
 
-    def add(self, request: ImageRequest, now: float, rows: Rows | None) -> tuple[Rows, int]:
+    def add(
+        self, request: ImageRequest, now: float, rows: RequestRows | None
+    ) -> tuple[RequestRows, int]:
         """Puts a request into its batch, and returns its row; the queue's lock is held.
 
         Args:

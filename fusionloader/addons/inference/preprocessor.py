@@ -17,14 +17,20 @@ from typing import Any, NoReturn
 
 import torch
 
-from fusionloader.addons.inference.admission import Admission, Places
+from fusionloader.addons.inference.admission import Admission, AdmissionPlaces
 from fusionloader.addons.inference.compiled import compile_wholly
 from fusionloader.addons.inference.dispatcher import Dispatcher
 from fusionloader.addons.inference.errors import PreprocessorClosed, bad_image, raise_forked
 from fusionloader.addons.inference.model_runner import Infer
 from fusionloader.addons.inference.options import PreprocessorOptions, WhenFull, check_number
 from fusionloader.addons.inference.request_queue import Image, RequestQueue, Target
-from fusionloader.addons.inference.requests import Chunk, ImageRequest, Job, ListRequest, Rows
+from fusionloader.addons.inference.requests import (
+    Chunk,
+    ImageRequest,
+    ListRequest,
+    RequestJob,
+    RequestRows,
+)
 from fusionloader.addons.inference.stats import Counters, PreprocessorStats
 from fusionloader.addons.inference.worker_start import starter
 from fusionloader.engine.delivery.cuda_device import CudaDevice
@@ -168,12 +174,12 @@ class Preprocessor:
 
     def _prepare_list(
         self, listed: ListRequest, images: list[Image], keys: Sequence[int], epoch: int
-    ) -> Rows:
+    ) -> RequestRows:
         with self._dispatcher.listing(listed):
             first = 0
             while first < len(images) and not listed.failures:
                 listed.wait(_CHUNKS - 1)
-                places = Places()
+                places = AdmissionPlaces()
                 try:
                     most = min(_CHUNK, len(images) - first)
                     count = self._admission.take(places, most, begun=first > 0)
@@ -181,7 +187,7 @@ class Preprocessor:
                         with self._queue.lock:
                             listed.rows = self._queue.new_rows(len(images))
                     some = slice(first, first + count)
-                    chunk = Chunk(Job(keys[some]), first, places)
+                    chunk = Chunk(RequestJob(keys[some]), first, places)
                     self._publish_chunk(listed, listed.rows, chunk, images[some], epoch)
                 except BaseException:
                     self._admission.give_back(places)
@@ -196,9 +202,9 @@ class Preprocessor:
         return listed.rows
 
     def _publish_chunk(
-        self, listed: ListRequest, rows: Rows, chunk: Chunk, images: list[Image], epoch: int
+        self, listed: ListRequest, rows: RequestRows, chunk: Chunk, images: list[Image], epoch: int
     ) -> None:
-        def target() -> tuple[Rows, int]:
+        def target() -> tuple[RequestRows, int]:
             listed.chunks.append(chunk)
             return rows, chunk.first
 
@@ -229,7 +235,7 @@ class Preprocessor:
             QueueFull: there is no place, and ``when_full="raise"``.
         """
         begun = time.perf_counter()
-        number, places = self._checked(image, key, epoch), Places()
+        number, places = self._checked(image, key, epoch), AdmissionPlaces()
         try:
             self._admission.take(places)
             return self._submit_admitted(image, number, epoch, begun, places)
@@ -246,7 +252,7 @@ class Preprocessor:
             QueueFull: there is no place, and ``when_full="raise"``.
         """
         begun = time.perf_counter()
-        number, places = self._checked(image, key, epoch), Places()
+        number, places = self._checked(image, key, epoch), AdmissionPlaces()
         try:
             await self._admission.take_async(places)
             future = self._submit_admitted(image, number, epoch, begun, places)
@@ -262,10 +268,10 @@ class Preprocessor:
         return next(self._keys) if key is None else check_number("key", key)
 
     def _submit_admitted(
-        self, image: Image, key: int, epoch: int, begun: float, places: Places
+        self, image: Image, key: int, epoch: int, begun: float, places: AdmissionPlaces
     ) -> Future[Any]:
         future = self._dispatcher.new_future()
-        request = ImageRequest(Job((key,)), future, begun, self, places)
+        request = ImageRequest(RequestJob((key,)), future, begun, self, places)
 
         def prepare() -> Target:
             return functools.partial(

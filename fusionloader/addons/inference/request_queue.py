@@ -24,7 +24,7 @@ from fusionloader import _native
 from fusionloader.addons.inference.errors import PreprocessorClosed
 from fusionloader.addons.inference.memory import SizedSlots
 from fusionloader.addons.inference.options import PreprocessorOptions
-from fusionloader.addons.inference.requests import Job, Rows
+from fusionloader.addons.inference.requests import RequestJob, RequestRows
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.engine.manager.loader_workers import LoaderWorkers, LostTinyBatch
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
@@ -41,7 +41,7 @@ log = logging.getLogger("fusionloader.inference")
 Image = bytes | bytearray | memoryview
 """An encoded image: anything with a contiguous buffer of bytes."""
 
-Target = Callable[[], tuple[Rows, int]]
+Target = Callable[[], tuple[RequestRows, int]]
 """Puts a request where it belongs; returns the rows, and which of them is the first image's."""
 
 _MOST_DEATHS = 3
@@ -89,7 +89,7 @@ class RequestQueue:
         self._descriptors = SizedSlots(self._arena, self._queue, steps=1)
         self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
         self._table = DatasetTable.of_files([], [])  # images come with their requests
-        self._jobs: dict[int, Job] = {}  # by sequence, the oldest first
+        self._jobs: dict[int, RequestJob] = {}  # by sequence, the oldest first
         self._next = self._oldest = 0
         self._looked = self._searched = 0.0
         self._failed_worker: messages.WorkerFailed | None = None
@@ -108,18 +108,18 @@ class RequestQueue:
         """Whether the ring has room beyond what is admitted."""
         return self._next - self._oldest < self._ring_size - self._options.max_queued
 
-    def new_rows(self, count: int) -> Rows:
+    def new_rows(self, count: int) -> RequestRows:
         """Returns a slot for ``count`` results; the lock is held.
 
         Raises:
             SharedMemoryExhausted: there is too little memory.
         """
         slot = self._rows.acquire(count * self._leaf.nbytes)
-        return Rows(slot, self._rows.lease(slot), self._leaf, count)
+        return RequestRows(slot, self._rows.lease(slot), self._leaf, count)
 
     def publish(
         self,
-        job: Job,
+        job: RequestJob,
         images: Sequence[Image],
         epoch: int,
         prepare: Callable[[], Target],
@@ -160,7 +160,7 @@ class RequestQueue:
                     self._descriptors.release(descriptor)
             raise
 
-    def _publish(self, job: Job, descriptor: Slot, target: Target, epoch: int) -> None:
+    def _publish(self, job: RequestJob, descriptor: Slot, target: Target, epoch: int) -> None:
         """Publishes what was prepared; an exception in the midst leaves the queue half changed."""
         rows, first = target()
         self._queue.describe_encoded(
@@ -193,7 +193,7 @@ class RequestQueue:
         if self.refusal is not None:
             raise self.refusal
 
-    def withdraw(self, job: Job) -> None:
+    def withdraw(self, job: RequestJob) -> None:
         """Has nobody begin what is left of a job; the lock is held."""
         if job.sequence in self._jobs and job.descriptor is not None:
             job.withdrawn = True
@@ -217,7 +217,7 @@ class RequestQueue:
         """
         self._workers.sleep(seen, max(0.0, min(seconds, _LOOK_SECONDS)))
 
-    def is_done(self, job: Job) -> bool:
+    def is_done(self, job: RequestJob) -> bool:
         """Whether workers have finished with a job; then ``job.failures`` is complete."""
         assert job.descriptor is not None
         status = self._queue.status(job.descriptor.number)
@@ -228,7 +228,7 @@ class RequestQueue:
             self._compare_failures(job, job.descriptor)
         return True
 
-    def _compare_failures(self, job: Job, descriptor: Slot) -> None:
+    def _compare_failures(self, job: RequestJob, descriptor: Slot) -> None:
         """Makes failures those that the states tell of."""
         completed = {
             job.order[done.tiny_batch] for done in self._queue.completed(descriptor.number)
@@ -241,7 +241,7 @@ class RequestQueue:
                 text = f"a worker has failed at an image, key {key}, and has not said why"
                 job.failures[number] = messages.Failure(pickle.dumps(RuntimeError), text, number)
 
-    def take_out(self, job: Job) -> None:
+    def take_out(self, job: RequestJob) -> None:
         """Frees the slot of a job that is done; the lock is held."""
         assert job.descriptor is not None
         del self._jobs[job.sequence]
@@ -334,7 +334,7 @@ class RequestQueue:
         )
         self._give_up(job, number, RuntimeError, text)
 
-    def _give_up(self, job: Job, number: int, kind: type[Exception], text: str) -> None:
+    def _give_up(self, job: RequestJob, number: int, kind: type[Exception], text: str) -> None:
         failure = messages.Failure(pickle.dumps(kind), text, number)
         with self.lock:
             job.failures.setdefault(number, failure)

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from fusionloader.addons.inference.admission import Places
+from fusionloader.addons.inference.admission import AdmissionPlaces
 from fusionloader.system.shm.slots import Owner, Slot
 from fusionloader.transforms.executors.layout import Leaf
 from fusionloader.workers import messages
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class RequestJob:
     """Images that were published together: a mini-batch of the queue, a tiny-batch each.
 
     ``failures`` are by the number of the image, as workers or the queue report them; so are
@@ -35,7 +35,7 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Rows:
+class RequestRows:
     """A slot for ``count`` results of one shape."""
 
     slot: Slot
@@ -82,11 +82,11 @@ class ImageRequest:
     ``batch`` and ``row`` are known when it is published.
     """
 
-    job: Job
+    job: RequestJob
     future: ImageFuture
     begun: float
     keeper: object
-    places: Places
+    places: AdmissionPlaces
     batch: DynamicBatch | None = None
     row: int = -1
 
@@ -101,7 +101,7 @@ class ImageRequest:
 class DynamicBatch:
     """Images that share a slot of rows; ``size`` is known when it is closed."""
 
-    rows: Rows
+    rows: RequestRows
     size: int | None = None
     done: list[ImageRequest] = field(default_factory=list)
 
@@ -115,9 +115,9 @@ class DynamicBatch:
 class Chunk:
     """Neighbours in a list."""
 
-    job: Job
+    job: RequestJob
     first: int
-    places: Places
+    places: AdmissionPlaces
 
 
 class ListRequest:
@@ -135,7 +135,7 @@ class ListRequest:
         self.failures: dict[int, tuple[messages.Failure, int]] = {}
         self.begun = begun
         self.published = False
-        self.rows: Rows | None = None
+        self.rows: RequestRows | None = None
         self._lock = threading.Lock()  # what blocks enter, as in Admission
         self._condition = threading.Condition(self._lock)
         self._error: Exception | None = None

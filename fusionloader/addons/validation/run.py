@@ -17,7 +17,7 @@ from fusionloader.addons.validation.results import ValidationResult
 from fusionloader.addons.validation.settings import ValidationOptions
 from fusionloader.addons.validation.streams import Isolation, isolation_on, mark
 from fusionloader.addons.validation.sums import Sums, merged, metrics_of, read
-from fusionloader.addons.validation.threads import Worker, limited
+from fusionloader.addons.validation.threads import ValidationThread, limited
 from fusionloader.addons.validation.unchanged import ModelWatch
 
 _END_SECONDS = 5.0
@@ -31,7 +31,7 @@ class Crew:
         reader, *self.parts = limited(
             ["fusionloader-validation-reader", *names], options.threads_per_part
         )
-        self.reader: Worker = reader
+        self.reader: ValidationThread = reader
         self.isolations: list[Isolation] = [isolation_on(compute_on) for _ in names]
         self.compute_on = compute_on
 

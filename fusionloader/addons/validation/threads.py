@@ -20,7 +20,7 @@ Job = Callable[[], None]
 _limits = threading.Lock()
 
 
-class Worker:
+class ValidationThread:
     """A daemon thread that runs jobs in turn; a job raises nothing."""
 
     def __init__(self, name: str, begin: Job) -> None:
@@ -52,7 +52,7 @@ class Worker:
             del job
 
 
-def limited(names: Sequence[str], threads: int) -> list[Worker]:
+def limited(names: Sequence[str], threads: int) -> list[ValidationThread]:
     """Returns workers that compute with at most ``threads`` threads each."""
     with _limits:
         before = _in_a_thread(torch.get_num_threads)
@@ -64,7 +64,7 @@ def limited(names: Sequence[str], threads: int) -> list[Worker]:
             begun.wait()
 
         try:
-            workers = [Worker(name, begin) for name in names]
+            workers = [ValidationThread(name, begin) for name in names]
             begun.wait()
         finally:
             _in_a_thread(lambda: torch.set_num_threads(before))

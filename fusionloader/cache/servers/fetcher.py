@@ -18,7 +18,7 @@ from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.cache.servers import files, requests
 from fusionloader.cache.servers.files import File
 from fusionloader.cache.servers.owners import Owners, Servers
-from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
+from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
 from fusionloader.cache.servers.server import SERVICE
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.errors import TransportError
@@ -51,7 +51,7 @@ class FetchCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFiles:
+class ServedFiles:
     """What a worker's process needs to ask other machines for files of a dataset.
 
     Attributes:
@@ -67,7 +67,7 @@ class RemoteFiles:
         return Fetcher(self.servers, self.fingerprint, Identity(os.dup(identity_fd)), range_of)
 
 
-Share = list[Wanted]
+Share = list[WantedFile]
 """What one server is asked for."""
 
 
@@ -154,7 +154,7 @@ class Fetcher:
                 continue
             stamp = self._stamp(item)
             if stamp is not None:
-                shares.setdefault(owner, []).append(Wanted(item, stamp))
+                shares.setdefault(owner, []).append(WantedFile(item, stamp))
         return shares
 
     def _stamp(self, item: int) -> Stamp | None:
@@ -230,7 +230,7 @@ class Fetcher:
         peer = self._peers[name]
         if not peer.may_be_asked() or len(read.data) > requests.MOST_BYTES:
             return
-        head = requests.encode(self._fingerprint, [Wanted(item, read.stamp)])
+        head = requests.encode(self._fingerprint, [WantedFile(item, read.stamp)])
         try:
             peer.send(Outgoing(requests.GIVE, head, [read.data]))
             self.counts.bytes_given += len(read.data)

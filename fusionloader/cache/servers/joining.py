@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusionloader.cache.servers import discovery
-from fusionloader.cache.servers.fetcher import RemoteFiles
+from fusionloader.cache.servers.fetcher import ServedFiles
 from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cache.servers.shelf import StoreShelf
@@ -55,7 +55,7 @@ class Joined:
         server: by which it does; both ``None`` where another process of the machine does.
     """
 
-    remote_files: RemoteFiles
+    remote_files: ServedFiles
     identity: Identity
     shelf: StoreShelf | None
     server: MachineServer | None
@@ -94,7 +94,7 @@ def join(
         shelf = member.server.shelves.get(name)
         if shelf is None:
             shelf = member.server.shelves[name] = StoreShelf(handles)
-    return Joined(RemoteFiles(member.servers, name), member.identity, shelf, member.server)
+    return Joined(ServedFiles(member.servers, name), member.identity, shelf, member.server)
 
 
 @dataclass(frozen=True, slots=True)

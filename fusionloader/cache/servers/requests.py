@@ -35,7 +35,7 @@ class Stamp(NamedTuple):
     mtime_ns: int
 
 
-class Wanted(NamedTuple):
+class WantedFile(NamedTuple):
     """A sample, and the stamp that its file has."""
 
     item: int
@@ -54,14 +54,14 @@ class MalformedRequest(ValueError):
     """A request that cannot be understood."""
 
 
-class Request(NamedTuple):
+class FileRequest(NamedTuple):
     """A dataset and some of its samples."""
 
     fingerprint: bytes
-    wanted: list[Wanted]
+    wanted: list[WantedFile]
 
 
-def encode(fingerprint: bytes, wanted: Sequence[Wanted]) -> bytes:
+def encode(fingerprint: bytes, wanted: Sequence[WantedFile]) -> bytes:
     """Returns a request as bytes.
 
     Raises:
@@ -72,7 +72,7 @@ def encode(fingerprint: bytes, wanted: Sequence[Wanted]) -> bytes:
     return fingerprint + b"".join(_ITEM.pack(item, *stamp) for item, stamp in wanted)
 
 
-def decode(head: bytes) -> Request:
+def decode(head: bytes) -> FileRequest:
     """Returns the request in a message's head.
 
     Raises:
@@ -82,11 +82,11 @@ def decode(head: bytes) -> Request:
     if items <= 0 or items % _ITEM.size or items > MOST_ITEMS * _ITEM.size:
         raise MalformedRequest(f"a request for samples has not {len(head)} bytes")
     found = _ITEM.iter_unpack(head[FINGERPRINT_BYTES:])
-    wanted = [Wanted(item, Stamp(nbytes, mtime_ns)) for item, nbytes, mtime_ns in found]
-    return Request(head[:FINGERPRINT_BYTES], wanted)
+    wanted = [WantedFile(item, Stamp(nbytes, mtime_ns)) for item, nbytes, mtime_ns in found]
+    return FileRequest(head[:FINGERPRINT_BYTES], wanted)
 
 
-def decode_statuses(head: bytes, wanted: Sequence[Wanted], body: int) -> list[Status]:
+def decode_statuses(head: bytes, wanted: Sequence[WantedFile], body: int) -> list[Status]:
     """Returns the statuses in an answer with a body of ``body`` bytes.
 
     Raises:

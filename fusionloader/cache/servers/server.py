@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fusionloader.cache.servers import requests
-from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
+from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.listener import Listener, Service
@@ -127,7 +127,7 @@ class CacheServer:
         self._listener.close()
 
 
-def _look_up(shelf: Shelf, wanted: Wanted) -> memoryview | Status:
+def _look_up(shelf: Shelf, wanted: WantedFile) -> memoryview | Status:
     item, stamp = wanted
     data = shelf.get(item, stamp)
     if data is not None and data.nbytes == stamp.nbytes:

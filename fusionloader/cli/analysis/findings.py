@@ -10,8 +10,8 @@ import torch
 
 from fusionloader.cli.analysis.phases import Phase, PhaseResult
 from fusionloader.cli.analysis.probes import samples_of, steps_of
-from fusionloader.cli.analysis.service import Service
-from fusionloader.cli.analysis.watched import Progress
+from fusionloader.cli.analysis.service import SampleService
+from fusionloader.cli.analysis.watched import WatchedProgress
 from fusionloader.loader import FusionLoader
 from fusionloader.options.aliases import AnyLoader
 from fusionloader.system.limits.control_groups import cpu_quota
@@ -85,7 +85,7 @@ class LoaderFindings:
     phases: Mapping[Phase, PhaseResult]
     skipped: Mapping[Phase, str] = field(default_factory=dict)
     shape: LoaderShape | None = None
-    service: Service | None = None
+    service: SampleService | None = None
 
     @property
     def title(self) -> str:
@@ -99,7 +99,7 @@ class LoaderFindings:
         return found.seconds / found.steps if found else None
 
 
-def partial(progress: Progress) -> LoaderFindings:
+def partial(progress: WatchedProgress) -> LoaderFindings:
     """Returns what is known of a loader on which the script did not do enough steps."""
     phases = dict(progress.results)
     for phase, window in progress.windows.items():

@@ -12,7 +12,7 @@ from fusionloader.cli.analysis.watched import WatchedLoader
 from fusionloader.options.aliases import Batch
 
 
-class Session(Protocol):
+class MeasuringSession(Protocol):
     """What iterators need of the analysis under way."""
 
     def check(self) -> None:
@@ -26,7 +26,10 @@ class WatchedIterator:
     """What the script gets from ``iter(loader)``; everything else is asked of its own iterator."""
 
     def __init__(
-        self, watched: WatchedLoader, make_own: Callable[[], Iterator[Batch]], session: Session
+        self,
+        watched: WatchedLoader,
+        make_own: Callable[[], Iterator[Batch]],
+        session: MeasuringSession,
     ) -> None:
         """``make_own`` makes the iterator that the script would have without an analysis."""
         self._watched, self._make_own, self._session = watched, make_own, session

@@ -52,7 +52,7 @@ class PhaseResult:
         return self.waited / self.seconds
 
 
-class Window:
+class MeasuredWindow:
     """Counts the steps of a phase until there are enough of them.
 
     Args:

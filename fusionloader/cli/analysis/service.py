@@ -29,7 +29,7 @@ _WAITS, _WAIT = 200, 5e-4  # about as long as for a file
 
 
 @dataclass(slots=True)
-class Service:
+class SampleService:
     """What a loader's samples cost.
 
     Attributes:
@@ -58,7 +58,7 @@ def measure_service(
     mini_batches: Sequence[MiniBatch],
     samples_parts: Mapping[Index, Sequence[FilePart]],
     seconds: float,
-) -> Service:
+) -> SampleService:
     """Measures a loader on a few mini-batches, each option for so many seconds.
 
     Args:
@@ -73,7 +73,7 @@ def measure_service(
     def of(settle: int = 0, **changes: Any) -> Drain:
         return drain(like(loader, _cyclic(mini_batches), **changes), seconds, settle)
 
-    found = Service(of())
+    found = SampleService(of())
     workers = loader.num_workers
     if workers > 1:
         found.alone = of(num_workers=1)

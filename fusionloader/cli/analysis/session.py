@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from fusionloader.cli.analysis.errors import AnalysisDone
 from fusionloader.cli.analysis.iterator import WatchedIterator
 from fusionloader.cli.analysis.probes import samples_of
-from fusionloader.cli.analysis.watched import Progress, WatchedLoader
+from fusionloader.cli.analysis.watched import WatchedLoader, WatchedProgress
 from fusionloader.options.aliases import AnyLoader
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "loader.py"))
@@ -48,7 +48,7 @@ class Session:
         self._seconds, self._measured, self._announce = seconds, measured, announce
         self._process = os.getpid()
         self._used_in_child = mmap.mmap(-1, 1)  # shared with what the script forks
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, WatchedProgress] = {}
         self._made: WeakKeyDictionary[AnyLoader, str] = WeakKeyDictionary()
         self._watched: dict[str, WatchedLoader] = {}
         self._places: dict[str, list[_Likeness]] = {}
@@ -155,7 +155,7 @@ class Session:
             return before
         if before is not None:
             before.close()
-        progress = self.progress.setdefault(place, Progress(place, type(loader).__name__))
+        progress = self.progress.setdefault(place, WatchedProgress(place, type(loader).__name__))
         self._watched[place] = WatchedLoader(
             loader, progress, self._seconds, self._loader_measured, self._announce
         )

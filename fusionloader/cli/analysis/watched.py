@@ -10,7 +10,7 @@ import torch
 
 from fusionloader.cli.analysis import files
 from fusionloader.cli.analysis.files import FilePart
-from fusionloader.cli.analysis.phases import Phase, PhaseResult, Window
+from fusionloader.cli.analysis.phases import MeasuredWindow, Phase, PhaseResult
 from fusionloader.cli.analysis.probes import (
     CyclicBatches,
     MiniBatch,
@@ -30,7 +30,7 @@ _REST_SECONDS = 5.0  # of training on one batch, so that an epoch has all its st
 
 
 @dataclass(slots=True)
-class Progress:
+class WatchedProgress:
     """What is known of a loader so far; outlives it where the script runs once more.
 
     Attributes:
@@ -45,7 +45,7 @@ class Progress:
     place: str
     kind: str
     results: dict[Phase, PhaseResult] = field(default_factory=dict)
-    windows: dict[Phase, Window] = field(default_factory=dict)
+    windows: dict[Phase, MeasuredWindow] = field(default_factory=dict)
     skipped: dict[Phase, str] = field(default_factory=dict)
     steps: int = 0
 
@@ -66,7 +66,7 @@ class WatchedLoader:
     def __init__(
         self,
         loader: AnyLoader,
-        progress: Progress,
+        progress: WatchedProgress,
         seconds: float,
         measured: Callable[[WatchedLoader], None],
         announce: Callable[[str], None],
@@ -75,7 +75,7 @@ class WatchedLoader:
         self._announce = announce
         self.loader, self.progress = loader, progress
         self._seconds, self._measured = seconds, measured
-        self._window: Window | None = None
+        self._window: MeasuredWindow | None = None
         self._replay: Replay | None = None
         self._probe: AnyLoader | None = None
         self._batches: Iterator[Batch] | None = None
@@ -112,7 +112,7 @@ class WatchedLoader:
             if self.finished:
                 self._measured(self)
             return
-        window = Window(phase, self._seconds, self._backlog(phase))
+        window = MeasuredWindow(phase, self._seconds, self._backlog(phase))
         self._window = self.progress.windows.setdefault(phase, window)
         self._window.restart()
 

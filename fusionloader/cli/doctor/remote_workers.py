@@ -19,9 +19,9 @@ from fusionloader.sharing.remote.protocol import (
     DataMode,
     Declined,
     Ready,
-    Request,
     Rows,
     WantedSample,
+    WorkRequest,
 )
 from fusionloader.sharing.remote.ray_fleet import RayFleet
 from fusionloader.system.transport.address import Address
@@ -178,7 +178,7 @@ def trial(address: Address, identity: Identity) -> Trial:
         for number in range(_REQUESTS):
             began = time.perf_counter()
             wanted = [WantedSample(key, 0, 0, 0, len(each)) for key, each in enumerate(photos)]
-            request = Request(number, 1, 0, DataMode.ENCODED, wanted)
+            request = WorkRequest(number, 1, 0, DataMode.ENCODED, wanted)
             answer = _ask(connection, protocol.PREPARE, request.encode(), photos)
             walls.append(time.perf_counter() - began)
             if answer.kind == protocol.DECLINED:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from fusionloader.cli.drawn_report.analysis.waits import Waits
-from fusionloader.cli.drawn_report.analysis.windows import Window, windows_of
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
+from fusionloader.cli.drawn_report.analysis.windows import TraceWindow, windows_of
 from fusionloader.cli.drawn_report.analysis.words import count, duration, size
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
@@ -28,7 +28,7 @@ _BATCH_COLORS = 5
 _TRAINING, _COPY, _WAITING = "training", "copy", "waiting"
 
 
-def detail_chart(timeline: Timeline, waits: Waits, work: Work) -> Chart:
+def detail_chart(timeline: Timeline, waits: TraceWaits, work: Work) -> Chart:
     """Returns single tiny-batches of all workers, around a moment that a reader chooses."""
     names = {each.worker.number: each.worker.name for each in work.workers}
     choices = tuple(
@@ -49,7 +49,7 @@ class _Slice(NamedTuple):
     what: str
 
 
-def _detail_rows(window: Window, names: Mapping[int, str], origin_ns: int) -> Columns:
+def _detail_rows(window: TraceWindow, names: Mapping[int, str], origin_ns: int) -> Columns:
     slices = [*_of_training(window), *_of_copies(window), *_of_workers(window, names)]
     begins = [max(each.begin_ns, window.begin_ns) - origin_ns for each in slices]
     ends = [min(each.end_ns, window.end_ns) - origin_ns for each in slices]
@@ -63,7 +63,7 @@ def _detail_rows(window: Window, names: Mapping[int, str], origin_ns: int) -> Co
     }
 
 
-def _of_training(window: Window) -> Iterator[_Slice]:
+def _of_training(window: TraceWindow) -> Iterator[_Slice]:
     """Yields waits, and what is between two of them: training."""
     left: dict[int, int] = {}
     for step in window.steps:
@@ -77,13 +77,13 @@ def _of_training(window: Window) -> Iterator[_Slice]:
         left[step.iterator] = step.delivered_ns
 
 
-def _of_copies(window: Window) -> Iterator[_Slice]:
+def _of_copies(window: TraceWindow) -> Iterator[_Slice]:
     for copy in window.copies:
         batch = f"{copy.epoch}:{copy.batch}"
         yield _Slice(_COPY, copy.begin_ns, copy.end_ns, _COPY, batch, size(copy.nbytes))
 
 
-def _of_workers(window: Window, names: Mapping[int, str]) -> Iterator[_Slice]:
+def _of_workers(window: TraceWindow, names: Mapping[int, str]) -> Iterator[_Slice]:
     for span in window.spans:
         color = f"batch {span.batch % _BATCH_COLORS}"
         batch = f"{span.epoch}:{span.batch}"

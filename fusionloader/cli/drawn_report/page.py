@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 
-from fusionloader.cli.drawn_report.analysis.verdict import Verdict, verdict_on
-from fusionloader.cli.drawn_report.analysis.waits import Waits, waits_of
+from fusionloader.cli.drawn_report.analysis.verdict import TraceVerdict, verdict_on
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits, waits_of
 from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import Work, work_of
 from fusionloader.cli.drawn_report.chart import Figure
@@ -50,7 +50,7 @@ def report_page(timeline: Timeline, name: str) -> str:
     )
 
 
-def _figures(timeline: Timeline, waits: Waits, work: Work) -> tuple[Figure, ...]:
+def _figures(timeline: Timeline, waits: TraceWaits, work: Work) -> tuple[Figure, ...]:
     """Returns the parts of the page; those about samples only where workers are seen."""
     of_samples = bool(work.kinds)
     return (
@@ -77,7 +77,7 @@ def _about(timeline: Timeline, work: Work) -> str:
     return ", ".join(parts)
 
 
-def _shares(verdict: Verdict, waits: Waits) -> tuple[tuple[str, str, float], ...]:
+def _shares(verdict: TraceVerdict, waits: TraceWaits) -> tuple[tuple[str, str, float], ...]:
     """Returns what training's time went to: a color's name, words, and the share."""
     if verdict.share is None:
         return ()
@@ -92,7 +92,7 @@ def _shares(verdict: Verdict, waits: Waits) -> tuple[tuple[str, str, float], ...
     )
 
 
-def _facts(waits: Waits, work: Work) -> tuple[tuple[str, str], ...]:
+def _facts(waits: TraceWaits, work: Work) -> tuple[tuple[str, str], ...]:
     """Returns a few figures and what they are of."""
     facts = []
     for percents in (50, 95, 99):

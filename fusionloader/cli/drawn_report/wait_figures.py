@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.cli.drawn_report.analysis.waits import Waits
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
@@ -34,7 +34,7 @@ _RATE_TEXT = "format(datum.rate, '.3~s') + (datum.rate > datum.bar ? ' …' : ''
 _RATES: Spec = {"format": "~s"}
 
 
-def capacity_figure(waits: Waits, work: Work) -> Figure:
+def capacity_figure(waits: TraceWaits, work: Work) -> Figure:
     """Returns what each stage could make, beside what training takes."""
     title = "Which stage limits?"
     cpu = work.kind("cpu")
@@ -87,7 +87,7 @@ def _capacity_spec(bars: int, limit: float) -> Spec:
     )
 
 
-def wait_figure(waits: Waits) -> Figure:
+def wait_figure(waits: TraceWaits) -> Figure:
     """Returns the wait of each step, or of neighbouring ones where there are many."""
     title = "How long did each step wait?"
     text = _first_batches(waits)
@@ -106,11 +106,11 @@ def wait_figure(waits: Waits) -> Figure:
     return Figure("waits", title, text, (drawn,), _longest_waits(waits))
 
 
-def _at(waits: Waits, percents: int) -> str:
+def _at(waits: TraceWaits, percents: int) -> str:
     return duration(waits.percentile(percents) or 0.0)
 
 
-def _first_batches(waits: Waits) -> str:
+def _first_batches(waits: TraceWaits) -> str:
     first = waits.first_seconds
     if not len(first):
         return ""
@@ -120,7 +120,7 @@ def _first_batches(waits: Waits) -> str:
     return f"The first batches of {len(first)} epochs are not among them: {mean} on average."
 
 
-def _wait_rows(waits: Waits, bins: list[npt.NDArray[np.intp]]) -> Columns:
+def _wait_rows(waits: TraceWaits, bins: list[npt.NDArray[np.intp]]) -> Columns:
     """Returns two rectangles a bar, one on the other, or one where the cause is not known."""
     causes = [(_WAIT, waits.seconds)]
     if waits.knows_workers:
@@ -150,7 +150,7 @@ def _where(first: Step, last: Step) -> str:
     return begin if begin == end else f"{begin} to {end}"
 
 
-def _wait_spec(waits: Waits) -> Spec:
+def _wait_spec(waits: TraceWaits) -> Spec:
     scheme = {_FOR_WORKERS: "@waiting", _FOR_DELIVERY: "@delivery"}
     if not waits.knows_workers:
         scheme = {_WAIT: "@waiting"}
@@ -173,7 +173,7 @@ def _wait_spec(waits: Waits) -> Spec:
     return spec(220, bars)
 
 
-def _longest_waits(waits: Waits) -> Table:
+def _longest_waits(waits: TraceWaits) -> Table:
     counted = np.flatnonzero(waits.counted)
     longest = counted[np.argsort(-waits.seconds[counted], kind="stable")][:_LONGEST_LISTED]
     rows = []

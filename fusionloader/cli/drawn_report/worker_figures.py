@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusionloader.cli.drawn_report.analysis.activity import TRAINING, Activity, activity_of
-from fusionloader.cli.drawn_report.analysis.waits import Waits
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.words import count, number, percent, size
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
@@ -27,7 +27,7 @@ from fusionloader.observe.trace.timeline import Timeline
 _MOST_EVENTS = 60
 
 
-def workers_figure(timeline: Timeline, waits: Waits, work: Work) -> Figure:
+def workers_figure(timeline: Timeline, waits: TraceWaits, work: Work) -> Figure:
     """Returns the workers' timeline, whole and at moments that are worth a closer look."""
     title = "What did the workers do?"
     if not work.workers:

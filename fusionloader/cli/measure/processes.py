@@ -24,7 +24,7 @@ class CpuReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ProcessMemory:
     """Memory of one process in bytes: private, proportional, resident, and its peak resident."""
 
     pid: int
@@ -96,14 +96,14 @@ def wait_until_idle(limit: float = 5.0) -> bool:
     return False
 
 
-def read_memory(pid: int) -> Memory | None:
+def read_memory(pid: int) -> ProcessMemory | None:
     """Returns the memory of a process, ``None`` if it has ended or may not be read."""
     try:
         rollup = _kilobytes(Path("/proc", str(pid), "smaps_rollup").read_text())
         status = _kilobytes(Path("/proc", str(pid), "status").read_text())
     except OSError:
         return None
-    return Memory(
+    return ProcessMemory(
         pid,
         uss=rollup.get("Private_Clean", 0) + rollup.get("Private_Dirty", 0),
         pss=rollup.get("Pss", 0),
@@ -122,7 +122,7 @@ def _kilobytes(text: str) -> dict[str, int]:
     return values
 
 
-def read_workers(others: set[int]) -> list[Memory]:
+def read_workers(others: set[int]) -> list[ProcessMemory]:
     """Returns the memory of the descendants that are not in ``others`` (those there before)."""
     readings = (read_memory(pid) for pid in descendants() if pid not in others)
     return [reading for reading in readings if reading is not None]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fusionloader.cli.measure.processes import (
-    Memory,
+    ProcessMemory,
     cpu_between,
     descendants,
     read_cpu,
@@ -82,7 +82,7 @@ class Result:
     contender: Contender
     cold_first_batch: float = 0.0
     epochs: list[Epoch] = field(default_factory=list)
-    workers: list[Memory] = field(default_factory=list)
+    workers: list[ProcessMemory] = field(default_factory=list)
     shared_bytes: int = 0
 
     def median(self, of: Callable[[Epoch], float]) -> float:

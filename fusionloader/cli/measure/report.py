@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionloader.cli.environment import JsonObject, machine, versions
-from fusionloader.cli.measure.processes import MEGABYTE, Memory
+from fusionloader.cli.measure.processes import MEGABYTE, ProcessMemory
 from fusionloader.cli.measure.protocol import NOISY_SPREAD, Result, per_round_ratios
 
 
@@ -61,7 +61,7 @@ def summary(result: Result, baseline: Result) -> JsonObject:
     }
 
 
-def _most(workers: Sequence[Memory], name: str) -> float | None:
+def _most(workers: Sequence[ProcessMemory], name: str) -> float | None:
     """Returns the largest worker's figure in MB, ``None`` for a contender without processes."""
     return max((getattr(w, name) for w in workers), default=0) / MEGABYTE if workers else None
 

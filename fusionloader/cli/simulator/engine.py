@@ -56,7 +56,7 @@ class _Work:
     version: int = field(default=0)
 
 
-class Device:
+class SimulatedDevice:
     """Runs one task of each tenant at a time, more slowly while both have one.
 
     ``beside`` is the speed of each tenant while the other one has a task, relative to alone.

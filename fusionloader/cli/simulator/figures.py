@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fusionloader.cli.simulator.loader import simulate
 from fusionloader.cli.simulator.offload_figure import figure_offload
-from fusionloader.cli.simulator.panels import Bars, Figure, Lines
+from fusionloader.cli.simulator.panels import Bars, Lines, SimulationFigure
 from fusionloader.cli.simulator.ranks import RanksSetup, WorkerSharing, simulate_ranks
 from fusionloader.cli.simulator.setup import (
     AFFINE,
@@ -17,7 +17,7 @@ from fusionloader.cli.simulator.setup import (
     GPU_ONLY,
     NAIVE,
     Outcome,
-    Setup,
+    SimulationSetup,
     Variant,
 )
 from fusionloader.cli.simulator.times import ServiceTimes
@@ -37,14 +37,17 @@ def _shares(
     """Throughput of every variant on every model, 1 being training without data preparation."""
     return {
         variant.name: [
-            simulate(Setup(times, variant, workers, model, STEPS, seed=seed)).rate(SETTLED) / ideal
+            simulate(SimulationSetup(times, variant, workers, model, STEPS, seed=seed)).rate(
+                SETTLED
+            )
+            / ideal
             for model, ideal in times.models.items()
         ]
         for variant in variants
     }
 
 
-def figure_8(times: ServiceTimes, seed: int = 0) -> Figure:
+def figure_8(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
     """One GPU, few and many CPU workers: either side alone, and both."""
     variants = (CPU_ONLY, GPU_ONLY, BOTH)
     rows: list[tuple[str, ...]] = []
@@ -57,10 +60,12 @@ def figure_8(times: ServiceTimes, seed: int = 0) -> Figure:
         panels.append(Bars(f"{workers} CPU workers", tuple(times.models), shares))
     header = ("model", "CPU workers", *(variant.name for variant in variants))
     note = "Throughput relative to training on data that is already on the device."
-    return Figure("Figure 8: throughput by who prepares the data", header, rows, panels, note)
+    return SimulationFigure(
+        "Figure 8: throughput by who prepares the data", header, rows, panels, note
+    )
 
 
-def figure_15b(times: ServiceTimes, seed: int = 0) -> Figure:
+def figure_15b(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
     """What every part of the method brings, with 4 CPU workers."""
     variants = (CPU_ONLY, NAIVE, AHEAD, AFFINE, ALL)
     shares = _shares(times, variants, 4, seed)
@@ -74,10 +79,10 @@ def figure_15b(times: ServiceTimes, seed: int = 0) -> Figure:
         "worker builds its task at every launch; all: group size and sharing mode as well."
     )
     panel = Bars("4 CPU workers", tuple(times.models), shares)
-    return Figure("Figure 15(b): the parts of the method", header, rows, [panel], note)
+    return SimulationFigure("Figure 15(b): the parts of the method", header, rows, [panel], note)
 
 
-def figure_15a(times: ServiceTimes, seed: int = 0) -> Figure:
+def figure_15a(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
     """What sharing workers between ranks brings."""
     rows: list[tuple[str, ...]] = []
     panels: list[Bars | Lines] = []
@@ -118,16 +123,16 @@ def figure_15a(times: ServiceTimes, seed: int = 0) -> Figure:
         "one at each step, are three times as costly; sample times have a Pareto tail. The last "
         "column is measured: CPU time of the decisions on this machine, for a second of training."
     )
-    return Figure("Figure 15(a): workers between ranks", header, rows, panels, note)
+    return SimulationFigure("Figure 15(a): workers between ranks", header, rows, panels, note)
 
 
-def figure_12(times: ServiceTimes, seed: int = 0) -> Figure:
+def figure_12(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
     """The number of CPU workers changes during training."""
     model = max(times.models, key=times.models.__getitem__)  # the model that waits for data most
     changes = {number * PHASE_STEPS: workers for number, workers in enumerate(PHASES)}
     outcomes = [
         simulate(
-            Setup(
+            SimulationSetup(
                 times, variant, PHASES[0], model, len(PHASES) * PHASE_STEPS,
                 workers_at=changes, seed=seed,
             )
@@ -149,7 +154,9 @@ def figure_12(times: ServiceTimes, seed: int = 0) -> Figure:
         f"{model}, samples per second in the second half of every phase of {PHASE_STEPS} steps; "
         "longest wait: between two steps of the phase; searches: begun in the phase."
     )
-    return Figure("Figure 12: a changing number of CPU workers", header, rows, panels, note)
+    return SimulationFigure(
+        "Figure 12: a changing number of CPU workers", header, rows, panels, note
+    )
 
 
 def _phase(number: int, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -172,7 +179,7 @@ def _rates(outcome: Outcome) -> list[tuple[float, float]]:
     return [(float(end), outcome.rate(end - WINDOW, end)) for end in ends]
 
 
-FIGURES: dict[str, Callable[[ServiceTimes, int], Figure]] = {
+FIGURES: dict[str, Callable[[ServiceTimes, int], SimulationFigure]] = {
     "8": figure_8,
     "12": figure_12,
     "15a": figure_15a,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from fusionloader.cli.simulator.engine import Device, Engine, Tenant
-from fusionloader.cli.simulator.machine import Machine
-from fusionloader.cli.simulator.setup import Outcome, Setup, Step
+from fusionloader.cli.simulator.engine import Engine, SimulatedDevice, Tenant
+from fusionloader.cli.simulator.machine import SimulatedMachine
+from fusionloader.cli.simulator.setup import Outcome, SimulatedStep, SimulationSetup
 from fusionloader.cli.simulator.times import Sample
 from fusionloader.cli.simulator.two_ended import SimulatedClaim, TwoEndedQueue
 from fusionloader.scheduler.affinity import MiniBatchDone, Side, ThresholdSearch
@@ -49,14 +49,14 @@ class _MiniBatch:
 class SimulatedLoader:
     """Runs one setup; the classes in scheduler/ take all decisions."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: SimulationSetup) -> None:
         self._setup, self._variant = setup, setup.variant
         self._random = random.Random(setup.seed)
         gpu = setup.times.gpu
         beside = {Tenant.TRAINING: gpu.training_beside, Tenant.WORKER: gpu.beside_training}
         self._engine = Engine()
-        self._machine = Machine(self._engine, setup.machine)
-        self._device = Device(self._engine, beside)
+        self._machine = SimulatedMachine(self._engine, setup.machine)
+        self._device = SimulatedDevice(self._engine, beside)
         self._queue = TwoEndedQueue()
         self._batches: list[_MiniBatch] = []
         self._search, self._groups, self._gate = ThresholdSearch(), GroupSize(), TemporalGate()
@@ -64,7 +64,7 @@ class SimulatedLoader:
         self._workers = 0
         self._working: set[int] = set()
         self._gpu_working = False
-        self._steps: list[Step] = []
+        self._steps: list[SimulatedStep] = []
         self._steps_done = 0
         self._completed = 0  # samples
         self._delivered = 0  # mini-batches
@@ -257,7 +257,7 @@ class SimulatedLoader:
         self._workers = self._setup.workers_at.get(len(self._steps), self._workers)
         profiling = self._variant.mode is None and self._choice.profiling
         self._steps.append(
-            Step(
+            SimulatedStep(
                 self._engine.now,
                 self._workers,
                 self._threshold,
@@ -269,6 +269,6 @@ class SimulatedLoader:
         )
 
 
-def simulate(setup: Setup) -> Outcome:
+def simulate(setup: SimulationSetup) -> Outcome:
     """Runs a setup."""
     return SimulatedLoader(setup).run()

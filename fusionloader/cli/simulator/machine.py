@@ -94,7 +94,7 @@ class Cores:
         action()
 
 
-class Machine:
+class SimulatedMachine:
     """Runs what workers and training do."""
 
     def __init__(self, engine: Engine, model: MachineModel) -> None:

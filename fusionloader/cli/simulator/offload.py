@@ -11,13 +11,13 @@ from fusionloader.cli.simulator.machine import Cores, MachineModel
 from fusionloader.cli.simulator.offload_setup import (
     OffloadOutcome,
     OffloadSetup,
+    OffloadShare,
     Policy,
-    Share,
     share_of_code,
 )
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
-from fusionloader.scheduler.offload.decision import Candidate, Counters, Metrics
-from fusionloader.scheduler.offload.profile import OffloadProfile, Phase, Window
+from fusionloader.scheduler.offload.decision import Candidate, Metrics, OffloadCounters
+from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
 
 _FEWEST_ANSWERS = 8  # before what they cost is believed
 _SETTLING = 2  # times the mini-batches in flight: steps before any is counted
@@ -80,17 +80,17 @@ class OffloadSimulation:
         self._training_seconds = setup.batch_size / setup.training_rate  # of a step
         self._asked: float | None = None
         self._intervals: deque[float] = deque(maxlen=setup.window)  # between batches, seconds
-        self._seen = Window()  # since the start
+        self._seen = ProfileWindow()  # since the start
         self._taken = [0, 0]  # tiny-batches, by local and by remote workers
         self._limit = self._new_limit()
         self._low = setup.low or low_stock(setup.window)
         self._profile = OffloadProfile(
             setup.candidates, steps=setup.profile_steps, settling=setup.window
         )
-        self._counters: Counters | None = None
-        self._told = Window()  # what the profile has observed
+        self._counters: OffloadCounters | None = None
+        self._told = ProfileWindow()  # what the profile has observed
         self._slowest = 0.0  # answer since then
-        self._from: Window | None = None  # when counting begins
+        self._from: ProfileWindow | None = None  # when counting begins
         self._settle_until = _SETTLING * setup.window
 
     def run(self) -> OffloadOutcome:
@@ -171,7 +171,7 @@ class OffloadSimulation:
         def end() -> None:
             self._idle += 1
             samples = self._setup.tiny_batch_size
-            self._seen += Window(local_samples=samples, local_cpu_seconds=seconds)
+            self._seen += ProfileWindow(local_samples=samples, local_cpu_seconds=seconds)
             self._done(number, 1)
             self._wake()
 
@@ -211,7 +211,7 @@ class OffloadSimulation:
             self._out -= 1
             self._slots.append(lane)
             cost = setup.trainer_seconds(samples, kind)
-            self._seen += Window(remote_samples=samples, remote_cpu_seconds=cost)
+            self._seen += ProfileWindow(remote_samples=samples, remote_cpu_seconds=cost)
             took = self._engine.now - sent
             self._slowest = max(self._slowest, took)
             if self._intervals:
@@ -273,7 +273,7 @@ class OffloadSimulation:
     def _observe(self) -> None:
         """A step has ended."""
         profiling = self._setup.policy is Policy.FASTFLOW
-        if profiling and self._profile.phase is not Phase.DECIDED:
+        if profiling and self._profile.phase is not ProfilePhase.DECIDED:
             before, seen = self._candidate, self._seen
             self._profile.observe(_between(self._told, seen, self._slowest))
             self._told, self._slowest = seen, 0.0
@@ -284,9 +284,9 @@ class OffloadSimulation:
                 return
             self._settle_until = seen.steps + _SETTLING * self._setup.window
             ratio = decision.ratio
-            if self._setup.share is Share.CODE and decision.candidate is not None:
+            if self._setup.share is OffloadShare.CODE and decision.candidate is not None:
                 ratio = share_of_code(self._metrics(decision.candidate))
-            self._counters = Counters(ratio, *self._taken)
+            self._counters = OffloadCounters(ratio, *self._taken)
         if self._from is None and self._seen.steps >= self._settle_until:
             self._from = self._seen
 
@@ -306,7 +306,7 @@ class OffloadSimulation:
         self._intervals.append(waited + step)
 
         def end() -> None:
-            self._seen += Window(steps=1, seconds=waited + step, waited=waited)
+            self._seen += ProfileWindow(steps=1, seconds=waited + step, waited=waited)
             self._observe()
             self._ask()
 
@@ -314,8 +314,8 @@ class OffloadSimulation:
         self._publish()
 
 
-def _between(before: Window, after: Window, slowest: float) -> Window:
-    return Window(
+def _between(before: ProfileWindow, after: ProfileWindow, slowest: float) -> ProfileWindow:
+    return ProfileWindow(
         after.steps - before.steps,
         after.seconds - before.seconds,
         after.waited - before.waited,

@@ -14,7 +14,7 @@ from fusionloader.cli.simulator.offload_setup import (
     eight_gpus,
     fastflow_workloads,
 )
-from fusionloader.cli.simulator.panels import Bars, Figure, Lines
+from fusionloader.cli.simulator.panels import Bars, Lines, SimulationFigure
 from fusionloader.cli.simulator.times import ServiceTimes
 
 LANES = (1, 2, 4, 8, 16, 32, 64)
@@ -49,7 +49,7 @@ def machine_rates(
         yield machines, simulate_offload(machine_setup(times, machines, policy, seed))
 
 
-def figure_offload(times: ServiceTimes, seed: int = 0) -> Figure:
+def figure_offload(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
     """Policies on FastFlow's workloads by the number of remote workers; then eight GPUs."""
     workloads = fastflow_workloads(times)
     drawn = min(LANES, key=lambda lanes: abs(lanes - DRAWN))
@@ -95,4 +95,4 @@ def figure_offload(times: ServiceTimes, seed: int = 0) -> Figure:
         Bars(f"{drawn} remote workers", names, bars),
         Lines(f"samples per second by machines of {MACHINE_CORES} cores; 8 GPUs", lines),
     ]
-    return Figure("Remote workers: who prepares what", header, rows, panels, note)
+    return SimulationFigure("Remote workers: who prepares what", header, rows, panels, note)

@@ -11,7 +11,7 @@ from fusionloader.scheduler.offload.decision import Candidate, Metrics
 _ROW_BYTES = 3 * 224 * 224
 
 
-class Share(Enum):
+class OffloadShare(Enum):
     """How FastFlow's share follows from its metrics: as the paper has it, or as its code has it."""
 
     PAPER = "paper"
@@ -107,7 +107,7 @@ class OffloadSetup:
     limited: bool = True
     low: int | None = None
     candidates: tuple[Candidate, ...] = tuple(Candidate)
-    share: Share = Share.PAPER
+    share: OffloadShare = OffloadShare.PAPER
     steps: int = 100
     profile_steps: int = 50
     seed: int = 0

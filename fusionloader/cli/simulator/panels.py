@@ -24,7 +24,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class SimulationFigure:
     """A table and what to draw."""
 
     title: str

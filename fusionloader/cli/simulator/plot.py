@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from fusionloader.cli.simulator.panels import Bars, Figure, Lines
+from fusionloader.cli.simulator.panels import Bars, Lines, SimulationFigure
 
 COLORS = ("#9aa5b1", "#e0a458", "#2f6690", "#7fb069", "#b5446e")
 WIDTH, PANEL, MARGIN, TOP = 720, 260, 56, 44
 LABELS = 5  # on the vertical axis
 
 
-def draw(figure: Figure) -> Image.Image:
+def draw(figure: SimulationFigure) -> Image.Image:
     """Returns the figure's panels one below the other, marked as simulated."""
     picture = Image.new("RGB", (WIDTH, TOP + PANEL * len(figure.panels)), "white")
     pen = ImageDraw.Draw(picture)

@@ -38,7 +38,7 @@ ALL = Variant("all", None)
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SimulationSetup:
     """One simulated training.
 
     ``model`` names the training's speed in the service times; ``None`` takes batches as fast as
@@ -71,7 +71,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedStep:
     """The start of a training step: its time, and the schedulers' state."""
 
     time: float
@@ -91,8 +91,8 @@ class Outcome:
     worker, and the device without the cost of a launch.
     """
 
-    setup: Setup
-    steps: list[Step]
+    setup: SimulationSetup
+    steps: list[SimulatedStep]
     makespan: float
     work: list[list[tuple[float, float]]]
 

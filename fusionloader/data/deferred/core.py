@@ -14,7 +14,7 @@ from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.rows.memory import sample_tensor
-from fusionloader.data.deferred.source import Operations, Pixels, Source
+from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels
 from fusionloader.transforms.executors.native import executor_of_size
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
 from fusionloader.transforms.plan.operations import Operation
@@ -39,7 +39,7 @@ class DeferredCore:
     readonly = 0  # what Image.readonly asks for
 
     def __init__(
-        self, source: Source, operations: Operations, mode: str, size: tuple[int, int]
+        self, source: EncodedSource, operations: Operations, mode: str, size: tuple[int, int]
     ) -> None:
         self.source, self.operations, self.mode, self.size = source, operations, mode, size
 
@@ -121,7 +121,7 @@ def deferred_core(image: Argument) -> DeferredCore | None:
     return core if core is not None and core.mode in _CHANNELS else None
 
 
-def defer(image: PillowImage, source: Source) -> None:
+def defer(image: PillowImage, source: EncodedSource) -> None:
     """Gives an open file's image a source for pixels, and closes the file as Pillow does then."""
     image._im = DeferredCore(source, (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None
@@ -148,7 +148,7 @@ def image_of_pixels(pixels: Pixels, info: dict[Any, Any]) -> Image.Image:
     """Returns a deferred RGB image of pixels, height x width x 3, which are not copied."""
     height, width, _ = pixels.shape
     size = width, height
-    return image_of(DeferredCore(Source(b"", size, pixels), (), "RGB", size), info)
+    return image_of(DeferredCore(EncodedSource(b"", size, pixels), (), "RGB", size), info)
 
 
 def like(image: PillowImage, core: DeferredCore) -> Image.Image:

@@ -21,7 +21,7 @@ from fusionloader.data.deferred.counts import counted_read, counts, timed_decodi
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.kept import KnownFile
 from fusionloader.data.deferred.pillow import PillowImage
-from fusionloader.data.deferred.source import Source, is_too_large, read_known
+from fusionloader.data.deferred.source import EncodedSource, is_too_large, read_known
 from fusionloader.transforms.executors.native import file_decoder
 
 NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
@@ -119,14 +119,14 @@ def _defer_webp(image: PillowImage, encoded: bytes, file: KnownFile | None) -> s
     return ""
 
 
-def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Source | None:
+def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> EncodedSource | None:
     """Returns the pixels, those that are kept of the file where there are."""
     width, height = image.size
     opaque = file if file and image.mode != "RGBA" else None  # what is kept has three channels
     opaque = opaque and opaque.if_whole(encoded)
     found = None if opaque is None else opaque.pixels()
     if found is not None and found.shape[:2] == (height, width):
-        return Source(b"", image.size, found, opaque)
+        return EncodedSource(b"", image.size, found, opaque)
     pixels = np.empty((height, width, 4), np.uint8)
     began = time.perf_counter()
     with timed_decoding():
@@ -139,7 +139,7 @@ def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Sour
             opaque.keep_pixels(np.ascontiguousarray(pixels[..., :3]))
         else:
             opaque.keep_bytes()
-    return Source(b"", image.size, pixels)
+    return EncodedSource(b"", image.size, pixels)
 
 
 def _end_of_data(encoded: bytes, begin: int) -> int:

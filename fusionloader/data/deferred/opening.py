@@ -14,7 +14,7 @@ from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.decoding import NOT_NATIVE, defer_png
 from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.pillow import PillowImage
-from fusionloader.data.deferred.source import Source, read_known
+from fusionloader.data.deferred.source import EncodedSource, read_known
 from fusionloader.transforms.executors.native import file_decoder
 
 _END_OF_IMAGE = b"\xff\xd9"
@@ -51,7 +51,7 @@ def _defer_jpeg(image: PillowImage) -> str:
     file = kept.file_of(image.fp)
     pixels = None if file is None else file.pixels()
     if pixels is not None and pixels.shape[1::-1] == image.size:
-        defer(image, Source(b"", image.size, pixels, file))
+        defer(image, EncodedSource(b"", image.size, pixels, file))
         return ""
     try:
         encoded = read_known(image.fp, file)
@@ -61,7 +61,7 @@ def _defer_jpeg(image: PillowImage) -> str:
         return "cut off"
     if file_decoder().image_size(encoded) != image.size:
         return NOT_NATIVE
-    source = Source(encoded, image.size, file=file and file.if_whole(encoded))
+    source = EncodedSource(encoded, image.size, file=file and file.if_whole(encoded))
     # What libjpeg may refuse is decoded now: Pillow would raise here.
     if not is_never_refused(encoded) and not source.decode_natively():
         return NOT_NATIVE

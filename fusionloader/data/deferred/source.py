@@ -72,7 +72,7 @@ def read_known(opened: Any, file: KnownFile | None) -> bytes:
     return encoded
 
 
-class Source:
+class EncodedSource:
     """An image file's bytes, or an image's pixels, from which views are made.
 
     Attributes:
@@ -99,7 +99,7 @@ class Source:
         self._encoded, self.size, self._whole, self._file = encoded, size, whole, file
         self._uses = 0
         self._noted = activity.images_of_fetch()
-        Source._made += whole is None
+        EncodedSource._made += whole is None
 
     def track(self, image: PillowImage) -> None:
         """Notes an image of this source, or what holds one, made in whatever thread."""
@@ -117,9 +117,9 @@ class Source:
 
     def _run(self, operations: Operations, runner: Executor, out: Any) -> None:
         self._uses += 1
-        Source._often += self._uses == _VIEWS_OF_A_WHOLE
+        EncodedSource._often += self._uses == _VIEWS_OF_A_WHOLE
         if self._whole is None:
-            few = self._uses < _VIEWS_OF_A_WHOLE and 2 * Source._often <= Source._made
+            few = self._uses < _VIEWS_OF_A_WHOLE and 2 * EncodedSource._often <= EncodedSource._made
             if few and not self._is_to_be_kept() and self._run_window(operations, runner, out):
                 if self._file is not None:
                     self._file.keep_bytes()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.data.read_ahead import protocol
-from fusionloader.data.read_ahead.protocol import Answer
+from fusionloader.data.read_ahead.protocol import ReadAnswer
 from fusionloader.data.sources.url_reading import UrlUnreadable
 from fusionloader.system import fd_messages
 
@@ -101,7 +101,7 @@ class StreamFetcher:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, items: list[int]) -> Answer | None:
+    def _ask(self, items: list[int]) -> ReadAnswer | None:
         """Returns the answer, asked for again where the process dies; ``None`` to give up."""
         request = protocol.items_message("take", items)
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -122,7 +122,7 @@ class StreamFetcher:
             self._connection = fd_messages.connect(self._address, _CONNECT_SECONDS)
         return self._connection
 
-    def _answer(self, connection: socket.socket) -> Answer | None:
+    def _answer(self, connection: socket.socket) -> ReadAnswer | None:
         """Waits for the answer as long as both processes live: servers have their own timeout."""
         connection.settimeout(_LOOK_SECONDS)
         while os.getppid() == self._training:
@@ -132,7 +132,7 @@ class StreamFetcher:
                 continue
             if message is None:
                 return None
-            answer = Answer.of_message(message)
+            answer = ReadAnswer.of_message(message)
             if answer.memory:
                 self._memory = memoryview(mmap.mmap(message.fds[0], answer.memory))
             message.close()

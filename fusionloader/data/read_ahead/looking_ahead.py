@@ -36,7 +36,7 @@ def read_settings(dataset: AnyDataset) -> ReadSettings | None:
     return ReadSettings(storage_options=dataset.storage_options)
 
 
-class Wanted:
+class WantedRange:
     """Says which samples of mini-batches have to be read: those that no cache holds."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Wanted:
 def looking_ahead(
     batches: Iterator[SampledBatch],
     reader: ReadAheadProcess,
-    wanted: Wanted,
+    wanted: WantedRange,
     patience: int,
 ) -> Iterator[SampledBatch]:
     """Yields mini-batches, and announces those behind them.

@@ -37,7 +37,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReadAnswer:
     """What a worker is told.
 
     Attributes:
@@ -57,7 +57,7 @@ class Answer:
         return FdMessage({"memory": self.memory, "found": len(self.found)}, places + errors, fds)
 
     @classmethod
-    def of_message(cls, message: FdMessage) -> Answer:
+    def of_message(cls, message: FdMessage) -> ReadAnswer:
         """Undoes ``message``."""
         split = message.fields["found"] * _FOUND.size
         found = tuple(Found(*each) for each in _FOUND.iter_unpack(message.payload[:split]))

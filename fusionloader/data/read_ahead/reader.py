@@ -24,7 +24,7 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.read_ahead import protocol
 from fusionloader.data.read_ahead.counters import StreamCounters
 from fusionloader.data.read_ahead.held_samples import HeldSamples
-from fusionloader.data.read_ahead.protocol import Answer, Found
+from fusionloader.data.read_ahead.protocol import Found, ReadAnswer
 from fusionloader.data.sources.streams.object_store import ObjectStore
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.system import fd_messages
@@ -181,7 +181,7 @@ class _Reader:
                 at += len(data)
             else:
                 errors[item] = data
-        answer = Answer(tuple(found), errors, memory.nbytes if fds else 0)
+        answer = ReadAnswer(tuple(found), errors, memory.nbytes if fds else 0)
         self._counters.add("samples", len(found))
         if waited > 1e-3:
             self._counters.add("waited", len(items))

@@ -23,7 +23,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SamplerPlace:
     """Where a pass stands.
 
     Attributes:
@@ -79,7 +79,7 @@ class EpochSampler(Sampler[list[int]]):
         self.num_replicas: int = self._ranks.count
         self.rank: int = self._ranks.rank
         self.epoch: int = 0  # loaders watch it: no pass changes it
-        self._place = Place(ranks=self.num_replicas)
+        self._place = SamplerPlace(ranks=self.num_replicas)
         self._begun = False
         self._formed: tuple[int, BatchOrder] | None = None
 
@@ -111,7 +111,7 @@ class EpochSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         place = self._place
         if self._begun:
-            place = Place(place.epoch + 1, ranks=self.num_replicas)
+            place = SamplerPlace(place.epoch + 1, ranks=self.num_replicas)
         order = self._order(place.epoch)
         if place.checksum not in (None, order.checksum):
             raise ValueError(
@@ -136,7 +136,7 @@ class EpochSampler(Sampler[list[int]]):
         """
         self.epoch = _whole("epoch", epoch)
         if self._begun or self._place.epoch != self.epoch:
-            self._place = Place(self.epoch, ranks=self.num_replicas)
+            self._place = SamplerPlace(self.epoch, ranks=self.num_replicas)
             self._begun = False
 
     def _order(self, epoch: int) -> BatchOrder:
@@ -170,7 +170,7 @@ class EpochSampler(Sampler[list[int]]):
             place = self._after(place, _whole("delivered", delivered))
         return {"version": VERSION, "sampler": self._described(), **asdict(place)}
 
-    def _after(self, place: Place, delivered: int) -> Place:
+    def _after(self, place: SamplerPlace, delivered: int) -> SamplerPlace:
         given = (place.position - place.start) // self.num_replicas
         if delivered > given:
             raise ValueError(f"{delivered} batches are said to be delivered, of {given} asked for")
@@ -188,14 +188,14 @@ class EpochSampler(Sampler[list[int]]):
         self._place = self._placed(state)
         self._begun = False
 
-    def _placed(self, state: State) -> Place:
+    def _placed(self, state: State) -> SamplerPlace:
         if not isinstance(state, dict) or state.get("version") != VERSION:
             found = state.get("version") if isinstance(state, dict) else type(state).__name__
             raise ValueError(
                 f"this is not a state of {type(self).__name__}.state_dict(), or one of another "
                 f"version (expected version {VERSION}, found {found!r})"
             )
-        missing = {"sampler", *Place.__slots__} - state.keys()
+        missing = {"sampler", *SamplerPlace.__slots__} - state.keys()
         if missing:
             raise ValueError(
                 f"the state is not whole, it lacks {', '.join(sorted(missing))}: load it as "
@@ -208,7 +208,7 @@ class EpochSampler(Sampler[list[int]]):
                     f"the state was saved by a sampler with {name} = {theirs.get(name)!r}, and "
                     f"this one has {ours.get(name)!r}: the remaining batches would not be the same"
                 )
-        place = Place(**{name: state[name] for name in Place.__slots__})
+        place = SamplerPlace(**{name: state[name] for name in SamplerPlace.__slots__})
         if place.ranks != self.num_replicas:
             place = replace(place, start=place.position, ranks=self.num_replicas)
         return place

@@ -19,8 +19,8 @@ from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.observe.statistics.totals import WorkerTotals
 from fusionloader.observe.trace.recorder import Recorder
-from fusionloader.sharing.jobs.connection import Prepared
-from fusionloader.sharing.jobs.membership import Membership
+from fusionloader.sharing.jobs.connection import PreparedBatch
+from fusionloader.sharing.jobs.membership import GroupMembership
 from fusionloader.sharing.jobs.sample_lists import SampleLists, packed
 from fusionloader.system.processes import Process, refuse_in_child
 from fusionloader.transforms.executors.layout import Layout, Memory
@@ -36,7 +36,7 @@ class GroupInFlight(Jobs):
 
     completed = 0  # tiny-batches that are: not known here
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: GroupMembership) -> None:
         super().__init__()
         self._connection = membership.connection
 
@@ -78,7 +78,7 @@ class GroupManager:
         options: ManagerOptions,
         layout: Layout | None,
         start: StartWorker,
-        membership: Membership,
+        membership: GroupMembership,
     ) -> None:
         """``start`` starts a worker process."""
         self._options = options
@@ -167,7 +167,7 @@ class GroupManager:
         if len(job.failures) < found.failed:
             job.failures[-1] = self._unexplained(job, found)
 
-    def _unexplained(self, job: Job, found: Prepared) -> messages.Failure:
+    def _unexplained(self, job: Job, found: PreparedBatch) -> messages.Failure:
         text = (
             f"mini-batch {job.number} of share={self._membership.word!r} has {found.failed} "
             f"tiny-batches that failed, and workers have reported {len(job.failures)}: it is left "

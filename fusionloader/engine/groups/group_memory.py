@@ -15,7 +15,7 @@ import torch
 
 from fusionloader import _native
 from fusionloader.observe.statistics.totals import MemoryTotals
-from fusionloader.sharing.jobs.connection import Connection, HeldBatch, Prepared
+from fusionloader.sharing.jobs.connection import CoordinatorConnection, HeldBatch, PreparedBatch
 from fusionloader.system.shm.slots import Owner
 from fusionloader.transforms.executors.layout import Memory
 
@@ -25,7 +25,7 @@ _MOST_HELD = 2  # batches that training may keep looking at; the group waits for
 class GroupMemory:
     """The slots of a group, mapped when a batch first comes in them."""
 
-    def __init__(self, data_fd: int, connection: Connection, page_locked: bool) -> None:
+    def __init__(self, data_fd: int, connection: CoordinatorConnection, page_locked: bool) -> None:
         """``page_locked`` batches are copies."""
         self._data_fd = data_fd
         self._released, self._held = connection.released, connection.held
@@ -33,7 +33,7 @@ class GroupMemory:
         self._mappings: dict[int, _native.SharedMapping] = {}  # by slot
         self._peak_bytes = 0
 
-    def memory_of(self, prepared: Prepared) -> Memory:
+    def memory_of(self, prepared: PreparedBatch) -> Memory:
         """Returns the memory of a batch: its slot; or a copy, if training keeps many."""
         mapping = self._mapping(prepared)
         if self._page_locked or len(self._held) >= _MOST_HELD:
@@ -44,7 +44,7 @@ class GroupMemory:
         owner: Owner = (ctypes.c_char * prepared.nbytes).from_buffer(memoryview(mapping))
         return owner
 
-    def deliver(self, prepared: Prepared, memory: Memory) -> None:
+    def deliver(self, prepared: PreparedBatch, memory: Memory) -> None:
         """Has the slot of a batch released when nothing refers to ``memory`` any more."""
         if isinstance(memory, torch.Tensor):
             self.release(prepared)
@@ -53,11 +53,11 @@ class GroupMemory:
             end = _Lease(prepared.lease, mapping, self._held, self._released)
             self._held[prepared.lease] = HeldBatch(weakref.ref(memory, end), mapping)
 
-    def release(self, prepared: Prepared) -> None:
+    def release(self, prepared: PreparedBatch) -> None:
         """Releases a batch that is not delivered."""
         self._released.append(prepared.lease)
 
-    def _mapping(self, prepared: Prepared) -> _native.SharedMapping:
+    def _mapping(self, prepared: PreparedBatch) -> _native.SharedMapping:
         found = self._mappings.get(prepared.slot)
         if found is None:
             found = _native.SharedMapping(

@@ -10,7 +10,7 @@ from fusionloader import _native
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker, WorkerConnection
 from fusionloader.engine.manager.worker_totals import since, stats_of, totals_of
 from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
-from fusionloader.sharing.jobs.membership import Membership, end_at_once
+from fusionloader.sharing.jobs.membership import GroupMembership, end_at_once
 from fusionloader.system.cpus import lease
 from fusionloader.system.processes import Process
 from fusionloader.workers.worker_set import WorkerSet
@@ -26,7 +26,9 @@ class GroupWorkers:
         count: how many there are to be.
     """
 
-    def __init__(self, options: ManagerOptions, membership: Membership, start: StartWorker) -> None:
+    def __init__(
+        self, options: ManagerOptions, membership: GroupMembership, start: StartWorker
+    ) -> None:
         self._kind = options.worker_kind
         self._connection = membership.connection
         self._numbers = membership.workers

@@ -24,7 +24,7 @@ from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.ranks.sharing_offer import SharingOffer
 from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
 from fusionloader.system.processes import Process
-from fusionloader.transforms.executors.batch_transport import Receiver, Sends
+from fusionloader.transforms.executors.batch_transport import BatchReceiver, Sends
 from fusionloader.transforms.executors.layout import Layout
 
 NO_ITEM = -1
@@ -62,7 +62,7 @@ class WorkerBackend(Protocol):
     gpu: GpuOptions | None
     sharing_offer: SharingOffer | None
     worker_kind: WorkerKind
-    receiver: Receiver | None
+    receiver: BatchReceiver | None
     passes: WorkerPasses | None
 
     def name(self, index: Index) -> str:

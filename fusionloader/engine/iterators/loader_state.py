@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
     from fusionloader.data.sources.streams.settings import ReadSettings
     from fusionloader.options.remote_settings import Remote
-    from fusionloader.sharing.jobs.membership import Membership
+    from fusionloader.sharing.jobs.membership import GroupMembership
     from fusionloader.sharing.remote.link import RemoteLink
 
 Window = AbstractContextManager[object]
@@ -49,7 +49,7 @@ class LoaderState:
         self.traces = CurrentTrace()
         self.workers: int | None = None
         self.refused: str | None = None
-        self._membership: Membership | None = None
+        self._membership: GroupMembership | None = None
         self._link: RemoteLink | None = None
         self._settings: Remote | None = None
         self._reader: ReadAheadProcess | None = None
@@ -121,12 +121,12 @@ class LoaderState:
             weakref.finalize(self, self._reader.close)
         return self._reader
 
-    def member(self, word: str) -> Membership:
+    def member(self, word: str) -> GroupMembership:
         """Returns the loader's membership of the group of a word."""
-        from fusionloader.sharing.jobs.membership import Membership
+        from fusionloader.sharing.jobs.membership import GroupMembership
 
         if self._membership is None or not self._membership.is_for(word):
-            self._membership = Membership(word)
+            self._membership = GroupMembership(word)
         return self._membership
 
     def __reduce__(self) -> tuple[type[LoaderState], tuple[()]]:

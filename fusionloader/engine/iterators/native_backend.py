@@ -11,7 +11,7 @@ from fusionloader.cache.kept_files import KeptFiles
 from fusionloader.cache.remote_files import RemoteFiles
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.sampling import SampledBatch
-from fusionloader.data.read_ahead.looking_ahead import Wanted, looking_ahead, read_settings
+from fusionloader.data.read_ahead.looking_ahead import WantedRange, looking_ahead, read_settings
 from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.datasets import Compiled
 from fusionloader.data.sources.tables import layout_of
@@ -39,7 +39,7 @@ from fusionloader.sharing.jobs.agreement import Agreement
 from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
-from fusionloader.transforms.executors.batch_transport import Receiver
+from fusionloader.transforms.executors.batch_transport import BatchReceiver
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.plan.stages import Plan
 from fusionloader.workers.native_worker import NativeWorkerConfig
@@ -67,7 +67,7 @@ class NativeBackend:
         self.count = len(table)
         self._choice, self._offers = choice, offers
         self.worker_kind: WorkerKind = "native"
-        self.receiver: Receiver | None = None
+        self.receiver: BatchReceiver | None = None
         self.passes: WorkerPasses | None = None
         assert compiled.plan is not None
         self._reader: ReadAheadProcess | None = None
@@ -83,7 +83,7 @@ class NativeBackend:
         """Returns mini-batches that were announced to that process before, where there is one."""
         if self._reader is None:
             return batches
-        wanted = Wanted(self._table.sizes, self._item, self._kept.handles())
+        wanted = WantedRange(self._table.sizes, self._item, self._kept.handles())
         return looking_ahead(batches, self._reader, wanted, patience=2 * in_flight)
 
     def _send(self, plan: Plan) -> None:

@@ -32,7 +32,7 @@ from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
 from fusionloader.system import processes
 from fusionloader.system.processes import Process
 from fusionloader.system.shm.descriptor import Descriptor
-from fusionloader.transforms.executors.batch_transport import Receiver
+from fusionloader.transforms.executors.batch_transport import BatchReceiver
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.workers import python_worker
@@ -68,7 +68,7 @@ class PythonBackend:
         self._source, self._no_layout = source, no_layout
         self.epoch_ended = epoch_ended
         self.count = source.count()
-        self.receiver = Receiver() if whole else None
+        self.receiver = BatchReceiver() if whole else None
 
     def no_layout(self, why: str) -> PythonBackend:
         """Notes that samples cannot be written row by row; returns what makes batches whole."""

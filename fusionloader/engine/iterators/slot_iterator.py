@@ -41,7 +41,7 @@ from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.sharing.jobs.connection import LeftGroup
-from fusionloader.sharing.jobs.membership import Membership
+from fusionloader.sharing.jobs.membership import GroupMembership
 from fusionloader.sharing.pool.pool_processes import running
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
@@ -195,7 +195,7 @@ class SlotIterator(_BaseDataLoaderIter):
         batches = undelivered_batches(options, self._epoch_state, fresh, self._backend.count)
         return Draws(self._backend.look_ahead(batches, options.in_flight))
 
-    def _begin_in_group(self, membership: Membership) -> None:
+    def _begin_in_group(self, membership: GroupMembership) -> None:
         """Has the epoch prepared by a group of jobs, or by this one alone."""
         membership.begin(self._backend.agreement(self._options), self._options, self._epoch_state)
         if not membership.is_served_by(getattr(self, "_manager", None)):

@@ -18,7 +18,7 @@ from fusionloader.sharing.ranks.sharing_offer import SharingOffer
 from fusionloader.sharing.remote.link import RemoteTask
 from fusionloader.system.processes import Process
 from fusionloader.system.shm.slots import PageLocking
-from fusionloader.transforms.executors.batch_transport import Receiver
+from fusionloader.transforms.executors.batch_transport import BatchReceiver
 
 WorkerKind = Literal["native", "python"]
 """Whether CPU workers run a plan natively, or user code."""
@@ -87,5 +87,5 @@ class ManagerOptions:
     worker_kind: WorkerKind = "python"
     stall_timeout: float = 0
     remote: RemoteTask | None = None
-    receiver: Receiver | None = None
+    receiver: BatchReceiver | None = None
     passes: WorkerPasses | None = None

@@ -26,7 +26,7 @@ from fusionloader.observe.trace.timeline import (
 _POLL_NS = 100_000_000
 
 
-class Store(Protocol):
+class RecordStore(Protocol):
     """What a loader keeps of its files, as ``FusionLoader.stats()`` has it."""
 
     @property
@@ -34,7 +34,7 @@ class Store(Protocol):
         """How many are in it."""
 
 
-KeptStats = Callable[[], Mapping[str, Store]]
+KeptStats = Callable[[], Mapping[str, RecordStore]]
 """Returns the stores of a loader, by name."""
 
 

@@ -189,7 +189,7 @@ def offload_ratio(metrics: Metrics) -> float:
     return metrics.remote_rate / (metrics.local_rate + metrics.remote_rate)
 
 
-class Counters:
+class OffloadCounters:
     """Says by counts of tiny-batches whether a remote worker may take the next one (§5.3).
 
     Attributes:

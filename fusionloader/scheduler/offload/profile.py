@@ -32,7 +32,7 @@ _LEAST_BUSY = 1e-3  # of the time: a training that does nothing but wait has a r
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ProfileWindow:
     """What happened between two moments.
 
     Attributes:
@@ -55,8 +55,8 @@ class Window:
     remote_cpu_seconds: float = 0.0
     answer_seconds: float = 0.0
 
-    def __add__(self, other: Window) -> Window:
-        return Window(
+    def __add__(self, other: ProfileWindow) -> ProfileWindow:
+        return ProfileWindow(
             self.steps + other.steps,
             self.seconds + other.seconds,
             self.waited + other.waited,
@@ -90,7 +90,7 @@ class Window:
         )
 
 
-class Phase(Enum):
+class ProfilePhase(Enum):
     """What is measured."""
 
     LOCAL = "local workers alone"  # remote workers hold
@@ -137,16 +137,16 @@ class OffloadProfile:
     @property
     def candidate(self) -> Candidate | None:
         """The kind of request to use now; ``None`` while remote workers hold."""
-        if self.phase is Phase.REMOTE:
+        if self.phase is ProfilePhase.REMOTE:
             return next(kind for kind in self._candidates if kind not in self.remote)
         return None if self.decision is None else self.decision.candidate
 
-    def observe(self, window: Window) -> None:
+    def observe(self, window: ProfileWindow) -> None:
         """Learns what has happened since the last call, in this phase; ends a phase with it.
 
         A window with values that are negative or not finite counts for nothing.
         """
-        if self.phase is Phase.DECIDED:
+        if self.phase is ProfilePhase.DECIDED:
             return
         self._windows += 1
         if window.usable:
@@ -165,13 +165,13 @@ class OffloadProfile:
         self._enter()
 
     def _enter(self) -> None:
-        self._seen, self._windows, self._settled = Window(), 0, 0
+        self._seen, self._windows, self._settled = ProfileWindow(), 0, 0
         if self.local is None:
-            self.phase = Phase.LOCAL
+            self.phase = ProfilePhase.LOCAL
         elif stays_local(self.local) is None and set(self._candidates) - set(self.remote):
-            self.phase = Phase.REMOTE
+            self.phase = ProfilePhase.REMOTE
         else:
-            self.phase = Phase.DECIDED
+            self.phase = ProfilePhase.DECIDED
             known = {kind: self.remote[kind] for kind in self._candidates if kind in self.remote}
             self.decision = decide(self.local, known)
 

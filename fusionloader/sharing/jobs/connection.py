@@ -29,7 +29,7 @@ class LeftGroup(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBatch:
     """A mini-batch that is complete.
 
     Attributes:
@@ -60,7 +60,7 @@ class HeldBatch(NamedTuple):
     mapping: _native.SharedMapping
 
 
-class Connection:
+class CoordinatorConnection:
     """Messages to the coordinator and from it.
 
     To send raises no error of the socket: that the coordinator is gone is found where something is
@@ -91,7 +91,7 @@ class Connection:
         self.held: dict[int, HeldBatch] = {}
         self.fds: tuple[int, ...] = ()
         self._taken: list[int] = []
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: dict[int, PreparedBatch] = {}
         self._recovered: set[int] = set()
         self._answers: deque[Fields] = deque()
         _connections.add(self)
@@ -219,7 +219,7 @@ class Connection:
     def _note_done(self, fields: Fields, payload: bytes) -> None:
         given_up = tuple((int(tiny_batch), int(pid)) for tiny_batch, pid in fields["given_up"])
         reports = tuple(pickle.loads(payload)) if payload else ()
-        found = Prepared(
+        found = PreparedBatch(
             int(fields["done"]),
             int(fields["lease"]),
             int(fields["slot"]),
@@ -238,7 +238,7 @@ class Connection:
         """Whether a mini-batch of the epoch is complete."""
         return number in self._prepared
 
-    def prepared(self, number: int) -> Prepared:
+    def prepared(self, number: int) -> PreparedBatch:
         """Returns one that is complete, and was not taken."""
         return self._prepared[number]
 
@@ -268,7 +268,7 @@ class Connection:
             self._socket = None
 
 
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_connections: weakref.WeakSet[CoordinatorConnection] = weakref.WeakSet()
 
 
 def _keep_held_of_children() -> None:

@@ -37,7 +37,7 @@ from fusionloader.sharing.jobs import payloads
 from fusionloader.sharing.jobs.address import CoordinatorConfig
 from fusionloader.sharing.jobs.epoch_run import EpochRun
 from fusionloader.sharing.jobs.group import Group, Refusal
-from fusionloader.sharing.jobs.member import Member
+from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.sharing.jobs.staging import Staging
 from fusionloader.sharing.jobs.worker_records import WorkerRecords, has_ended
 from fusionloader.system import fd_messages
@@ -69,7 +69,7 @@ class Coordinator:
         self._workers = WorkerRecords(self._poll)
         self._staging = Staging(self._workers)
         self._group = Group(self._staging, self._workers)
-        self._by_fd: dict[int, Member] = {}
+        self._by_fd: dict[int, GroupMember] = {}
         self._end_at = time.monotonic() + _FIRST_SECONDS
         self._looked = self._ticked = time.monotonic()
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -125,7 +125,7 @@ class Coordinator:
                 self._poll.register(fd, select.EPOLLIN)
                 self._by_fd[fd] = member
 
-    def _receive(self, member: Member) -> None:
+    def _receive(self, member: GroupMember) -> None:
         while True:
             try:
                 message = payloads.receive(member.connection)
@@ -140,7 +140,7 @@ class Coordinator:
         if member.has_ended():
             self._remove(member)
 
-    def _handle(self, member: Member, message: FdMessage) -> bool:
+    def _handle(self, member: GroupMember, message: FdMessage) -> bool:
         """Returns whether the message could be understood."""
         try:
             self._group.handle(member, message, time.monotonic())
@@ -152,7 +152,7 @@ class Coordinator:
             message.close()
         return True
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: GroupMember) -> None:
         for fd in (member.connection.fileno(), member.pid_fd):
             if self._by_fd.pop(fd, None) is not None:
                 self._poll.unregister(fd)

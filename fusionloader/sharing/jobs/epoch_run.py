@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Mapping
 
 from fusionloader.scheduler.shared_epoch import SharedEpoch
-from fusionloader.sharing.jobs.member import EpochKey, Member
+from fusionloader.sharing.jobs.member import EpochKey, GroupMember
 from fusionloader.sharing.jobs.sample_lists import identity, unpacked
 from fusionloader.sharing.jobs.staging import StagedBatch, Staging
 
@@ -28,7 +28,7 @@ class EpochRun:
         self._samples: dict[int, bytes] = {}  # that are not published
         self._batches: dict[int, StagedBatch] = {}  # by number
 
-    def submit(self, member: Member, number: int, samples: bytes) -> bytes | None:
+    def submit(self, member: GroupMember, number: int, samples: bytes) -> bytes | None:
         """Takes a member's mini-batch; returns another member's samples if they differ."""
         other = self.epoch.submit(member.number, number, identity(samples))
         if other is None and number not in self._batches:
@@ -55,7 +55,7 @@ class EpochRun:
         """Notes that a mini-batch is complete."""
         self.epoch.completed(batch.number)
 
-    def deliver(self, members: Mapping[int, Member]) -> list[Member]:
+    def deliver(self, members: Mapping[int, GroupMember]) -> list[GroupMember]:
         """Tells members of what they may take; returns those that do not read any more."""
         deaf = []
         for delivery in self.epoch.deliveries():
@@ -64,7 +64,7 @@ class EpochRun:
                 deaf.append(member)
         return deaf
 
-    def _tell(self, member: Member, batch: StagedBatch) -> bool:
+    def _tell(self, member: GroupMember, batch: StagedBatch) -> bool:
         waits, member.waits = member.waits, {}
         fields = {
             "done": batch.number,

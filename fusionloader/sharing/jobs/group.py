@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from fusionloader.scheduler.shared_pace import TakeClock, keeps_gathering, leaves
 from fusionloader.sharing.jobs.epoch_run import EpochRun
-from fusionloader.sharing.jobs.member import EpochKey, Member, Progress
+from fusionloader.sharing.jobs.member import EpochKey, GroupMember, MemberProgress
 from fusionloader.sharing.jobs.staging import RowSettings, StagedBatch, Staging
 from fusionloader.sharing.jobs.worker_records import WorkerRecords
 from fusionloader.system.fd_messages import FdMessage, Fields
@@ -36,7 +36,7 @@ class Group:
     def __init__(self, staging: Staging, workers: WorkerRecords) -> None:
         self._staging = staging
         self._workers = workers
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, GroupMember] = {}
         self._runs: dict[EpochKey, EpochRun] = {}
         self._numbers = itertools.count(1)
         self._durations: dict[int, float] = {}  # of epochs, by number
@@ -44,13 +44,13 @@ class Group:
 
     # ---- members -------------------------------------------------------------------------------
 
-    def newcomer(self, connection: socket.socket) -> Member:
+    def newcomer(self, connection: socket.socket) -> GroupMember:
         """Returns the member of a new connection, which has not asked for anything yet."""
-        member = Member.of(next(self._numbers), connection)
+        member = GroupMember.of(next(self._numbers), connection)
         self.members[member.number] = member
         return member
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         """Forgets a member whose job has ended."""
         member.joined = False
         del self.members[member.number]
@@ -58,21 +58,21 @@ class Group:
             run.epoch.leave(member.number, keeps=False)
         member.close()
 
-    def expel(self, member: Member, why: str) -> None:
+    def expel(self, member: GroupMember, why: str) -> None:
         """Has a member prepare its epoch alone; what it was sent stays as it is for now."""
         if member.epoch is None:
             return
         self._leave(member, keeps=True)
         member.send({"left": why})
 
-    def _leave(self, member: Member, keeps: bool) -> None:
+    def _leave(self, member: GroupMember, keeps: bool) -> None:
         if member.epoch is not None and member.epoch in self._runs:
             self._runs[member.epoch].epoch.leave(member.number, keeps)
         member.epoch = None
 
     # ---- requests ------------------------------------------------------------------------------
 
-    def handle(self, member: Member, message: FdMessage, now: float) -> None:
+    def handle(self, member: GroupMember, message: FdMessage, now: float) -> None:
         """Does what a member asks for.
 
         Raises:
@@ -98,7 +98,7 @@ class Group:
         else:
             raise ValueError(f"no such request: {request!r}")
 
-    def _join(self, member: Member, fields: Fields) -> None:
+    def _join(self, member: GroupMember, fields: Fields) -> None:
         equal = dict(fields["equal"])
         for other in self._joined():
             for name, there in other.equal.items():
@@ -117,14 +117,14 @@ class Group:
         fds = self._staging.control_fd, self._staging.data_fd
         member.send({"joined": numbers.start}, fds=fds)
 
-    def _joined(self) -> Iterable[Member]:
+    def _joined(self) -> Iterable[GroupMember]:
         return (member for member in self.members.values() if member.joined)
 
-    def _begin(self, member: Member, fields: Fields, now: float) -> None:
+    def _begin(self, member: GroupMember, fields: Fields, now: float) -> None:
         key = EpochKey(*(int(fields[name]) for name in EpochKey._fields))
         self._leave(member, keeps=True)
         member.waited_in_vain = False
-        member.progress = Progress(key.epoch, key.total, now, key.first, key.first)
+        member.progress = MemberProgress(key.epoch, key.total, now, key.first, key.first)
         for other in self._runs.values():
             self._compare(key, other)
         run = self._runs.get(key)
@@ -152,7 +152,7 @@ class Group:
                 pid = self.members[min(other.epoch.members)].pid
                 raise Refusal({"refused": name, "there": str(getattr(there, name)), "pid": pid})
 
-    def _step(self, member: Member, message: FdMessage, now: float) -> None:
+    def _step(self, member: GroupMember, message: FdMessage, now: float) -> None:
         fields = message.fields
         for lease in fields.get("taken", ()):
             self._taken(member, int(lease), now)
@@ -166,7 +166,7 @@ class Group:
             self._leave(member, keeps=True)
             raise Refusal({"differs": number, "there": other[:256].hex()})
 
-    def _taken(self, member: Member, lease: int, now: float) -> None:
+    def _taken(self, member: GroupMember, lease: int, now: float) -> None:
         member.clock.taken(now)
         for run in self._runs.values():
             if (number := run.leased(lease)) is not None:
@@ -174,12 +174,12 @@ class Group:
                 if member.progress is not None and member.epoch == run.key:
                     member.progress.delivered = number + 1
 
-    def _released(self, member: Member, lease: int) -> None:
+    def _released(self, member: GroupMember, lease: int) -> None:
         for run in self._runs.values():
             if (number := run.leased(lease)) is not None:
                 run.epoch.released(member.number, number)
 
-    def _add_worker(self, member: Member, message: FdMessage) -> None:
+    def _add_worker(self, member: GroupMember, message: FdMessage) -> None:
         number = int(message.fields["number"])
         if number not in member.workers:
             raise ValueError(f"worker {number} is none of {member.workers}")
@@ -188,25 +188,25 @@ class Group:
         (message_fd,), message.fds = message.fds, ()
         self._workers.add(number, member, message_fd)
 
-    def _bury(self, member: Member, number: int) -> None:
+    def _bury(self, member: GroupMember, number: int) -> None:
         self._take_back(member, number)
         member.send({"recovered": number})
 
-    def _take_back(self, member: Member, number: int) -> None:
+    def _take_back(self, member: GroupMember, number: int) -> None:
         record = self._workers.find(number)
         if record is not None and record.member is member:
             self._staging.bury(record)
 
-    def _go_alone(self, member: Member, fields: Fields, now: float) -> None:
+    def _go_alone(self, member: GroupMember, fields: Fields, now: float) -> None:
         """Notes how far a member is that prepares alone."""
         epoch, delivered = int(fields["epoch"]), int(fields["delivered"])
         if member.epoch is not None:
             self._leave(member, keeps=True)
         if member.progress is None or member.progress.epoch != epoch:
-            member.progress = Progress(epoch, int(fields["total"]), now, delivered, delivered)
+            member.progress = MemberProgress(epoch, int(fields["total"]), now, delivered, delivered)
         member.progress.delivered = delivered
 
-    def _end(self, member: Member, fields: Fields, now: float) -> None:
+    def _end(self, member: GroupMember, fields: Fields, now: float) -> None:
         """Notes that a member has left its epoch, finished or not."""
         key = member.epoch
         if key is not None and key in self._runs and fields["finished"]:

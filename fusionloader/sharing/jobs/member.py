@@ -32,7 +32,7 @@ class EpochKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
+class MemberProgress:
     """How far a member is in an epoch; seconds are the coordinator's clock."""
 
     epoch: int
@@ -59,7 +59,7 @@ class Progress:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class GroupMember:
     """A loader of a job.
 
     Attributes:
@@ -90,14 +90,14 @@ class Member:
     workers: range = range(0)
     joined: bool = False
     epoch: EpochKey | None = None
-    progress: Progress | None = None
+    progress: MemberProgress | None = None
     finished: int | None = None
     waited_in_vain: bool = False
     clock: TakeClock = field(default_factory=lambda: TakeClock(0.0))
     waits: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, connection: socket.socket) -> Member:
+    def of(cls, number: int, connection: socket.socket) -> GroupMember:
         """Returns the process at the other end of a new connection."""
         pid, pid_fd = fd_messages.peer_pid(connection), -1
         # Forked workers keep a killed job's end of the connection open.

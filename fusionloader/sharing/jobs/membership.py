@@ -15,7 +15,7 @@ from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.sharing.jobs.address import address_of, connect
 from fusionloader.sharing.jobs.agreement import Agreement, total_batches
-from fusionloader.sharing.jobs.connection import Connection, LeftGroup
+from fusionloader.sharing.jobs.connection import CoordinatorConnection, LeftGroup
 from fusionloader.system.fd_messages import Fields
 from fusionloader.workers.worker_set import WorkerSet
 
@@ -35,7 +35,7 @@ _ADVICE = {
 }
 
 
-class Membership:
+class GroupMembership:
     """One loader's; the coordinator knows of it while it prepares alone, too.
 
     Attributes:
@@ -52,7 +52,7 @@ class Membership:
         self.control_fd = self.data_fd = -1
         self.workers = range(0)
         self._pid = os.getpid()
-        self._connection: Connection | None = None
+        self._connection: CoordinatorConnection | None = None
         self._epoch: EpochState | None = None
         self._begun: EpochState | None = None
         self._total = -1
@@ -60,7 +60,7 @@ class Membership:
         self._told = 0.0
         self._jobs: tuple[int, ...] = ()
         self._shared_batches = self._alone_batches = 0
-        self._earlier: list[Connection] = []
+        self._earlier: list[CoordinatorConnection] = []
         self._agreed: Agreement | None = None
         self._running: WorkerSet | None = None
         self._end: Callable[[], object] = lambda: None
@@ -70,7 +70,7 @@ class Membership:
         return self.word == word and self._pid == os.getpid()
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> CoordinatorConnection:
         """To the coordinator; open or not."""
         assert self._connection is not None
         return self._connection
@@ -107,7 +107,10 @@ class Membership:
     def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
         self._end()
         self._agreed = None  # until all is known; otherwise the next epoch joins again
-        earlier, self._connection = self._connection, Connection(connect(address_of(self.word)))
+        earlier, self._connection = (
+            self._connection,
+            CoordinatorConnection(connect(address_of(self.word))),
+        )
         self._end = weakref.finalize(self, _close, self._connection, self._pid)
         if earlier is not None:
             self._earlier.append(earlier)
@@ -223,7 +226,7 @@ class Membership:
 
     def stats(self) -> SharedPrepStats:
         """Returns what was counted until now."""
-        connections: Sequence[Connection] = [*self._earlier]
+        connections: Sequence[CoordinatorConnection] = [*self._earlier]
         if self._connection is not None:
             connections = [*connections, self._connection]
         made = [each.made.copy() for each in connections]
@@ -266,7 +269,7 @@ def _kill(workers: WorkerSet) -> None:
         worker.process.kill()
 
 
-def _close(connection: Connection, pid: int) -> None:
+def _close(connection: CoordinatorConnection, pid: int) -> None:
     if os.getpid() == pid:  # in a forked child both are its parent's
         connection.close()
         fds, connection.fds = connection.fds, ()

@@ -6,7 +6,7 @@ import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fusionloader.sharing.jobs.member import Member
+from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.workers import messages
 
 MOST = 1024  # records in the control block
@@ -20,7 +20,7 @@ class WorkerRecord:
     """
 
     number: int
-    member: Member
+    member: GroupMember
     receiver: messages.Receiver
     dead: bool = False
 
@@ -43,7 +43,7 @@ class WorkerRecords:
                 return range(number - count + 1, number + 1)
         return None
 
-    def add(self, number: int, member: Member, message_fd: int) -> None:
+    def add(self, number: int, member: GroupMember, message_fd: int) -> None:
         """Registers a worker that a member is about to start."""
         record = WorkerRecord(number, member, messages.Receiver(message_fd))
         self._by_number[number] = self._by_fd[message_fd] = record

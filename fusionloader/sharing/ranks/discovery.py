@@ -20,7 +20,7 @@ log = logging.getLogger("fusionloader.ranks")
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class JobRanks:
     """A rank's number and how many ranks there are on the machine.
 
     ``address`` is the name of the socket that the global manager listens on.
@@ -31,7 +31,7 @@ class Ranks:
     address: str
 
 
-def ranks_here(environ: Mapping[str, str] = os.environ) -> Ranks | None:
+def ranks_here(environ: Mapping[str, str] = os.environ) -> JobRanks | None:
     """Returns this process's rank on its machine, ``None`` where it is the only one.
 
     Logs a warning, once, where the environment is incomplete.
@@ -54,7 +54,7 @@ def ranks_here(environ: Mapping[str, str] = os.environ) -> Ranks | None:
     if not is_identified(environ):
         _warn("neither TORCHELASTIC_RUN_ID nor MASTER_PORT identifies this job")
         return None
-    return Ranks(rank, count, _address(environ))
+    return JobRanks(rank, count, _address(environ))
 
 
 def _address(environ: Mapping[str, str]) -> str:

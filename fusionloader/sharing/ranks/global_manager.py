@@ -60,7 +60,7 @@ def main(config: GlobalManagerConfig) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class RankMember:
     """A queue whose workers the manager assigns: that of one loader of one rank.
 
     Attributes:
@@ -116,8 +116,8 @@ class GlobalManager:
         self._poll = select.epoll()
         self._poll.register(listener, select.EPOLLIN)
         self._accepted: dict[int, socket.socket] = {}  # connections that have sent no request yet
-        self._members: dict[int, Member] = {}
-        self._member_of: dict[int, Member] = {}  # by each descriptor of it that is waited for
+        self._members: dict[int, RankMember] = {}
+        self._member_of: dict[int, RankMember] = {}  # by each descriptor of it that is waited for
         self._end_at: float | None = time.monotonic() + _FIRST_SECONDS
 
     def serve(self) -> None:
@@ -213,7 +213,7 @@ class GlobalManager:
             )
         return "taken" if fields["member"] in self._members else ""
 
-    def _compare(self, new: Member) -> None:
+    def _compare(self, new: RankMember) -> None:
         """Warns ranks whose loaders belong together and differ in kind."""
         for other in self._members.values():
             if other.rank == new.rank or other.loader != new.loader:
@@ -234,7 +234,7 @@ class GlobalManager:
             fields = {"table_bytes": member.table_bytes}
             fd_messages.send(connection, FdMessage(fields, member.pickled_plan, member.shared))
 
-    def _is_connected(self, member: Member) -> bool:
+    def _is_connected(self, member: RankMember) -> bool:
         try:
             message = fd_messages.receive(member.connection)
         except BlockingIOError:
@@ -243,7 +243,7 @@ class GlobalManager:
             message.close()
         return message is not None
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: RankMember) -> None:
         del self._members[member.name]
         for fd in (member.connection.fileno(), member.event_fd, member.pid_fd):
             if self._member_of.pop(fd, None) is not None:
@@ -254,13 +254,13 @@ class GlobalManager:
 
     def _assign(self) -> bool:
         """Assigns idle workers where they are needed; returns whether to look again before long."""
-        kinds: dict[tuple[str, ...], list[Member]] = {}
+        kinds: dict[tuple[str, ...], list[RankMember]] = {}
         for member in self._members.values():
             kinds.setdefault(tuple(sorted(member.kind.values())), []).append(member)
         return any([_assign_among(members) for members in kinds.values()])
 
 
-def _assign_among(members: list[Member]) -> bool:
+def _assign_among(members: list[RankMember]) -> bool:
     workers = [member.view.workers() for member in members]
     idle = [
         [
@@ -309,13 +309,13 @@ def _assign_among(members: list[Member]) -> bool:
     return any(any(rank.unclaimed) for rank in ranks)
 
 
-def _member(connection: socket.socket, message: FdMessage) -> Member:
+def _member(connection: socket.socket, message: FdMessage) -> RankMember:
     fields = message.fields
     control, data, table, event = message.fds
     pid_fd = -1
     with contextlib.suppress(OSError):  # without it the end of the connection shows the exit
         pid_fd = os.pidfd_open(fd_messages.peer_pid(connection))
-    return Member(
+    return RankMember(
         name=int(fields["member"]),
         rank=int(fields["rank"]),
         loader=int(fields["loader"]),

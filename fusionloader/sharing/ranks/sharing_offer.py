@@ -12,7 +12,7 @@ import PIL
 from PIL import Image, ImageFile
 
 from fusionloader.cache.tiers.dataset_table import DatasetTable
-from fusionloader.sharing.ranks.discovery import Ranks
+from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.transforms.plan.stages import Plan
 
 # Loaders of this process; ranks that run the same script count alike.
@@ -32,7 +32,7 @@ class SharingOffer:
         table_bytes: its size.
     """
 
-    ranks: Ranks
+    ranks: JobRanks
     loader: int
     kind: dict[str, str]
     pickled_plan: bytes
@@ -43,7 +43,7 @@ class SharingOffer:
 class SharingOffers:
     """Makes the offers of one loader, whose number it takes when it is created."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: JobRanks) -> None:
         self._ranks = ranks
         self._loader = next(_loaders)
 

@@ -66,7 +66,7 @@ class DataMode(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFile:
+class RemoteFileKey:
     """A file of the dataset, by which a worker finds out whether it has the same data.
 
     ``digest`` is the hexadecimal BLAKE2b, of 16 bytes, of the file's first 64 KiB.
@@ -107,7 +107,7 @@ class Setup(_AsJson):
     pillow: str
     max_pixels: int | None = None
     image: tuple[int, int, int] | None = None
-    known_files: tuple[KnownFile, ...] = ()
+    known_files: tuple[RemoteFileKey, ...] = ()
 
     @classmethod
     def decode(cls, head: bytes) -> Setup:
@@ -214,7 +214,7 @@ class WantedSample(NamedTuple):
     body_bytes: int
 
 
-class Request(NamedTuple):
+class WorkRequest(NamedTuple):
     """Samples of one tiny-batch; ``number`` is repeated in the answer."""
 
     number: int
@@ -229,7 +229,7 @@ class Request(NamedTuple):
         return encode_request(self.number, self.seed, self.epoch, self.mode, samples)
 
     @classmethod
-    def decode(cls, head: bytes, body_bytes: int) -> Request:
+    def decode(cls, head: bytes, body_bytes: int) -> WorkRequest:
         """Returns what the head of a ``PREPARE`` says, whose body has so many bytes.
 
         Raises:
@@ -341,9 +341,9 @@ def _fields(head: bytes, names: str) -> dict[str, Any]:
     return found
 
 
-def _known_file(fields: Any) -> KnownFile:
+def _known_file(fields: Any) -> RemoteFileKey:
     try:
-        known = KnownFile(**fields)
+        known = RemoteFileKey(**fields)
     except TypeError:
         raise MalformedMessage("SETUP has files with other fields") from None
     if not (isinstance(known.path, str) and isinstance(known.digest, str)) or not (

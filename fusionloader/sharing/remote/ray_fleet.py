@@ -23,10 +23,10 @@ from fusionloader.sharing.remote.fleet import FleetLoad
 from fusionloader.sharing.remote.ray_control import cluster
 from fusionloader.sharing.remote.ray_control.messages import (
     Close,
-    Joined,
     Refused,
     Start,
     Wish,
+    WorkerJoined,
     Workers,
 )
 from fusionloader.sharing.remote.ray_needed import need_ray
@@ -145,7 +145,7 @@ class RayFleet:
             message = self._control.receive()
             if isinstance(message, Workers):
                 self._update(message)
-            elif isinstance(message, Joined):
+            elif isinstance(message, WorkerJoined):
                 log.info("%s is back", self._name)
                 self._gone = None
                 absence.answered()
@@ -209,7 +209,7 @@ class _Control:
         self._sending = threading.Lock()
         self.send(start)
 
-    def joined(self) -> Joined:
+    def joined(self) -> WorkerJoined:
         """Waits until it has joined the cluster.
 
         Raises:
@@ -221,7 +221,7 @@ class _Control:
                 "`ray status`, and whether `ray start --address=...` was run on this machine"
             )
         message = self.receive()
-        if isinstance(message, Joined):
+        if isinstance(message, WorkerJoined):
             return message
         raise ConnectionError(message.reason if isinstance(message, Refused) else self.last_words())
 

@@ -24,7 +24,7 @@ class Held(Protocol):
     forks: list[Fork]
 
 
-class Holder(Protocol):
+class BatchHolder(Protocol):
     """What delivers memory, and uses it again when the caller has dropped it."""
 
     def held(self) -> Iterable[Held]:
@@ -55,11 +55,11 @@ class Fork(OwnedDescriptor):
         return bool(poll.poll(0))  # POLLHUP
 
 
-_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_holders: weakref.WeakSet[BatchHolder] = weakref.WeakSet()
 _here = threading.local()  # whether a worker is being forked; the fork under way
 
 
-def watch(holder: Holder) -> None:
+def watch(holder: BatchHolder) -> None:
     """Has forks noted in what ``holder`` holds."""
     _holders.add(holder)
 

@@ -32,7 +32,7 @@ class Slot:
         *("nbytes", "number", "offset", "region", "resident"),
     )
 
-    def __init__(self, number: int, begin: int, nbytes: int, region: Region) -> None:
+    def __init__(self, number: int, begin: int, nbytes: int, region: SlotRegion) -> None:
         """``begin`` counts from the region's."""
         self.number = number
         self.offset = region.offset + begin
@@ -41,11 +41,11 @@ class Slot:
         self.map = memoryview(region.map)[begin : begin + nbytes]
         self.address = region.address + begin
         self.resident = True
-        self.lease: Lease | None = None
+        self.lease: SlotLease | None = None
         self.forks: list[Fork] = []
 
 
-class Lease(weakref.ref[Owner]):
+class SlotLease(weakref.ref[Owner]):
     """Tells when the last reference to a delivered slot's bytes is gone.
 
     Its callback is ``list.append`` of its pool, which runs no Python code: the owner may go in the
@@ -59,7 +59,7 @@ class Lease(weakref.ref[Owner]):
     slot: int
 
 
-class Region:
+class SlotRegion:
     """Neighbouring slots, mapped together; page-locked together where they are."""
 
     __slots__ = ("__weakref__", "address", "map", "offset")
@@ -96,12 +96,12 @@ class Arena(OwnedDescriptor):
             objects.check_room(size * count, f"{count} batches")
             self._end = -(-self._end // _HUGE_PAGE) * _HUGE_PAGE
             os.ftruncate(self.fd, self._end + size * count)
-            region = Region(self.fd, self._end, size * count)
+            region = SlotRegion(self.fd, self._end, size * count)
             region.map.populate()
             objects.allocate(self.fd, self._end, size * count)
         else:
             objects.reserve(self.fd, self._end, size)
-            region = Region(self.fd, self._end, size)
+            region = SlotRegion(self.fd, self._end, size)
         slots = [Slot(self._count + n, n * size, size, region) for n in range(count)]
         for slot in slots:
             queue.add_slot(slot.number, slot.offset, size)
@@ -166,7 +166,7 @@ class SlotPool:
         self._page_locking = page_locking
         self._free: list[Slot] = []
         self._leased: dict[int, Slot] = {}  # by number
-        self._ended: list[Lease] = []  # leases
+        self._ended: list[SlotLease] = []  # leases
         self._seen: list[Slot] = []  # dropped here; forked children may look at them
         self._returned: list[Slot] = []
         self._ending: list[tuple[Mark, list[Slot]]] = []
@@ -214,7 +214,7 @@ class SlotPool:
         # The slot stays mapped, and page-locked, for as long.
         owner.slot = slot  # type: ignore[attr-defined]
         self._leased[slot.number] = slot
-        lease = Lease(owner, self._ended.append)
+        lease = SlotLease(owner, self._ended.append)
         lease.slot = slot.number
         slot.lease = lease  # not before: an exception until here leaves the slot in use
         return owner
@@ -280,7 +280,7 @@ class SlotPool:
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
 
 
-def _call_before_unmapping(region: Region, unregister: Callable[[int], None]) -> None:
+def _call_before_unmapping(region: SlotRegion, unregister: Callable[[int], None]) -> None:
     owner = os.getpid()
 
     def end(address: int) -> None:

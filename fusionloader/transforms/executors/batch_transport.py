@@ -286,7 +286,7 @@ def unpickled(packed: bytes) -> Packed:
     return Packed(*pickle.loads(packed))
 
 
-class Receiver:
+class BatchReceiver:
     """The training process's end.
 
     Attributes:
@@ -333,7 +333,7 @@ class Receiver:
 
 
 _tokens = itertools.count()
-_receivers: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
+_receivers: weakref.WeakValueDictionary[int, BatchReceiver] = weakref.WeakValueDictionary()
 
 
 def _unpack(*contents: Any) -> Batch:

@@ -5,7 +5,7 @@ import pytest
 from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.files import ReadRates
 from fusionloader.cli.analysis.findings import LoaderShape
-from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.what_if.equations import rate_with_cache, share_for
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
@@ -32,7 +32,7 @@ def model_of(step=1e-6, workers=1, cores=8.0, training_cores=0.0, service=None, 
         "cache_bytes": 0,
         "jpeg_index": False,
     }
-    service = service or Service(
+    service = service or SampleService(
         drain_of(SAMPLE_SECONDS, workers),
         reads=ReadRates(FILE_BYTES, 1e9, 1e8, 0.0, 1.0),
         costs=[(FILE_BYTES, 1e-3), (FILE_BYTES, 3e-3)],
@@ -92,7 +92,7 @@ def test_twice_the_gpu_halves_the_steps():
 
 
 def test_a_loader_without_workers_prepares_and_trains_in_turn():
-    service = Service(drain_of(SAMPLE_SECONDS, 0))
+    service = SampleService(drain_of(SAMPLE_SECONDS, 0))
     predicted = model_of(step=0.1, workers=0, service=service).predict(Question())
     assert predicted.seconds == pytest.approx(SAMPLES / BATCH * (0.1 + BATCH * SAMPLE_SECONDS))
 
@@ -103,7 +103,7 @@ def test_files_that_do_not_fit_in_memory_come_from_storage():
 
 
 def test_workers_beside_each_other_are_as_slow_as_measured():
-    service = Service(drain_of(1.5e-3, 2), alone=drain_of(1e-3, 1))
+    service = SampleService(drain_of(1.5e-3, 2), alone=drain_of(1e-3, 1))
     model = model_of(workers=2, cores=4.0, service=service)
     for workers, each in ((1, 1e-3), (2, 1.5e-3), (4, 1.5e-3)):
         rate = model.predict(Question(workers=workers)).rate

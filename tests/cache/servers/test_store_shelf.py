@@ -48,7 +48,7 @@ def test_a_dataset_that_is_dropped_stays_until_its_answer_is_sent(store):
     shelves[FINGERPRINT].put(4, STAMP, memoryview(b"abc"))
     alive = weakref.ref(shelves[FINGERPRINT])
     answer_to = CacheService(shelves.pop).services[SERVICE].begin()
-    asked = requests.encode(FINGERPRINT, [requests.Wanted(4, STAMP)])
+    asked = requests.encode(FINGERPRINT, [requests.WantedFile(4, STAMP)])
     answer = answer_to(Message(requests.GET, asked))
     store.close()
     assert shelves == {} and bytes(answer.body[0]) == b"abc"

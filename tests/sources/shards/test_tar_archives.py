@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from support.tar_shards import jpeg, tar_of
 
 from fusionloader.data.sources.shards.tar_errors import (
-    BadSample,
+    BadTarSample,
     CorruptTar,
     ShardError,
     UnreadableIndex,
     UnsupportedTar,
 )
 from fusionloader.data.sources.shards.tar_index import TarIndex
-from fusionloader.data.sources.shards.tar_members import Member, scan
+from fusionloader.data.sources.shards.tar_members import TarMember, scan
 from fusionloader.data.sources.shards.tar_samples import MemberChoice, samples_of
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 IMAGES = MemberChoice.of("jpg;png", "cls")
 
 
-def members_of(archive: bytes, inline: frozenset[bytes] = IMAGES.inline) -> list[Member]:
+def members_of(archive: bytes, inline: frozenset[bytes] = IMAGES.inline) -> list[TarMember]:
     walk = scan("a.tar", len(archive), inline)
     try:
         wanted = next(walk)
@@ -209,21 +209,29 @@ def test_targets_may_be_text_or_json_or_missing():
     [
         ([], ShardError, "a.tar: the archive is empty"),
         ([("1.gif", b"i")], ShardError, r"no member .* \(jpg;png\), there are 'gif'"),
-        ([("1.jpg", b"i")], BadSample, "a.tar: the sample '1' has an image and no member 'cls'"),
+        ([("1.jpg", b"i")], BadTarSample, "a.tar: the sample '1' has an image and no member 'cls'"),
         (
             [("1.jpg", b"i"), ("1.cls", b"1"), ("2.cls", b"1")],
-            BadSample,
+            BadTarSample,
             "the sample '2' has a target 'cls' and no image",
         ),
-        ([("1.jpg", b"i"), ("1.jpg", b"j")], BadSample, "the sample '1' has two members 'jpg'"),
-        ([("1.jpg", b""), ("1.cls", b"1")], BadSample, "the image of '1' has 0 bytes"),
+        ([("1.jpg", b"i"), ("1.jpg", b"j")], BadTarSample, "the sample '1' has two members 'jpg'"),
+        ([("1.jpg", b""), ("1.cls", b"1")], BadTarSample, "the image of '1' has 0 bytes"),
         (
             [("1.jpg", b"i"), ("1.cls", b"1" * 2000)],
-            BadSample,
+            BadTarSample,
             "2000 bytes and is not in the index",
         ),
-        ([("1.jpg", b"i"), ("1.cls", b"\xff\xfe")], BadSample, "the target of '1' cannot be read"),
-        ([("1.jpg", b"i"), ("1.json", b"[" * 1000)], BadSample, "the target of '1' cannot be read"),
+        (
+            [("1.jpg", b"i"), ("1.cls", b"\xff\xfe")],
+            BadTarSample,
+            "the target of '1' cannot be read",
+        ),
+        (
+            [("1.jpg", b"i"), ("1.json", b"[" * 1000)],
+            BadTarSample,
+            "the target of '1' cannot be read",
+        ),
     ],
 )
 def test_members_that_are_no_samples_are_refused_by_name(members, error, message):

@@ -11,7 +11,7 @@ from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
 from fusionloader.data.sources import ShardChanged, TarFolder
-from fusionloader.data.sources.shards.tar_errors import BadSample, CorruptTar, ShardError
+from fusionloader.data.sources.shards.tar_errors import BadTarSample, CorruptTar, ShardError
 from fusionloader.data.sources.shards.tar_index import SUFFIX
 
 
@@ -57,10 +57,12 @@ def test_texts_are_classes_and_keys_of_json_are_targets(shard):
     assert TarFolder(shard, target=None).targets.tolist() == [-1] * 6
     plain = TarFolder(shard, target="txt", target_transform=str.upper)
     assert plain[0][1] == "DOG" and plain.classes is None
-    with pytest.raises(BadSample, match=r"train-000\.tar: .*no key 'kind', it has 'label', 'meta'"):
+    with pytest.raises(
+        BadTarSample, match=r"train-000\.tar: .*no key 'kind', it has 'label', 'meta'"
+    ):
         TarFolder(shard, target="json:kind")
     with pytest.raises(
-        BadSample, match="targets are dict, and should be integers of 64 bits or texts"
+        BadTarSample, match="targets are dict, and should be integers of 64 bits or texts"
     ):
         TarFolder(shard, target="json")
 

@@ -11,7 +11,7 @@ from support.faulty_server import serving
 from support.tar_shards import image_shards, jpeg, tar_of
 
 from fusionloader.data.sources.shards.tar_errors import (
-    BadSample,
+    BadTarSample,
     CorruptTar,
     ShardError,
     UnreadableIndex,
@@ -166,10 +166,14 @@ def test_a_block_without_a_header_is_not_read(server, monkeypatch):
     [
         (b"", CorruptTar, "train-001.tar: the shard is empty"),
         (image_shards((2,))["train-000.tar"][:1600], CorruptTar, "train-001.tar, byte .* cut off"),
-        (tar_of([("1.jpg", b"i")]), BadSample, "train-001.tar: the sample '1' .* no member 'cls'"),
+        (
+            tar_of([("1.jpg", b"i")]),
+            BadTarSample,
+            "train-001.tar: the sample '1' .* no member 'cls'",
+        ),
         (
             tar_of([("1.jpg", b"i"), ("1.jpg", b"j"), ("1.cls", b"1")]),
-            BadSample,
+            BadTarSample,
             "train-001.tar: the sample '1' has two members 'jpg'",
         ),
         (tar_of([]), ShardError, "train-001.tar: the archive is empty"),

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
 from fusionloader.cli.analysis.phases import Phase
-from fusionloader.cli.analysis.service import Service
+from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.cli.simulator.loader import simulate
 from fusionloader.cli.simulator.machine import MachineModel, Storage
-from fusionloader.cli.simulator.setup import CPU_ONLY, Setup, Variant
+from fusionloader.cli.simulator.setup import CPU_ONLY, SimulationSetup, Variant
 from fusionloader.cli.simulator.times import GpuTimes, Sample
 from fusionloader.scheduler.gpu_sharing import Mode
 
@@ -86,7 +86,9 @@ class Prediction:
 class Model:
     """A loader and its training, as far as its speed goes."""
 
-    def __init__(self, shape: LoaderShape, service: Service, step: float, cores: float) -> None:
+    def __init__(
+        self, shape: LoaderShape, service: SampleService, step: float, cores: float
+    ) -> None:
         """Training takes ``step`` seconds a mini-batch in memory, and ``cores`` meanwhile."""
         self.shape, self.service = shape, service
         self.step_seconds = step
@@ -175,7 +177,7 @@ class Model:
         ahead = shape.prefetch_factor * workers
         steps = max(_FEWEST_STEPS, 2 * ahead, -(-_SIMULATED // shape.batch_size))
         steps = min(steps, shape.steps or steps)
-        setup = Setup(
+        setup = SimulationSetup(
             self._deck(question, shape.batch_size / step),
             CPU_ONLY if shape.tiny_batch_size else _WHOLE_BATCHES,
             workers,

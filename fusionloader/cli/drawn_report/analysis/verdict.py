@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fusionloader.cli.drawn_report.analysis.waits import Waits
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import IN_WORDS, KindWork, Work
 from fusionloader.observe.trace.timeline import CACHED, INDEXED, Timeline
@@ -32,7 +32,7 @@ Tone = Literal["good", "fair", "poor", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TraceVerdict:
     """What is to be said first.
 
     Attributes:
@@ -50,22 +50,26 @@ class Verdict:
     remedy: str = ""
 
 
-def verdict_on(waits: Waits, work: Work, timeline: Timeline) -> Verdict:
+def verdict_on(waits: TraceWaits, work: Work, timeline: Timeline) -> TraceVerdict:
     """Returns the verdict on a training."""
     share = waits.share
     if share is None:
         first = duration(float(waits.first_seconds.sum()))
         reason = f"Of first batches training waited {first}, in which workers start, too."
-        return Verdict(None, "unknown", "Too short to tell: no epoch has two steps.", (reason,))
+        return TraceVerdict(
+            None, "unknown", "Too short to tell: no epoch has two steps.", (reason,)
+        )
     if share < _HARDLY:
         headline = f"Training hardly waits: {percent(share)} of its time."
-        return Verdict(share, "good", headline, _headroom(waits, work))
+        return TraceVerdict(share, "good", headline, _headroom(waits, work))
     tone: Tone = "fair" if share < _A_LITTLE else "poor"
     reasons, remedy = _cause(waits, work, timeline)
-    return Verdict(share, tone, f"Training waits {percent(share)} of its time.", reasons, remedy)
+    return TraceVerdict(
+        share, tone, f"Training waits {percent(share)} of its time.", reasons, remedy
+    )
 
 
-def _headroom(waits: Waits, work: Work) -> tuple[str, ...]:
+def _headroom(waits: TraceWaits, work: Work) -> tuple[str, ...]:
     keeps_up = "Loading keeps up; faster loading would change nothing."
     if not work.kinds or waits.training_rate is None:
         return (keeps_up,)
@@ -75,7 +79,7 @@ def _headroom(waits: Waits, work: Work) -> tuple[str, ...]:
     )
 
 
-def _cause(waits: Waits, work: Work, timeline: Timeline) -> tuple[tuple[str, ...], str]:
+def _cause(waits: TraceWaits, work: Work, timeline: Timeline) -> tuple[tuple[str, ...], str]:
     """Returns what limits, and what would help."""
     if timeline.meta.steps_only or not waits.knows_workers:
         why = f" ({timeline.meta.steps_only})" if timeline.meta.steps_only else ""
@@ -102,7 +106,7 @@ def _delivery(share: float) -> tuple[tuple[str, ...], str]:
     )
 
 
-def _stragglers(waits: Waits, busy: float) -> tuple[tuple[str, ...], str]:
+def _stragglers(waits: TraceWaits, busy: float) -> tuple[tuple[str, ...], str]:
     reasons = [
         f"While training waited for workers, only {percent(busy)} of the CPU workers' time was "
         "busy: some finished late while others had nothing to do."
@@ -129,7 +133,7 @@ def _remedy(stage: str, timeline: Timeline) -> str:
 
 
 def _workers(
-    waits: Waits, work: Work, timeline: Timeline, cpu: KindWork, busy: float
+    waits: TraceWaits, work: Work, timeline: Timeline, cpu: KindWork, busy: float
 ) -> tuple[tuple[str, ...], str]:
     stage = cpu.costliest
     seconds = stage.seconds / stage.samples

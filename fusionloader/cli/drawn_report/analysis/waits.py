@@ -18,7 +18,7 @@ from fusionloader.observe.trace.timeline import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class TraceWaits:
     """Of all steps of a timeline, in their order; times in seconds.
 
     Attributes:
@@ -92,7 +92,7 @@ class Waits:
         return float(longest[:few].sum() / longest.sum()) if longest.any() else 0.0
 
 
-def waits_of(steps: Sequence[Step]) -> Waits:
+def waits_of(steps: Sequence[Step]) -> TraceWaits:
     """Returns the waits of a timeline's steps."""
     returned: dict[int, Step] = {}
     training = np.zeros(len(steps))
@@ -104,7 +104,7 @@ def waits_of(steps: Sequence[Step]) -> Waits:
         else:
             training[number] = (step.asked_ns - last.delivered_ns) / 1e9
         returned[step.iterator] = step
-    return Waits(
+    return TraceWaits(
         tuple(steps),
         np.array([step.wait_ns for step in steps]) / 1e9,
         np.array([_for_workers_ns(step) for step in steps]) / 1e9,

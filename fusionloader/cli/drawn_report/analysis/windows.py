@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusionloader.cli.drawn_report.analysis.waits import Waits
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.words import duration
 from fusionloader.cli.drawn_report.analysis.work import extent
 from fusionloader.observe.trace.timeline import Copy, Span, Step, Timeline
@@ -18,7 +18,7 @@ MOST_SPANS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TraceWindow:
     """A stretch of a timeline.
 
     Attributes:
@@ -38,9 +38,9 @@ class Window:
     copies: tuple[Copy, ...]
 
 
-def windows_of(timeline: Timeline, waits: Waits) -> tuple[Window, ...]:
+def windows_of(timeline: Timeline, waits: TraceWaits) -> tuple[TraceWindow, ...]:
     """Returns the longest waits, a usual step and the beginning, without overlaps."""
-    windows: list[Window] = []
+    windows: list[TraceWindow] = []
     earliest, latest = extent(timeline)
     margin = _margin_ns(waits)
     for title, step in _worth_a_look(waits):
@@ -51,12 +51,12 @@ def windows_of(timeline: Timeline, waits: Waits) -> tuple[Window, ...]:
     return tuple(windows)
 
 
-def _margin_ns(waits: Waits) -> int:
+def _margin_ns(waits: TraceWaits) -> int:
     times = (waits.seconds + waits.training)[waits.counted]
     return int(np.median(times) * _STEPS_AROUND * 1e9) if len(times) else 0
 
 
-def _worth_a_look(waits: Waits) -> Iterator[tuple[str, Step]]:
+def _worth_a_look(waits: TraceWaits) -> Iterator[tuple[str, Step]]:
     """Yields steps and why to look at them, what matters most first."""
     counted = np.flatnonzero(waits.counted)
     by_wait = counted[np.argsort(-waits.seconds[counted], kind="stable")].tolist()
@@ -66,19 +66,19 @@ def _worth_a_look(waits: Waits) -> Iterator[tuple[str, Step]]:
         yield f"{why}: {_name(waits, number)}", waits.steps[number]
 
 
-def _name(waits: Waits, number: int) -> str:
+def _name(waits: TraceWaits, number: int) -> str:
     step, waited = waits.steps[number], duration(float(waits.seconds[number]))
     return f"epoch {step.epoch}, batch {step.batch}, waited {waited}"
 
 
-def _window(timeline: Timeline, title: str, step: Step, begin: int, end: int) -> Window:
+def _window(timeline: Timeline, title: str, step: Step, begin: int, end: int) -> TraceWindow:
     spans = [s for s in timeline.spans if s.begin_ns < end and begin < s.end_ns]
     if len(spans) > MOST_SPANS:  # those that are nearest to the end of the wait
         spans.sort(key=lambda span: abs(span.end_ns - step.delivered_ns))
         del spans[MOST_SPANS:]
         begin = max(begin, min(span.begin_ns for span in spans))
         end = min(end, max(span.end_ns for span in spans))
-    return Window(
+    return TraceWindow(
         title,
         begin,
         end,

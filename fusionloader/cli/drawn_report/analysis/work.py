@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from fusionloader.cli.drawn_report.analysis.busy_time import BusyTime
-from fusionloader.cli.drawn_report.analysis.waits import Waits
+from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.observe.statistics.stages import StageStats, total_capacity
 from fusionloader.observe.trace.timeline import PARTS, Span, Timeline, Worker, WorkerKind
 
@@ -101,7 +101,7 @@ class Work:
         """Returns the workers of a kind, if they made any sample."""
         return next((each for each in self.kinds if each.kind == kind), None)
 
-    def busy_share_of_waits(self, waits: Waits) -> float | None:
+    def busy_share_of_waits(self, waits: TraceWaits) -> float | None:
         """Returns how much of the CPU workers' time was busy while training waited for workers."""
         seen = [each for each in self.workers if each.worker.kind == "cpu"]
         begins = np.array([step.asked_ns for step in waits.steps])[waits.counted]

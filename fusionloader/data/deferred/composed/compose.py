@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed.recorders import Recorder
+from fusionloader.data.deferred.composed.recorders import TransformRecorder
 from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
 from fusionloader.data.deferred.core import DeferredCore, deferred_core, image_of_pixels, info_of
@@ -68,7 +68,7 @@ class _Step:
 
     transform: Transform
     place: int
-    recorder: Recorder | None
+    recorder: TransformRecorder | None
     is_known: bool
 
 
@@ -113,7 +113,7 @@ class _Steps:
             return False
         return True
 
-    def _recorder(self, step: Transform) -> Recorder | None:
+    def _recorder(self, step: Transform) -> TransformRecorder | None:
         recorder = tried_recorder(step)
         return recorder if recorder is not None and self._is_watched(step) else None
 
@@ -260,7 +260,7 @@ def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call:
     return image
 
 
-def _accepts(recorder: Recorder, core: DeferredCore) -> bool:
+def _accepts(recorder: TransformRecorder, core: DeferredCore) -> bool:
     """Whether a recorder goes on with an image; of one above its limit Pillow warns."""
     most = Image.MAX_IMAGE_PIXELS
     fits = most is None or core.size[0] * core.size[1] <= most

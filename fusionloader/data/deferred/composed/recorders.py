@@ -33,7 +33,7 @@ def _all(size: Size) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
+class TransformRecorder:
     """A transform of RGB images.
 
     Attributes:
@@ -47,7 +47,7 @@ class Recorder:
     keeps_size: bool = True
 
 
-def recorder_of(step: Transform) -> Recorder | None:
+def recorder_of(step: Transform) -> TransformRecorder | None:
     """Returns what records a transform, or ``None`` where only torchvision's own code can."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -66,7 +66,7 @@ def recorder_of(step: Transform) -> Recorder | None:
     return make(stage) if make else None
 
 
-def _random_apply(step: Transform, inclusive: bool) -> Recorder | None:
+def _random_apply(step: Transform, inclusive: bool) -> TransformRecorder | None:
     """``RandomApply``; the probability itself is drawn as below it by v1 alone."""
     if type(step.transforms) not in (list, tuple):
         return None
@@ -83,19 +83,21 @@ def _random_apply(step: Transform, inclusive: bool) -> Recorder | None:
                 core = recorder.record(core)
         return core
 
-    return Recorder(record, lambda size: all(recorder.accepts(size) for recorder in inner))
+    return TransformRecorder(record, lambda size: all(recorder.accepts(size) for recorder in inner))
 
 
-def _sometimes(stage: stages.RandomApply) -> Recorder | None:
+def _sometimes(stage: stages.RandomApply) -> TransformRecorder | None:
     """A transform of one operation that has a probability of its own."""
     if len(stage.stages) != 1 or not isinstance(stage.stages[0], stages.Fixed):
         return None
     return _with_probability(stage.probability, stage.stages[0].operation)
 
 
-def _with_probability(probability: float, operation: Operation) -> Recorder:
+def _with_probability(probability: float, operation: Operation) -> TransformRecorder:
     limit = _single(probability)
-    return Recorder(lambda core: core.then(operation) if torch.rand(1).item() < limit else core)
+    return TransformRecorder(
+        lambda core: core.then(operation) if torch.rand(1).item() < limit else core
+    )
 
 
 def _single(probability: float) -> float:
@@ -103,17 +105,17 @@ def _single(probability: float) -> float:
     return torch.tensor(probability).item()
 
 
-def _fixed(stage: stages.Fixed) -> Recorder | None:
+def _fixed(stage: stages.Fixed) -> TransformRecorder | None:
     if stage.operation[0] == "pad":
         return None
-    return Recorder(lambda core: core.then(stage.operation))
+    return TransformRecorder(lambda core: core.then(stage.operation))
 
 
 def _uniform(low: float, high: float) -> float:
     return torch.empty(1).uniform_(low, high).item()
 
 
-def _random_resized_crop(stage: stages.RandomResizedCrop) -> Recorder:
+def _random_resized_crop(stage: stages.RandomResizedCrop) -> TransformRecorder:
     smallest, largest = stage.scale
     narrowest, widest = torch.log(torch.tensor(stage.ratio)).tolist()
     resize = _resize_to((stage.width, stage.height), stage.filters[0])
@@ -132,7 +134,7 @@ def _random_resized_crop(stage: stages.RandomResizedCrop) -> Recorder:
 
     # Of what is smaller there may be no window of that ratio.
     least = max(1.0, 1 / stage.ratio[1], stage.ratio[0])
-    return Recorder(record, lambda size: min(size) >= least, keeps_size=False)
+    return TransformRecorder(record, lambda size: min(size) >= least, keeps_size=False)
 
 
 def _middle_within(core: DeferredCore, ratio: stages.Range) -> DeferredCore:
@@ -163,11 +165,13 @@ def _resize_to(size: Size, filter: stages.Filter) -> Callable[[DeferredCore], De
     return resize
 
 
-def _resize(stage: stages.Resize) -> Recorder:
-    return Recorder(_resize_to((stage.width, stage.height), stage.filter), keeps_size=False)
+def _resize(stage: stages.Resize) -> TransformRecorder:
+    return TransformRecorder(
+        _resize_to((stage.width, stage.height), stage.filter), keeps_size=False
+    )
 
 
-def _resize_shorter_side(stage: stages.ResizeShorterSide) -> Recorder:
+def _resize_shorter_side(stage: stages.ResizeShorterSide) -> TransformRecorder:
     def sides(size: Size) -> Size | None:
         height, width = result_size((stage,), size[1], size[0])
         return None if width is None or height is None else (width, height)
@@ -181,10 +185,10 @@ def _resize_shorter_side(stage: stages.ResizeShorterSide) -> Recorder:
         assert size is not None  # accepted
         return _resize_to(size, stage.filter)(core)
 
-    return Recorder(record, accepts, keeps_size=False)
+    return TransformRecorder(record, accepts, keeps_size=False)
 
 
-def _center_crop(stage: stages.CenterCrop) -> Recorder:
+def _center_crop(stage: stages.CenterCrop) -> TransformRecorder:
     def record(core: DeferredCore) -> DeferredCore:
         width, height = core.size
         left = int(round((width - stage.width) / 2.0))
@@ -195,10 +199,10 @@ def _center_crop(stage: stages.CenterCrop) -> Recorder:
         fits = stage.width <= size[0] and stage.height <= size[1]
         return fits and size != (stage.width, stage.height)  # where v1 and v2 may differ
 
-    return Recorder(record, accepts, keeps_size=False)
+    return TransformRecorder(record, accepts, keeps_size=False)
 
 
-def _random_crop(stage: stages.RandomCrop) -> Recorder | None:
+def _random_crop(stage: stages.RandomCrop) -> TransformRecorder | None:
     if any(stage.padding) or stage.pad_if_needed:
         return None
 
@@ -212,10 +216,10 @@ def _random_crop(stage: stages.RandomCrop) -> Recorder | None:
         # Where a side is that of the crop v1 and v2 differ in what they draw.
         return stage.width < size[0] and stage.height < size[1]
 
-    return Recorder(record, accepts, keeps_size=False)
+    return TransformRecorder(record, accepts, keeps_size=False)
 
 
-def _color_jitter(stage: stages.ColorJitter) -> Recorder:
+def _color_jitter(stage: stages.ColorJitter) -> TransformRecorder:
     ranges = {
         "brightness": stage.brightness,
         "contrast": stage.contrast,
@@ -231,10 +235,10 @@ def _color_jitter(stage: stages.ColorJitter) -> Recorder:
             core = core.then(operation) if operation else core
         return core
 
-    return Recorder(record)
+    return TransformRecorder(record)
 
 
-def _gaussian_blur(stage: stages.GaussianBlur) -> Recorder:
+def _gaussian_blur(stage: stages.GaussianBlur) -> TransformRecorder:
     def accepts(size: Size) -> bool:
         return stage.kernel_width // 2 < size[0] and stage.kernel_height // 2 < size[1]
 
@@ -242,10 +246,10 @@ def _gaussian_blur(stage: stages.GaussianBlur) -> Recorder:
         sigma = _uniform(*stage.sigma)
         return core.then(("blur", stage.kernel_width, stage.kernel_height, sigma, sigma))
 
-    return Recorder(record, accepts)
+    return TransformRecorder(record, accepts)
 
 
-_MAKERS: dict[type, Callable[..., Recorder | None]] = {
+_MAKERS: dict[type, Callable[..., TransformRecorder | None]] = {
     stages.RandomResizedCrop: _random_resized_crop,
     stages.Resize: _resize,
     stages.ResizeShorterSide: _resize_shorter_side,

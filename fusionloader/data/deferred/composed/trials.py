@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed.recorders import Recorder, recorder_of
+from fusionloader.data.deferred.composed.recorders import TransformRecorder, recorder_of
 from fusionloader.data.deferred.core import DeferredCore, image_of, info_of
 from fusionloader.data.deferred.counts import uncounted
-from fusionloader.data.deferred.source import Source
+from fusionloader.data.deferred.source import EncodedSource
 from fusionloader.transforms.executors.python import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
 
@@ -26,7 +26,7 @@ _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 _WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
 
 
-def tried_recorder(step: Transform) -> Recorder | None:
+def tried_recorder(step: Transform) -> TransformRecorder | None:
     """Returns a transform's recorder, where the trials show no difference; else ``None``.
 
     They draw from torch's generator, and put it back: no other thread may draw meanwhile. In
@@ -39,7 +39,7 @@ def tried_recorder(step: Transform) -> Recorder | None:
         return recorder if recorder is not None and _is_right(step, recorder) else None
 
 
-def _is_right(step: Transform, recorder: Recorder) -> bool:
+def _is_right(step: Transform, recorder: TransformRecorder) -> bool:
     with preserved_generators(), uncounted():
         sizes = filter(recorder.accepts, _SIZES)
         return all(_agree(step, recorder, size, seed) for size in sizes for seed in _SEEDS)
@@ -54,10 +54,10 @@ def recorded_image(image: Any, core: DeferredCore) -> Any:
     return image_of(core, info_of(image) if keeps_info else None)
 
 
-def _agree(step: Transform, recorder: Recorder, size: tuple[int, int], seed: int) -> bool:
+def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], seed: int) -> bool:
     generator = torch.default_generator
     others = _others()
-    core = DeferredCore(Source(b"", size, _NO_PIXELS), (), "RGB", size)
+    core = DeferredCore(EncodedSource(b"", size, _NO_PIXELS), (), "RGB", size)
     image = image_of(core, {"note": 1})
     generator.manual_seed(seed)
     try:

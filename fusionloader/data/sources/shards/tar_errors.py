@@ -15,7 +15,7 @@ class UnsupportedTar(ShardError):
     """The archive has what cannot be read by ranges: sparse files, compression."""
 
 
-class BadSample(ShardError):
+class BadTarSample(ShardError):
     """A sample lacks a member, has it twice, or its target cannot be understood."""
 
 

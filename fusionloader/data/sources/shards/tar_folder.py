@@ -14,7 +14,7 @@ import numpy as np
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.tar_errors import BadSample, ShardError
+from fusionloader.data.sources.shards.tar_errors import BadTarSample, ShardError
 from fusionloader.data.sources.shards.tar_local_index import local_index
 from fusionloader.data.sources.shards.tar_names import MemberNames
 from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
@@ -97,7 +97,7 @@ class TarFolder(EncodedImages):
         kinds = set(map(type, targets))
         if kinds != {str}:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise BadSample(
+            raise BadTarSample(
                 f"targets are {names}, and should be integers of 64 bits or texts: give a "
                 'target_transform, or name a key by target="json:KEY"'
             )
@@ -150,7 +150,7 @@ def _at_key(
                 ends = np.cumsum([len(samples.offset) for samples in parts])
                 shard = paths[int(np.searchsorted(ends, number, "right"))]
                 has = ", ".join(map(repr, value)) if isinstance(value, dict) else repr(value)
-                raise BadSample(
+                raise BadTarSample(
                     f"{shard}: the target of sample {number} has no key {part!r}, it has {has}: "
                     'name another by target="json:KEY"'
                 )

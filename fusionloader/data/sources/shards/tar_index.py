@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
-from fusionloader.data.sources.shards.tar_members import Member
+from fusionloader.data.sources.shards.tar_members import TarMember
 
 SUFFIX = ".fusionloader-index"
 VERSION = 1
@@ -64,7 +64,7 @@ class TarIndex:
 
     @classmethod
     def of_members(
-        cls, members: Sequence[Member], shard_bytes: int, shard_version: int
+        cls, members: Sequence[TarMember], shard_bytes: int, shard_version: int
     ) -> TarIndex:
         """Returns the index of scanned members."""
         names = [member.name for member in members]
@@ -81,14 +81,14 @@ class TarIndex:
             np.array(sizes, np.int32),
         )
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[TarMember]:
         """Returns the members."""
         names, inline = self.names.tobytes(), self.inline.tobytes()
         found, name_begin, begin = [], 0, 0
         columns = (self.name_ends, self.offset, self.nbytes, self.inline_nbytes)
         for name_end, offset, nbytes, size in zip(*(c.tolist() for c in columns), strict=True):
             content = None if size == _NOT_INLINE else inline[begin : begin + size]
-            found.append(Member(names[name_begin:name_end], offset, nbytes, content))
+            found.append(TarMember(names[name_begin:name_end], offset, nbytes, content))
             name_begin, begin = name_end, begin + max(size, 0)
         return found
 

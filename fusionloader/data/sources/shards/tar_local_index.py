@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, Member, extension, scan
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension, scan
 from fusionloader.data.sources.shards.tar_samples import MemberChoice
 from fusionloader.data.sources.shards.wds2idx import parse_wds2idx
 from fusionloader.system.user_cache import cache_folder
@@ -93,7 +93,7 @@ def _has_targets(index: TarIndex, choice: MemberChoice) -> bool:
     return not any(extension(members[number].name) == wanted for number in small.nonzero()[0])
 
 
-def _members(shard: str, choice: MemberChoice) -> list[Member]:
+def _members(shard: str, choice: MemberChoice) -> list[TarMember]:
     fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
     try:
         other = Path(shard).with_name(Path(shard).name.split(".")[0] + ".idx")
@@ -105,7 +105,7 @@ def _members(shard: str, choice: MemberChoice) -> list[Member]:
             while True:
                 wanted = scanning.send(os.pread(fd, wanted.nbytes, wanted.offset))
         except StopIteration as end:
-            found: list[Member] = end.value
+            found: list[TarMember] = end.value
             return found
     finally:
         os.close(fd)

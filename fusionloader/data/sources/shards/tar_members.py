@@ -18,14 +18,14 @@ INLINE_BYTES = 1024
 _LONGEST_NAME = 1 << 20
 
 
-class Wanted(NamedTuple):
+class WantedMember(NamedTuple):
     """Bytes of the archive that are to be sent: fewer only where it ends."""
 
     offset: int
     nbytes: int
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A regular file of the archive.
 
     Attributes:
@@ -41,7 +41,7 @@ class Member(NamedTuple):
     content: bytes | None
 
 
-Scan = Generator[Wanted, bytes, list[Member]]
+Scan = Generator[WantedMember, bytes, list[TarMember]]
 
 
 def scan(shard: str, shard_bytes: int, inline: frozenset[bytes] = frozenset()) -> Scan:
@@ -56,12 +56,12 @@ def scan(shard: str, shard_bytes: int, inline: frozenset[bytes] = frozenset()) -
         CorruptTar: the archive is damaged or cut off.
         UnsupportedTar: it has sparse files, or is compressed.
     """
-    members: list[Member] = []
+    members: list[TarMember] = []
     longer = _Overrides()
     at = 0
     while at < shard_bytes:
         where = f"{shard}, byte {at}"
-        block = yield Wanted(at, BLOCK)
+        block = yield WantedMember(at, BLOCK)
         if len(block) < BLOCK:
             raise CorruptTar(f"{where}: the archive ends within a header{_AGAIN}")
         header = parse_header(block, where)
@@ -77,13 +77,13 @@ def scan(shard: str, shard_bytes: int, inline: frozenset[bytes] = frozenset()) -
         if header.kind in b"LKxg":
             if header.nbytes > _LONGEST_NAME:
                 raise CorruptTar(f"{where}: a name or its attributes have {header.nbytes} bytes")
-            content = yield Wanted(at, header.nbytes)
+            content = yield WantedMember(at, header.nbytes)
             longer.read(header, content, where)
         elif header.is_regular:
             content = None
             if header.nbytes <= INLINE_BYTES and extension(header.name) in inline:
-                content = (yield Wanted(at, header.nbytes)) if header.nbytes else b""
-            members.append(Member(header.name, at, header.nbytes, content))
+                content = (yield WantedMember(at, header.nbytes)) if header.nbytes else b""
+            members.append(TarMember(header.name, at, header.nbytes, content))
         at += header.padded
     return members
 

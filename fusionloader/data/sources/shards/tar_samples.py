@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.shards.tar_errors import BadSample, ShardError
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, Member, extension
+from fusionloader.data.sources.shards.tar_errors import BadTarSample, ShardError
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension
 from fusionloader.data.sources.shards.targets import are_int64, no_targets
 
 _MOST_IMAGE_BYTES = 1 << 32
@@ -70,7 +70,7 @@ INLINE_EXTENSIONS = frozenset((b"cls", b"cls2", b"index", b"inx", b"id", b"txt",
 """What targets are usually called: an index keeps them, whoever makes it."""
 
 
-def samples_of(members: Sequence[Member], choice: MemberChoice, shard: str) -> ShardSamples:
+def samples_of(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> ShardSamples:
     """Groups members to samples.
 
     Members whose base name begins with a dot belong to none, nor do those without extension.
@@ -84,8 +84,8 @@ def samples_of(members: Sequence[Member], choice: MemberChoice, shard: str) -> S
         BadSample: an image has no target or more than one, a target no image, or is too large.
         ShardError: there is no image at all.
     """
-    images: dict[bytes, Member] = {}
-    targets: dict[bytes, Member] = {}
+    images: dict[bytes, TarMember] = {}
+    targets: dict[bytes, TarMember] = {}
     ranks = {name.encode(): rank for rank, name in enumerate(choice.images)}
     target_extension = choice.target.encode()
     seen: set[tuple[bytes, bytes]] = set()
@@ -98,7 +98,7 @@ def samples_of(members: Sequence[Member], choice: MemberChoice, shard: str) -> S
         if kind not in ranks and kind != target_extension:
             continue
         if (key, kind) in seen:
-            raise BadSample(
+            raise BadTarSample(
                 f"{shard}: the sample {_text(key)!r} has two members {_text(kind)!r}: samples need "
                 "keys of their own, write the archive without the duplicate"
             )
@@ -123,29 +123,32 @@ def samples_of(members: Sequence[Member], choice: MemberChoice, shard: str) -> S
 
 
 def _check(
-    images: dict[bytes, Member], targets: dict[bytes, Member], choice: MemberChoice, shard: str
+    images: dict[bytes, TarMember],
+    targets: dict[bytes, TarMember],
+    choice: MemberChoice,
+    shard: str,
 ) -> None:
     kinds = ";".join(choice.images)
     for key, member in images.items():
         if not 0 < member.nbytes < _MOST_IMAGE_BYTES:
-            raise BadSample(f"{shard}: the image of {_text(key)!r} has {member.nbytes} bytes")
+            raise BadTarSample(f"{shard}: the image of {_text(key)!r} has {member.nbytes} bytes")
         if choice.target and key not in targets:
-            raise BadSample(
+            raise BadTarSample(
                 f"{shard}: the sample {_text(key)!r} has an image and no member "
                 f"{choice.target!r}: add it, name another with target=..., or say target=None"
             )
     if (alone := next((key for key in targets if key not in images), None)) is not None:
-        raise BadSample(
+        raise BadTarSample(
             f"{shard}: the sample {_text(alone)!r} has a target {choice.target!r} and no image "
             f"({kinds}): add it, or name its extension with image=..."
         )
 
 
-def _target(member: Member, key: bytes, shard: str) -> Any:
+def _target(member: TarMember, key: bytes, shard: str) -> Any:
     """Returns a target as an integer where it is one, JSON decoded, else text."""
     content = member.content
     if content is None:
-        raise BadSample(
+        raise BadTarSample(
             f"{shard}: the target {_text(extension(member.name))!r} of {_text(key)!r} has "
             f"{member.nbytes} bytes and is not in the index, which keeps those of at most "
             f"{INLINE_BYTES}: write the index again with --target, or use smaller targets"
@@ -157,7 +160,7 @@ def _target(member: Member, key: bytes, shard: str) -> Any:
             return json.loads(content)
         return content.decode()
     except (ValueError, RecursionError) as error:
-        raise BadSample(
+        raise BadTarSample(
             f"{shard}: the target of {_text(key)!r} cannot be read ({error}): write it as text"
         ) from error
 
@@ -166,7 +169,7 @@ def _integers(values: Sequence[Any]) -> npt.NDArray[np.int64] | None:
     return np.array(values, np.int64) if are_int64(values) else None
 
 
-def _nothing(members: Sequence[Member], choice: MemberChoice, shard: str) -> str:
+def _nothing(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> str:
     if not members:
         return f"{shard}: the archive is empty: leave it out, or write it again"
     found = sorted({_text(extension(member.name)) for member in members})

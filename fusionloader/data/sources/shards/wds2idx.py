@@ -11,14 +11,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, Member
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember
 
 log = logging.getLogger("fusionloader.sources")
 
 _FIELDS = {"v1.1": 3, "v1.2": 4}
 
 
-def parse_wds2idx(path: Path, shard: str, fd: int, inline: frozenset[bytes]) -> list[Member] | None:
+def parse_wds2idx(
+    path: Path, shard: str, fd: int, inline: frozenset[bytes]
+) -> list[TarMember] | None:
     """Returns the members that an index names, ``None`` where there is no usable one.
 
     Args:
@@ -64,7 +66,7 @@ def _members(text: str) -> Iterator[tuple[str, int, int]]:
 
 def _with_content(
     member: tuple[str, int, int], fd: int, end: int, inline: frozenset[bytes]
-) -> Member:
+) -> TarMember:
     name, offset, nbytes = member
     if offset < 0 or nbytes < 0 or offset + nbytes > end:
         raise ValueError(f"{name!r} is beyond the end of the archive")
@@ -72,4 +74,4 @@ def _with_content(
     content = None
     if nbytes <= INLINE_BYTES and raw.rsplit(b"/", 1)[-1].partition(b".")[2].lower() in inline:
         content = os.pread(fd, nbytes, offset)
-    return Member(raw, offset, nbytes, content)
+    return TarMember(raw, offset, nbytes, content)

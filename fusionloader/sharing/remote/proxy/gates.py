@@ -13,8 +13,8 @@ from typing import Protocol
 
 from fusionloader import _native
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
-from fusionloader.scheduler.offload.decision import Candidate, Counters
-from fusionloader.scheduler.offload.profile import OffloadProfile, Phase
+from fusionloader.scheduler.offload.decision import Candidate, OffloadCounters
+from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase
 from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
 from fusionloader.sharing.remote.proxy.observed import Observed, Observer
@@ -176,7 +176,7 @@ class FastFlowGate:
         )
         self._before: Observed | None = None
         self._slowest = 0.0
-        self._counters: Counters | None = None
+        self._counters: OffloadCounters | None = None
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
         """Returns the kind of request that is measured, or was chosen, within the share."""
@@ -204,11 +204,11 @@ class FastFlowGate:
         """Goes on with the measurement when training has taken steps."""
         self._balance.look(most)
         now, before = self._observer.observe(), self._before
-        if before is None or self._profile.phase is Phase.DECIDED:
+        if before is None or self._profile.phase is ProfilePhase.DECIDED:
             self._before = now
             self._count_from(now)
             return
-        if now.steps == before.steps or (not most and self._profile.phase is Phase.REMOTE):
+        if now.steps == before.steps or (not most and self._profile.phase is ProfilePhase.REMOTE):
             return
         slowest, self._slowest = self._slowest, 0.0
         phase = self._profile.phase, self._profile.candidate
@@ -226,7 +226,7 @@ class FastFlowGate:
     def _count_from(self, now: Observed) -> None:
         decision = self._profile.decision
         if decision is not None and self._counters is None:
-            self._counters = Counters(decision.ratio, now.local_samples, now.remote_samples)
+            self._counters = OffloadCounters(decision.ratio, now.local_samples, now.remote_samples)
             self._board.off_ratio = decision.ratio
 
 

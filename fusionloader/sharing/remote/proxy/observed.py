@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionloader import _native
-from fusionloader.scheduler.offload.profile import Window
+from fusionloader.scheduler.offload.profile import ProfileWindow
 from fusionloader.sharing.remote.board import LANES, RemoteBoard
 
 
@@ -31,9 +31,9 @@ class Observed:
     remote_samples: int
     remote_cpu_seconds: float
 
-    def since(self, before: Observed, slowest: float) -> Window:
+    def since(self, before: Observed, slowest: float) -> ProfileWindow:
         """Returns what happened since; ``slowest`` is the answer that took longest."""
-        return Window(
+        return ProfileWindow(
             steps=self.steps - before.steps,
             seconds=self.step_seconds - before.step_seconds,
             waited=self.waited - before.waited,

@@ -14,8 +14,8 @@ from fusionloader.sharing.remote.protocol import (
     MOST_SAMPLES,
     SAMPLE_BYTES,
     DataMode,
-    Request,
     WantedSample,
+    WorkRequest,
     encode_range,
     encode_request,
 )
@@ -72,7 +72,7 @@ def request_for(
             items, keys, occurrences, groups, body, strict=True
         )
     ]
-    head = Request(number, claim.seed, claim.epoch, mode, wanted).encode()
+    head = WorkRequest(number, claim.seed, claim.epoch, mode, wanted).encode()
     return Asked(head, body, len(wanted))
 
 
@@ -95,7 +95,7 @@ def request_for_code(
         WantedSample(key, group, 0, occurrence, _INDEX_BYTES)
         for key, occurrence, group in zip(keys, occurrences, groups, strict=True)
     ]
-    head = Request(number, claim.seed, claim.epoch, DataMode.INDICES, wanted).encode()
+    head = WorkRequest(number, claim.seed, claim.epoch, DataMode.INDICES, wanted).encode()
     return Asked(head, [settled.digest, struct.pack(f"<{len(items)}q", *items)], len(items))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionloader.options.remote_settings import DataPlace, Offload
-from fusionloader.sharing.remote.protocol import CodeSetup, KnownFile
+from fusionloader.sharing.remote.protocol import CodeSetup, RemoteFileKey
 from fusionloader.transforms.plan.stages import Plan
 
 
@@ -36,7 +36,7 @@ class RemoteWork:
     pillow: str
     max_pixels: int | None
     image: tuple[int, int, int] | None
-    known_files: tuple[KnownFile, ...]
+    known_files: tuple[RemoteFileKey, ...]
     data: DataPlace
     offload: Offload
     tiny_size: int

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusionloader.sharing.remote.ray_control.messages import Joined, Start
+from fusionloader.sharing.remote.ray_control.messages import Start, WorkerJoined
 from fusionloader.system.transport.address import Address
 
 _PROBE_SECONDS = 3.0
@@ -53,7 +53,7 @@ def _speaks_grpc(candidate: socket.socket) -> bool:
     return len(frame) == _FRAME_BYTES and frame[_KIND_AT] == _SETTINGS
 
 
-def join(start: Start) -> Joined:
+def join(start: Start) -> WorkerJoined:
     """Joins the cluster that is asked for; this process is its driver from then on.
 
     Raises:
@@ -74,11 +74,11 @@ def join(start: Start) -> Joined:
             node_ip = start.node_ip or _loopback(address)
             options = {} if node_ip is None else {"_node_ip_address": node_ip}
             ray.init(address=address, **common, **options)
-            return Joined(address, started=False)
+            return WorkerJoined(address, started=False)
         if address == "auto":
             try:
                 ray.init(address="auto", **common)
-                return Joined(ray.get_runtime_context().gcs_address, started=False)
+                return WorkerJoined(ray.get_runtime_context().gcs_address, started=False)
             except ConnectionError:  # none runs on this machine
                 pass
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nobody has agreed to them
@@ -88,7 +88,7 @@ def join(start: Start) -> Joined:
             object_store_memory=_OBJECT_STORE_BYTES,
             **common,
         )
-        return Joined(ray.get_runtime_context().gcs_address, started=True)
+        return WorkerJoined(ray.get_runtime_context().gcs_address, started=True)
 
 
 @contextmanager

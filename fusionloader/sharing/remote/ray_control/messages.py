@@ -48,7 +48,7 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class WorkerJoined:
     """It is part of a cluster; ``started`` says that it has started it."""
 
     address: str

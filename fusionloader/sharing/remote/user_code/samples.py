@@ -5,7 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from fusionloader.sharing.remote.protocol import LAYOUT_BYTES, MOST_BODY, MalformedMessage, Request
+from fusionloader.sharing.remote.protocol import (
+    LAYOUT_BYTES,
+    MOST_BODY,
+    MalformedMessage,
+    WorkRequest,
+)
 from fusionloader.sharing.remote.user_code.errors import NotMade
 from fusionloader.sharing.remote.user_code.layouts import layout_digest
 from fusionloader.transforms.executors.layout import Layout
@@ -36,7 +41,7 @@ class SampleMaker:
         self._digest = b""
         self._memory: dict[int, tuple[bytearray, Writer]] = {}  # by number of samples
 
-    def make(self, request: Request, body: memoryview) -> list[memoryview]:
+    def make(self, request: WorkRequest, body: memoryview) -> list[memoryview]:
         """Returns the rows of all samples, leaf by leaf.
 
         Args:

@@ -10,7 +10,7 @@ import threading
 from typing import NamedTuple
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """What tells a file from one that has replaced it: bytes, and nanoseconds of its change."""
 
     nbytes: int
@@ -24,7 +24,7 @@ class EncodedCache:
         """Keeps at most ``budget`` bytes of files."""
         self._budget = budget
         self._used = 0
-        self._files: dict[bytes, tuple[Stamp, bytes]] = {}
+        self._files: dict[bytes, tuple[FileStamp, bytes]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -32,12 +32,12 @@ class EncodedCache:
         """Bytes that are kept."""
         return self._used
 
-    def get(self, path: bytes, stamp: Stamp) -> bytes | None:
+    def get(self, path: bytes, stamp: FileStamp) -> bytes | None:
         """Returns the bytes of a file, if they are kept and the file has not changed."""
         kept = self._files.get(path)
         return kept[1] if kept is not None and kept[0] == stamp else None
 
-    def put(self, path: bytes, stamp: Stamp, data: memoryview) -> None:
+    def put(self, path: bytes, stamp: FileStamp, data: memoryview) -> None:
         """Keeps a copy of a file's bytes if there is room for them."""
         with self._lock:
             kept = self._files.get(path)

@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable
 
-from fusionloader.sharing.remote.protocol import KnownFile
+from fusionloader.sharing.remote.protocol import RemoteFileKey
 from fusionloader.sharing.remote.worker.reading import Unavailable, opened
 
 _MOST = 4  # of a dataset, that workers are asked about
@@ -15,7 +15,7 @@ _FIRST_BYTES = 1 << 16
 _DIGEST_BYTES = 16
 
 
-def known_file(path: str) -> KnownFile:
+def known_file(path: str) -> RemoteFileKey:
     """Returns what is known of a file.
 
     Args:
@@ -29,10 +29,10 @@ def known_file(path: str) -> KnownFile:
         while len(first) < _FIRST_BYTES and (part := os.read(fd, _FIRST_BYTES - len(first))):
             first += part
     digest = hashlib.blake2b(first, digest_size=_DIGEST_BYTES).hexdigest()
-    return KnownFile(path, stamp.nbytes, digest)
+    return RemoteFileKey(path, stamp.nbytes, digest)
 
 
-def difference(known: KnownFile) -> str | None:
+def difference(known: RemoteFileKey) -> str | None:
     """Returns how the file here differs from the one that is known, ``None`` if it does not."""
     try:
         here = known_file(known.path)
@@ -43,7 +43,7 @@ def difference(known: KnownFile) -> str | None:
     return None if here.digest == known.digest else f"{known.path!r} has other contents here"
 
 
-def some_of(count: int, path: Callable[[int], bytes]) -> tuple[KnownFile, ...]:
+def some_of(count: int, path: Callable[[int], bytes]) -> tuple[RemoteFileKey, ...]:
     """Returns what is known of a few files, spread over a dataset.
 
     Args:

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, Stamp
+from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, FileStamp
 
 MOST_BYTES = 1 << 28
 """Of a file that is read; larger ones are left to the machine that asked."""
@@ -26,7 +26,7 @@ class TooLarge(Exception):
 
 
 @contextlib.contextmanager
-def opened(path: bytes) -> Iterator[tuple[int, Stamp]]:
+def opened(path: bytes) -> Iterator[tuple[int, FileStamp]]:
     """Gives the descriptor of a regular file, and its stamp.
 
     Raises:
@@ -41,7 +41,7 @@ def opened(path: bytes) -> Iterator[tuple[int, Stamp]]:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise Unavailable(f"{os.fsdecode(path)!r} is no regular file")
-        yield fd, Stamp(info.st_size, info.st_mtime_ns)
+        yield fd, FileStamp(info.st_size, info.st_mtime_ns)
     except OSError as error:
         raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {error.strerror}") from None
     finally:
@@ -100,9 +100,11 @@ class FileReader:
             if offset + nbytes > file_bytes:
                 raise Unavailable(f"{os.fsdecode(path)!r} ends before byte {offset + nbytes}")
             kept_as = b"%b\0%d" % (path, offset)
-            return self._read(fd, path, kept_as, Stamp(nbytes, stamp.modified_ns), offset)
+            return self._read(fd, path, kept_as, FileStamp(nbytes, stamp.modified_ns), offset)
 
-    def _read(self, fd: int, path: bytes, kept_as: bytes, stamp: Stamp, offset: int) -> memoryview:
+    def _read(
+        self, fd: int, path: bytes, kept_as: bytes, stamp: FileStamp, offset: int
+    ) -> memoryview:
         found = stamp.nbytes
         if found > MOST_BYTES:
             raise TooLarge(f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}")

@@ -19,10 +19,10 @@ from fusionloader.sharing.remote.protocol import (
     MalformedMessage,
     Ready,
     Reason,
-    Request,
     Rows,
     Setup,
     WantedSample,
+    WorkRequest,
     decode_range,
 )
 from fusionloader.sharing.remote.user_code.errors import NotBrought, NotLoaded, NotMade
@@ -111,7 +111,9 @@ class WorkerSession:
             if message.kind == protocol.SETUP_CODE:
                 return self._begin_code(message.head)
             if message.kind == protocol.PREPARE:
-                return self._prepare(Request.decode(message.head, len(message.body)), message.body)
+                return self._prepare(
+                    WorkRequest.decode(message.head, len(message.body)), message.body
+                )
         except MalformedMessage as error:
             return refusal(f"refuses what it was asked: {error}")
         except SetupRefused as error:
@@ -157,7 +159,7 @@ class WorkerSession:
 
     # ---- PREPARE -------------------------------------------------------------------------------
 
-    def _prepare(self, request: Request, body: memoryview) -> Outgoing:
+    def _prepare(self, request: WorkRequest, body: memoryview) -> Outgoing:
         if request.mode is DataMode.INDICES:
             return self._prepare_code(request, body)
         start = time.monotonic_ns()
@@ -188,7 +190,7 @@ class WorkerSession:
         rows = Rows(request.number, time.monotonic_ns() - start, done.bytes_read)
         return Outgoing(protocol.ROWS, rows.encode(), [self._rows[:nbytes]])
 
-    def _prepare_code(self, request: Request, body: memoryview) -> Outgoing:
+    def _prepare_code(self, request: WorkRequest, body: memoryview) -> Outgoing:
         start, done = time.monotonic_ns(), Done()
         if self._maker is None:
             raise MalformedMessage("PREPARE of indices comes after SETUP_CODE")
@@ -206,7 +208,7 @@ class WorkerSession:
         return Outgoing(protocol.ROWS, answer.encode(), rows)
 
     def _make(
-        self, request: Request, sample: WantedSample, data: memoryview, out: memoryview
+        self, request: WorkRequest, sample: WantedSample, data: memoryview, out: memoryview
     ) -> None:
         """Writes a sample's result.
 
@@ -268,7 +270,7 @@ def _require_same_data(setup: Setup) -> None:
 
 
 def _parts(
-    request: Request, body: memoryview, setup: Setup
+    request: WorkRequest, body: memoryview, setup: Setup
 ) -> Iterator[tuple[WantedSample, memoryview]]:
     """Yields each sample with its path, its bytes, or its pixels with their shape."""
     begin = 0

@@ -31,7 +31,7 @@ class DecoderFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class DecodeGroup:
     """Commands that were submitted together."""
 
     commands: Sequence[DecodeCommand]
@@ -71,7 +71,7 @@ class DecoderHead:
         self._finished: dict[int, Decoded] = {}
         self._call("start", decoder.start, device, capacity)
 
-    def begin(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> Group:
+    def begin(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> DecodeGroup:
         """Submits a group; ``finish`` returns its results.
 
         Raises:
@@ -87,7 +87,7 @@ class DecoderHead:
                     self._open.pop(command.ticket, None)
                     self._blocks.pop(command.ticket, None)
                 raise
-        return Group(commands)
+        return DecodeGroup(commands)
 
     def _command(self, encoded: bytes, step: HeadStep) -> DecodeCommand:
         ticket, self._next = self._next, self._next + 1
@@ -102,7 +102,7 @@ class DecoderHead:
             found = self._blocks.setdefault(ticket, self._pool.take(height, width, 3))
         return found[0]
 
-    def finish(self, group: Group) -> list[Decoded]:
+    def finish(self, group: DecodeGroup) -> list[Decoded]:
         """Waits for a group; returns its results in the order of its commands.
 
         Images are valid until ``release``.
@@ -147,7 +147,7 @@ class DecoderHead:
                 found = Decoded(found.ticket, image.numpy())
         self._finished[found.ticket] = found
 
-    def release(self, group: Group) -> None:
+    def release(self, group: DecodeGroup) -> None:
         """Gives the memory of a finished group's images back."""
         for command in group.commands:
             if (taken := self._blocks.pop(command.ticket, None)) is not None:

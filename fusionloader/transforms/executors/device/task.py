@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusionloader._native import is_never_refused
-from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.transforms.executors.decoders.decoder_head import DecodeGroup, DecoderHead
 from fusionloader.transforms.executors.decoders.head_steps import (
     HeadCannot,
     HeadStep,
@@ -69,7 +69,7 @@ class Launch:
     samples: Sequence[EncodedSample]
     parts: dict[int, Part]
     failed: list[str | None]
-    group: Group
+    group: DecodeGroup
 
 
 @dataclass(slots=True, eq=False)
