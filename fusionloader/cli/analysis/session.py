@@ -21,7 +21,7 @@ from fusionloader.cli.analysis.probes import samples_of
 from fusionloader.cli.analysis.watched import WatchedLoader, WatchedProgress
 from fusionloader.options.aliases import AnyLoader
 
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "loader.py"))
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2] / "loader.py"))
 _HERE = str(Path(__file__).parent)
 
 

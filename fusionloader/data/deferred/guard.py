@@ -29,7 +29,7 @@ PLAIN: Final = object()
 """What an attempt returns for an operation that is left to the library."""
 
 _STRICT = "FUSIONLOADER_STRICT"
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 
 
 def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
