@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent / "will_it_be_fast.md"
+PAGE = Path(__file__).parent / "start/will_it_be_fast.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu"
 Row = list[str]
 

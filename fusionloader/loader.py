@@ -99,12 +99,14 @@ class FusionLoader(Shown, DataLoader[T_co]):
             ``"2GiB"``: fewer than ``prefetch_factor * num_workers`` are made ahead where they would
             take more, but always two. ``None``: a quarter of the memory that is free.
         share: a word; jobs of this machine and user that have it prepare each mini-batch once, for
-            all of them. Everything that makes a batch has to be equal (docs/coordinated_prep.md).
+            all of them. Everything that makes a batch has to be equal
+            (docs/scale/coordinated_prep.md).
         stall_timeout: seconds after which a worker that is at the same sample, while a batch is
-            waited for, is named, killed, and its work done by another (docs/faults.md); 0: never.
-            ``None``: 60 for plans, and never where user code makes samples.
+            waited for, is named, killed, and its work done by another (docs/guide/faults.md); 0:
+            never. ``None``: 60 for plans, and never where user code makes samples.
         remote: addresses of workers on other machines, ``"auto"`` for those of a Ray cluster, or a
-            ``Remote``: they prepare what this machine cannot make in time (docs/remote_workers.md).
+            ``Remote``: they prepare what this machine cannot make in time
+            (docs/scale/remote_workers.md).
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -303,7 +305,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         return DescribedLoader(type(self).__name__, options, way, self._explained, self.stats())
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
-        """Records a timeline of the next ``steps`` batches, see docs/tracing.md.
+        """Records a timeline of the next ``steps`` batches, see docs/observe/tracing.md.
 
         It is written when it ends: with the last of them, its ``with`` block, ``stop()``,
         ``close()``. ``path`` ends in ``.pftrace``, ``.perfetto-trace``, ``.json``, ``.json.gz``.

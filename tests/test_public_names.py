@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs/api_stability.md").read_text()
+PAGE = (ROOT / "docs/reference/api_stability.md").read_text()
 RECORD = (ROOT / ".ci/public-api.txt").read_text()
 ROW = re.compile(r"^\| `(fusionloader[\w.]*)` \| (.*) \|$", re.MULTILINE)
 EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))

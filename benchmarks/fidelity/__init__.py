@@ -1,1 +1,1 @@
-"""How far native pixels are from torchvision's: the figures of docs/fidelity.md."""
+"""How far native pixels are from torchvision's: the figures of docs/how/fidelity.md."""

@@ -1,4 +1,4 @@
-"""How far native pixels are from torchvision's: writes docs/fidelity.md."""
+"""How far native pixels are from torchvision's: writes docs/how/fidelity.md."""
 
 from __future__ import annotations
 

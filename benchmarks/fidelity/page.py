@@ -1,4 +1,4 @@
-"""docs/fidelity.md: written from the measurements, and read by the tests."""
+"""docs/how/fidelity.md: written from the measurements, and read by the tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ How far the native operations are from torchvision's, in levels (0 to 255); meas
 {versions}. This page is written by
 
 ```sh
-python -m benchmarks.fidelity --write docs/fidelity.md
+python -m benchmarks.fidelity --write docs/how/fidelity.md
 ```
 
 and `tests/plan/test_fidelity.py` holds every operation to its row.

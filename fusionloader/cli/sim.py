@@ -60,7 +60,9 @@ def _measure(options: argparse.Namespace) -> int:
     times = found["cpu"]["milliseconds"]
     mean = sum(times) / len(times)
     print(f"{options.measure}: {len(times)} samples, {mean:.2f} ms of CPU time each on average.")
-    print("The GPU's and the models' figures in it are assumptions; see docs/simulation.md.")
+    print(
+        "The GPU's and the models' figures in it are assumptions; see docs/observe/simulation.md."
+    )
     return 0
 
 

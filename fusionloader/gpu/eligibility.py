@@ -80,7 +80,7 @@ def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
         return "its pixels are those of the CPU workers"
     own = not isinstance(worker.decoder, str)
     apart = "what the decoder does otherwise" if own else "the rounding of nvJPEG"
-    return f"its pixels differ from those of the CPU workers by {apart} (docs/fidelity.md)"
+    return f"its pixels differ from those of the CPU workers by {apart} (docs/how/fidelity.md)"
 
 
 def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:

@@ -151,8 +151,8 @@ class ExtendedRandAugment(_Policy):
 class DeepAutoAugment(_Policy):
     """Layer after layer, one operation of each layer, drawn by its probability.
 
-    Zheng et al., "Deep AutoAugment" (2022). ``docs/policies.md`` has the operations, and what a
-    magnitude of 1 is for each.
+    Zheng et al., "Deep AutoAugment" (2022). ``docs/guide/policies.md`` has the operations, and what
+    a magnitude of 1 is for each.
 
     Args:
         layers: for each layer its entries (operation, magnitude, probability), of which the

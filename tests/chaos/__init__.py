@@ -1,1 +1,1 @@
-"""Real epochs of every part of the loader under a seeded schedule of faults: docs/faults.md."""
+"""Real epochs of all parts under a seeded schedule of faults (docs/guide/faults.md)."""

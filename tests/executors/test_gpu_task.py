@@ -22,7 +22,7 @@ from fusionloader.transforms.executors.device.task import EncodedSample, GpuTask
 from fusionloader.transforms.executors.refusals import FileRefused
 from fusionloader.transforms.plan.transforms import compile_transform
 
-PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how/fidelity.md").read_text()
 
 
 def encoded(**options):

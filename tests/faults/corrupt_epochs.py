@@ -28,7 +28,7 @@ _PLANS = (
     v1.Compose([v1.RandomResizedCrop(SIDE), v1.ToTensor()]),
     v1.Compose([v1.Resize((SIDE, SIDE)), v1.ToTensor()]),
 )
-# Longer sides are refused (docs/decoding.md).
+# Longer sides are refused (docs/guide/decoding.md).
 _LONGEST_SIDE = 1 << 20
 _MOST_BYTES = 1 << 30
 # Of a pixel, of images with more of them than Pillow decodes without a warning: Pillow's decoder

@@ -1,4 +1,4 @@
-"""A real fault for each row but one of docs/troubleshooting.md, and what is said of it."""
+"""A real fault for each row but one of docs/guide/troubleshooting.md, and what is said of it."""
 
 from __future__ import annotations
 

@@ -422,7 +422,7 @@ def test_explain_names_the_nvjpeg_that_decodes(image_folder, monkeypatch, versio
 
 def test_without_nvrtc_there_is_no_gpu_worker(image_folder, monkeypatch, caplog):
     loader = on_a_device(ImageFolder(str(image_folder), train_transform()), monkeypatch)
-    assert "by the rounding of nvJPEG (docs/fidelity.md)" in loader.explain()
+    assert "by the rounding of nvJPEG (docs/how/fidelity.md)" in loader.explain()
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     for _ in range(2):
         told = loader.explain()

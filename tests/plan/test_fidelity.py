@@ -1,4 +1,4 @@
-"""Every operation keeps to its row of docs/fidelity.md."""
+"""Every operation keeps to its row of docs/how/fidelity.md."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from benchmarks.fidelity.perspective import (
 from fusionloader._native import testing
 from fusionloader.transforms.executors.replay import OPERATIONS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how/fidelity.md").read_text()
 IMAGES = images()
 WRITTEN = page.figures(PAGE, page.PILLOW_TITLE)
 

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_has_the_example_s_source():
-    page = (ROOT / "docs/sources.md").read_text()
+    page = (ROOT / "docs/guide/sources.md").read_text()
     script = (ROOT / "examples/own_source.py").read_text()
     begin = page.index("<!-- from examples/own_source.py -->\n") + 37
     shown = re.match(r"```python\n(.*?)```", page[begin:], re.DOTALL)[1].strip()

@@ -1,10 +1,10 @@
-"""docs/metrics.md lists what is exported."""
+"""docs/observe/metrics.md lists what is exported."""
 
 from pathlib import Path
 
 from fusionloader.observe.statistics.metrics import METRICS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "observe/metrics.md").read_text()
 
 
 def test_the_page_lists_every_metric():

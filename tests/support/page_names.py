@@ -66,7 +66,7 @@ def _train_one_epoch(loader: Any) -> None:
 
 def of_page(page: str, names: Names, until_the_end: ExitStack) -> Names:
     """What one page needs; ``names`` are the common ones."""
-    if page == "docs/streams.md":
+    if page == "docs/guide/streams.md":
         until_the_end.enter_context(_bucket())
     return _PAGES.get(page, lambda names: {})(names)
 
@@ -144,15 +144,15 @@ def _validation(names: Names) -> Names:
 
 
 _PAGES: dict[str, Callable[[Names], Names]] = {
-    "docs/decoders.md": _decoders,
-    "docs/inference.md": _inference,
-    "docs/iterable_pipelines.md": _iterable_pipelines,
-    "docs/samplers.md": _samplers,
-    "docs/shards.md": _shards,
-    "docs/sources.md": _sources,
-    "docs/transforms.md": _transforms,
-    "docs/validation.md": _validation,
-    "docs/where_it_runs.md": _where_it_runs,
+    "docs/scale/decoders.md": _decoders,
+    "docs/guide/inference.md": _inference,
+    "docs/guide/iterable_pipelines.md": _iterable_pipelines,
+    "docs/guide/samplers.md": _samplers,
+    "docs/guide/shards.md": _shards,
+    "docs/guide/sources.md": _sources,
+    "docs/guide/transforms.md": _transforms,
+    "docs/scale/validation.md": _validation,
+    "docs/guide/where_it_runs.md": _where_it_runs,
 }
 
 

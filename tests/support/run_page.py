@@ -1,6 +1,6 @@
 """Runs the code of a page as a reader would: block by block, in one namespace.
 
-    python -m support.run_page docs/samplers.md
+    python -m support.run_page docs/guide/samplers.md
 
 What the page speaks of and does not make itself (``dataset``, ``transform``, files of a name) is
 made before, in the current folder, which should be empty.

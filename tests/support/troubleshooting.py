@@ -1,4 +1,4 @@
-"""The table of messages in docs/troubleshooting.md."""
+"""The table of messages in docs/guide/troubleshooting.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_MORE_PROCESSES = (
     "no process can be started for a worker: as many processes and threads run as the user or the "
     "container may have. Raise that limit …"
 )
-_PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "guide/troubleshooting.md"
 
 
 def documented() -> list[str]:

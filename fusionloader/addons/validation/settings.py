@@ -14,7 +14,7 @@ from fusionloader.options.aliases import AnyLoader, Batch
 WhenBusy = Literal["wait", "skip"]
 
 Evaluate = Callable[[nn.Module, Iterator[Batch]], Any]
-"""Returns sums and counts, or a metric, of a model and some batches; see docs/validation.md."""
+"""Returns sums and counts, or a metric, of a model and batches; see docs/scale/validation.md."""
 
 Replica = nn.Module | Callable[[], nn.Module]
 

@@ -1,4 +1,4 @@
-"""Service times: a JSON file of measured and of assumed times. See docs/simulation.md."""
+"""Service times: a JSON file of measured and of assumed times. See docs/observe/simulation.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Batches by rule: ``BucketSampler`` and ``MixSampler``, for any loader that takes a batch sampler.
 
-See docs/samplers.md.
+See docs/guide/samplers.md.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def check_shareable(options: LoaderOptions, why_not: str) -> None:
         raise ValueError(
             f"this loader cannot share its preparation (share={options.share!r}): {why_not}. Jobs "
             "share what native workers make of a compiled plan, of image folders and of pixels; "
-            "leave share out, or see docs/coordinated_prep.md"
+            "leave share out, or see docs/scale/coordinated_prep.md"
         )
 
 

@@ -1,6 +1,7 @@
 """Lending GPU memory to another process: ``yield_block``, ``borrow_block``, and how both end.
 
-For any program with CUDA, see docs/gpu_memory.md. Imports nothing of the package but native code.
+For any program with CUDA, see docs/scale/gpu_memory.md. Imports nothing of the package but native
+code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Policies of Deep AutoAugment: layers of weighted operations, checked, read and made stages.
 
-Zheng et al., "Deep AutoAugment" (2022). The files are described in ``docs/policies.md``.
+Zheng et al., "Deep AutoAugment" (2022). The files are described in ``docs/guide/policies.md``.
 """
 
 from __future__ import annotations
