@@ -169,7 +169,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _link(name: str) -> str:
-    return f"[{name}](../benchmarks/results/cpu/{name}.json)"
+    return f"[{name}](../../benchmarks/results/cpu/{name}.json)"
 
 
 def _markdown(rows: Iterator[Row]) -> str:

@@ -65,7 +65,9 @@ def test_the_page_says_what_the_record_leaves_out():
     assert set(recorded) == set(MODULES) - {module for module, _ in ROW.findall(provisional)}
 
 
-@pytest.mark.parametrize("module", ["fusionloader", "fusionloader.sources", "fusionloader.trace"])
+@pytest.mark.parametrize(
+    "module", ["fusionloader", "fusionloader.data.sources", "fusionloader.observe.trace"]
+)
 def test_modules_that_load_their_names_late_have_all_of_them(module):
     loaded = importlib.import_module(module)
     assert set(loaded._MODULES) == set(loaded.__all__) <= set(dir(loaded))

@@ -29,7 +29,10 @@ def test_the_notebook_imports_public_names():
         for node in ast.walk(ast.parse("\n".join(CODE)))
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("fusionloader.")
     }
-    assert imported == {"fusionloader": {"FusionLoader"}, "fusionloader.trace": {"read_timeline"}}
+    assert imported == {
+        "fusionloader": {"FusionLoader"},
+        "fusionloader.observe.trace": {"read_timeline"},
+    }
 
 
 @pytest.mark.examples

@@ -60,7 +60,8 @@ def braces_expanded(pattern: str) -> list[str]:
 def _of_one(path: str, suffix: str) -> list[str]:
     if is_url(path):
         raise ValueError(
-            f"{path!r} is a URL, and these shards are local: download them, or see docs/guide/streams.md"
+            f"{path!r} is a URL, and these shards are local: download them, or see "
+            "docs/guide/streams.md"
         )
     if os.path.isdir(path):
         found = sorted(glob.glob(os.path.join(glob.escape(path), "*" + suffix)))
