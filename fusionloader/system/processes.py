@@ -151,7 +151,7 @@ class BareProcess(_Signalled):
     Unlike multiprocessing's spawn it neither imports the training script nor loads torch.
     """
 
-    _process: subprocess.Popen[bytes]
+    _process: Any
 
     def __init__(
         self,
@@ -180,20 +180,29 @@ class BareProcess(_Signalled):
             bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
             code = bind + code
         pickled = pickle.dumps(argument, protocol=pickle.HIGHEST_PROTOCOL)
-        with _forking.lock, _limit_named():
-            self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-s", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL if apart else None,
-                pass_fds=fds,
-                start_new_session=apart,
-            )
+        self._process = None
         self._is_taken = False
-        # Not under the lock: a process that is stopped reads no more than a pipe holds. What other
-        # threads start meanwhile may keep this end open, but nobody waits for it to be closed.
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pipe.write(pickled)
+        try:
+            with _forking.lock, _limit_named():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-S", "-E", "-s", "-c", code],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL if apart else None,
+                    pass_fds=fds,
+                    start_new_session=apart,
+                )
+            # Not under the lock: a process that is stopped reads no more than a pipe holds. What
+            # other threads start meanwhile may keep this end open, but nobody waits for it to be
+            # closed.
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+                pipe.write(pickled)
+        except BaseException:
+            if self._process is not None:  # it would wait for its argument for ever
+                self._process.kill()
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()
+                self._process.wait()
+            raise
 
     @property
     def pid(self) -> int | None:

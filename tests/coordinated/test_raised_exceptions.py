@@ -30,7 +30,7 @@ class Interrupted:
     def run(self, action, steps):
         """Has one exception raised; the action is tried again after that."""
         error = self._make()
-        traced = Steps("coordinated", events=(*CALLS, "c_return"))
+        traced = Steps("sharing/jobs", "engine/groups", events=(*CALLS, "c_return"))
         try:
             return traced.raise_at(self._random.randrange(steps), error, action)
         except type(error) as raised:

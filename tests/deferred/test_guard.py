@@ -89,7 +89,7 @@ def uses():
 PLANTS = {
     "an operation": (core.DeferredCore, "then"),
     "an image": (methods, "like"),
-    "a file": (opening, "Source"),
+    "a file": (opening, "EncodedSource"),
     "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
     "a list": (compose, "_Steps"),

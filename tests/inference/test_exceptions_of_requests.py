@@ -51,7 +51,9 @@ def test_an_exception_while_images_are_submitted_spoils_no_other(jpegs, error, i
         raised = ERRORS[error]()
         ask = functools.partial(submit, prepare, images[:3], as_list=trial % 4 == 0)
         try:
-            Steps("inference", events=EVENTS).raise_at(draw.randrange(MOST_STEPS), raised, ask)
+            Steps("addons/inference", events=EVENTS).raise_at(
+                draw.randrange(MOST_STEPS), raised, ask
+            )
         except type(raised) as found:
             assert found is raised
         try:
@@ -74,7 +76,7 @@ def test_an_exception_while_images_are_submitted_spoils_no_other(jpegs, error, i
 def test_an_exception_in_a_thread_of_the_preprocessor_leaves_no_request_unanswered(jpegs, infer):
     draw, raised = random.Random(7), 0
     for _ in range(12):
-        steps = Steps("inference", events=EVENTS)
+        steps = Steps("addons/inference", events=EVENTS)
         threading.setprofile(steps.profile)
         try:
             prepare = Preprocessor(eval_transform(), num_workers=1, max_batch=4, infer=infer)

@@ -282,12 +282,12 @@ def test_it_ends_after_the_last_rank(manager, train_set):
 
 KIND = """
 from fusionloader.transforms.plan.stages import Plan, Resize
-from fusionloader.sharing.ranks.discovery import Ranks
+from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 
 plan, table = Plan((Resize(8, 8, "box"),), None, 8, 8), DatasetTable.of_files(["1.jpg"], [0])
-print(*sorted(SharingOffers(Ranks(0, 2, "name")).of(plan, table).kind.items()))
+print(*sorted(SharingOffers(JobRanks(0, 2, "name")).of(plan, table).kind.items()))
 """
 
 

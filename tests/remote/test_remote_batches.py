@@ -197,7 +197,7 @@ def test_what_remote_workers_do_is_seen(image_folder, start_worker, token_file):
     assert counted.samples == stats.remote.samples and counted.round_trip_seconds > 0
     assert any(each.kind == "remote" and each.samples for each in stats.workers)
     assert f"remote workers at {worker.address}" in text and "1 of 1 serve" in text
-    assert stats.scalars()["fusionloader/sharing/remote/samples"] == stats.remote.samples
+    assert stats.scalars()["fusionloader/remote/samples"] == stats.remote.samples
     assert stats.as_dict()["remote"]["workers"][0]["address"] == worker.address
 
 

@@ -3,9 +3,9 @@
 A step is a call, a return of a C function, or a line. Count the steps of an action first, then run
 the action once for each of some positions:
 
-    count = Steps("coordinated").count(action)
+    count = Steps("sharing/jobs").count(action)
     for position in sampled(count, 20, seed=0):
-        steps = Steps("coordinated")
+        steps = Steps("sharing/jobs")
         with contextlib.suppress(KeyboardInterrupt):
             steps.raise_at(position, KeyboardInterrupt(), action)
         ...  # steps.place says where it was raised, None if the action made fewer steps

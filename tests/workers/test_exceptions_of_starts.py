@@ -1,10 +1,12 @@
 """An exception while a process is started or forked: nothing stays open, locked or blocked."""
 
 import contextlib
+import gc
 import os
 import signal
 import threading
 
+import psutil
 import pytest
 from support.raised_at import CALLS, Steps
 
@@ -41,6 +43,33 @@ def test_no_signal_stays_blocked_whatever_is_raised_where_they_are_held_back():
         if left := signal.pthread_sigmask(signal.SIG_SETMASK, before) - before:
             blocked[steps.place] = left
     assert not blocked
+
+
+def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_started():
+    """It would wait for ever: its launcher keeps the pipe open that it reads from."""
+    me, left = psutil.Process(), {}
+    begun = []
+
+    def begin():
+        begun.append(processes.BareProcess("gc", None, ()))
+
+    steps = Steps("system/processes.py", events=EVENTS)
+    count = steps.count(begin)
+    for position in range(count):
+        before = os.listdir("/proc/self/fd")
+        try:
+            steps.raise_at(position, MemoryError(), begin)
+        except MemoryError:
+            gc.collect()
+        for each in begun:
+            each.kill()
+            each.join()
+        begun.clear()
+        if me.children() or os.listdir("/proc/self/fd") != before:
+            left[steps.place] = me.children()
+            for child in me.children():
+                child.kill()
+    assert count and not left
 
 
 def fork():
