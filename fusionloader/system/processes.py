@@ -207,7 +207,8 @@ class BareProcess(_Signalled):
     @property
     def pid(self) -> int | None:
         """Process id."""
-        return self._process.pid
+        pid: int | None = self._process.pid
+        return pid
 
     @property
     def exitcode(self) -> int | None:
