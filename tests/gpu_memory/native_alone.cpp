@@ -1,4 +1,4 @@
-// The native part of fusionloader.system.gpu_memory alone, so that variants of it are built in seconds.
+// The native part of system.gpu_memory alone, so that variants of it are built in seconds.
 #include "bindings/module.hpp"
 
 PYBIND11_MODULE(_native, m) { fusionloader::bind_cuda(m); }
