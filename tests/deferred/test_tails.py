@@ -16,6 +16,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader
+from fusionloader.data.deferred import counts
 
 FILES = 16
 
@@ -100,6 +101,15 @@ def folder(tmp_path_factory):
 def _epochs(dataset, workers, **options):
     loader = FusionLoader(dataset, 4, num_workers=workers, seed=7, **options)
     return [list(loader) for _ in range(2)], loader.stats().deferred_images
+
+
+def test_a_worker_does_not_report_what_training_has_counted(folder):
+    counts.counts().files += 3
+    try:
+        _, plain = _epochs(ImageFolder(str(folder), TAILS["of grey"]), 1, deferred_images="off")
+    finally:
+        counts.take()
+    assert not plain["files"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -47,29 +47,28 @@ def test_no_signal_stays_blocked_whatever_is_raised_where_they_are_held_back():
 
 def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_started():
     """It would wait for ever: its launcher keeps the pipe open that it reads from."""
-    me, left = psutil.Process(), {}
-    begun = []
+    left, begun = {}, []
 
     def begin():
         begun.append(processes.BareProcess("gc", None, ()))
 
+    def children():
+        return set(psutil.Process().children())
+
     steps = Steps("system/processes.py", events=EVENTS)
     count = steps.count(begin)
     for position in range(count):
-        before = os.listdir("/proc/self/fd")
-        try:
+        earlier, opened = children(), os.listdir("/proc/self/fd")
+        with contextlib.suppress(MemoryError):
             steps.raise_at(position, MemoryError(), begin)
-        except MemoryError:
-            gc.collect()
+        gc.collect()
         for each in begun:
             each.kill()
             each.join()
         begun.clear()
-        if me.children() or os.listdir("/proc/self/fd") != before:
-            left[steps.place] = me.children()
-            for child in me.children():
-                child.kill()
-    assert count and not left
+        if (more := children() - earlier) or os.listdir("/proc/self/fd") != opened:
+            left[steps.place] = more
+    assert not left
 
 
 def fork():

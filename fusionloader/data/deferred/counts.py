@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -173,3 +174,7 @@ def take() -> Counts:
     global _counts
     taken, _counts = _counts, Counts()
     return taken
+
+
+if hasattr(os, "register_at_fork"):  # what a child has of its parent's is not its own
+    os.register_at_fork(after_in_child=take)

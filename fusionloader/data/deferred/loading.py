@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from fusionloader.data.deferred import activity, counts, patches
+from fusionloader.data.deferred import activity, patches
 
 
 def begin_in_worker() -> None:
     """Defers images in this worker process from now on."""
-    counts.take()  # what a forked process has of its parent's
     patches.install()
     activity.defer_everywhere()
 
