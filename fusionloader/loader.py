@@ -19,8 +19,7 @@ from typing_extensions import Self  # torch needs it, too
 from fusionloader.data.epochs.identity import describe_loader
 from fusionloader.data.epochs.loading import load_state
 from fusionloader.data.epochs.sampling import set_epoch_of_samplers
-from fusionloader.engine.iterators.loader_state import LoaderState, Window
-from fusionloader.engine.iterators.portable import iterator_factory
+from fusionloader.engine.iterators.loader_state import Window
 from fusionloader.observe.representation import DescribedLoader, Shown, measured
 from fusionloader.observe.statistics.counters import rank_here
 from fusionloader.observe.statistics.snapshot import LoaderStats
@@ -40,6 +39,8 @@ from fusionloader.options.loader_options import (
     number_of_workers,
 )
 from fusionloader.options.remote_settings import Remote
+from fusionloader.route.loader_parts import LoaderParts
+from fusionloader.route.portable import iterator_factory
 from fusionloader.system.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
 
@@ -198,7 +199,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
             if field.name != "num_workers":  # DataLoader's own
                 setattr(self, field.name, getattr(options, field.name))
         self.shuffle: bool | None = shuffle
-        self._state = LoaderState()
+        self._state = LoaderParts()
         self._iterator_factory = iterator_factory()
         super().__init__(
             dataset,

@@ -16,6 +16,7 @@ from benchmarks.gpu.deliveries import transform
 from benchmarks.study import append
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.cli.corpus import ensure_corpus
+from fusionloader.gpu.control import GpuControl
 
 _PATIENCE = 90.0
 
@@ -36,10 +37,11 @@ def boot(dataset: ImageFolder, device: str, worker: GpuWorker) -> dict[str, Any]
     next(iterator)
     first = time.perf_counter() - began
     manager = iterator._manager  # type: ignore[attr-defined]
+    control = next(each for each in manager.participants if isinstance(each, GpuControl))
     while not manager.queue.gpu_is_ready:
-        manager.gpu.look()
+        control.look(list, list)
         told = loader.stats().gpu_worker
-        assert manager.gpu.given_up is None, manager.gpu.given_up
+        assert control.given_up is None, control.given_up
         assert time.perf_counter() - began < _PATIENCE, f"it does not come: {told}"
         time.sleep(0.005)
     ready = time.perf_counter() - began

@@ -6,15 +6,25 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from fusionloader import _native
 from fusionloader._native import GpuState
+from fusionloader.engine.manager.participant import (
+    Handle,
+    Hopeless,
+    Hub,
+    LostTinyBatch,
+    Participant,
+    ParticipantKind,
+)
 from fusionloader.gpu.memory_lender import MemoryLender
 from fusionloader.gpu.rates import Rates
 from fusionloader.gpu.start import Connections, GpuOptions
+from fusionloader.observe.statistics.counters import Statistics
+from fusionloader.observe.trace.recorder import Recorder
+from fusionloader.observe.trace.timeline import THRESHOLD
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.memory_peaks import MemoryPeaks
@@ -29,34 +39,29 @@ _MOST_RESTARTS = 3
 _MOST_REASONS = 20  # for which samples are refused; others are counted together
 _OTHERS = "other reasons"
 _LEAVING_SECONDS = 0.001
+# While the worker may begin as soon as the device has come to where training asked.
+_DEVICE_SECONDS = 0.0005
 # In a launch, without a sample done: by then the device or its driver does not answer any more.
 HUNG_SECONDS = 60.0
 # Between two looks of an idle window's thread at most.
 _IDLE_SECONDS = 0.01
 
 
-class GpuControl:
-    """One GPU worker, ``number`` in the queue, behind the CPU workers.
+class GpuControl(Participant):
+    """One GPU worker.
 
     Attributes:
         cpu_workers: how many there are now.
-        restarts: how often it was started again after it had ended by itself.
         given_up: why it is not started again, in words; ``None`` while there is one.
     """
 
-    def __init__(
-        self,
-        queue: _native.ManagerQueue,
-        connections: Connections,
-        number: int,
-        cpu_workers: int,
-        options: GpuOptions,
-    ) -> None:
-        self._queue = queue
-        self._connections = connections
-        self._number = number
-        self.cpu_workers = cpu_workers
+    kind: ParticipantKind = "gpu"
+    places = cores = 1
+
+    def __init__(self, options: GpuOptions) -> None:
         self._options = options
+        self.device_buffers, self.in_thread = options.buffers, options.in_thread
+        self.cpu_workers = 0
         self._most_samples = options.most_samples
         self._failure: messages.WorkerFailed | None = None
         self._refused: dict[str, int] = {}
@@ -72,18 +77,43 @@ class GpuControl:
                 self._choice.forbid(Mode.TEMPORAL)
         self._peaks = MemoryPeaks()
         self._compared = False  # since the last delivery
-        self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._waiting_since: float | None = None
         self._waited = 0.0  # seconds since the last delivery
         self._needed = True
         self._progress = (-1, 0.0)
+        self._traced_mode: str | None = None
         self._launched: float | None = None  # when, until it is ready
         self._killed_for_memory: int | None = None  # pid
         self.restarts = 0
         self.given_up: str | None = None
         self._memory = None if options.memory is None else MemoryLender(options.memory)
-        self._set = WorkerSet(1, self._launch, first=number)
+        self._set: WorkerSet | None = None
+
+    def start(self, hub: Hub) -> None:
+        """Starts a process, which has the most to build of all; a thread comes behind the others.
+
+        Processes are not forked while a thread is built.
+        """
+        self._queue, self.cpu_workers = hub.queue, hub.workers
+        self._connections = Connections(hub.control_fd, hub.data_fd, hub.buffers)
+        self._rates = Rates(hub.queue, self.first)
+        if not self.in_thread:
+            self._set = WorkerSet(1, self._launch, first=self.first)
+
+    def workers_started(self, workers: WorkerSet) -> None:
+        """Starts the worker if it is a thread."""
+        if self._set is None:
+            self._set = WorkerSet(1, self._launch, first=self.first)
+
+    def resized(self, workers: int) -> None:
+        """There are ``workers`` CPU workers from now on."""
+        self.cpu_workers = workers
+
+    def publishing(self, slot: int) -> None:
+        """Has its worker write into the slot where it has no buffers on the device."""
+        if not self.device_buffers:
+            self._queue.set_gpu_rows(slot, 1)
 
     def _launch(self, number: int, message_fd: int) -> Process:
         most, connections = self._most_samples, self._connections
@@ -101,7 +131,7 @@ class GpuControl:
     @property
     def processes(self) -> list[Process]:
         """The worker's process, if there is one."""
-        return [worker.process for worker in self._set.workers]
+        return [] if self._set is None else [worker.process for worker in self._set.workers]
 
     def stats(self) -> dict[str, object]:
         """Returns what ``FusionLoader.stats()`` says of it."""
@@ -120,6 +150,23 @@ class GpuControl:
             "memory": {} if self._memory is None else self._memory.stats(),
         }
 
+    def record(self, statistics: Statistics) -> None:
+        """Writes what it has counted into the loader's statistics."""
+        statistics.gpu_worker = self.stats()
+
+    def trace_began(self) -> None:
+        """A trace has begun."""
+        self._traced_mode = None
+
+    def trace(self, recorder: Recorder, thoroughly: bool) -> None:
+        """Notes changes of threshold and mode."""
+        threshold, mode = self._search.threshold, self._mode.value
+        if recorder.count(THRESHOLD, threshold):
+            recorder.instant("threshold", f"threshold {threshold}")
+        if self._traced_mode not in (None, mode):
+            recorder.instant("gpu_mode", f"GPU worker: {self._traced_mode} -> {mode}")
+        self._traced_mode = mode
+
     # ---- directing it --------------------------------------------------------------------------
 
     @property
@@ -134,9 +181,10 @@ class GpuControl:
         return self._mode is Mode.TEMPORAL
 
     @property
-    def waits_for_device(self) -> bool:
-        """Whether it may begin as soon as the device has come to where training asked."""
-        return self._state is GpuState.CLOSED and self._mode is Mode.TEMPORAL
+    def longest_sleep(self) -> float:
+        """Seconds until the device may have come to where training asked."""
+        waits_for_device = self._state is GpuState.CLOSED and self.is_temporal
+        return _DEVICE_SECONDS if waits_for_device else super().longest_sleep
 
     def asked(self) -> None:
         """Training asks for a batch."""
@@ -144,7 +192,7 @@ class GpuControl:
             self._gate.asked(self._options.asked())
             self._update()
 
-    def waits(self) -> None:
+    def waiting(self) -> None:
         """Training waits for a batch, and may lend memory until ``waited``."""
         if self._waiting_since is None:
             self._waiting_since = time.monotonic()
@@ -215,11 +263,11 @@ class GpuControl:
                 *(nbytes >> 20 for nbytes in (training, self._peaks.others)),
             )
 
-    def paused(self) -> None:
+    def epoch_ended(self) -> None:
         """An epoch is over, or a pause: the time until the next batch is no training iteration."""
         self._delivered, self._waited = None, 0.0
 
-    def finished(self, slot: int, tiny_batches: int) -> None:
+    def taken(self, slot: int, tiny_batches: int) -> None:
         """Learns from a mini-batch whose last tiny-batch is complete."""
         shares = self._queue.shares(slot)
         begun, cpu, gpu = shares.begun_seconds, shares.cpu, shares.gpu
@@ -240,18 +288,28 @@ class GpuControl:
         )
         self._update()
 
-    def look(self) -> None:
-        """Reads its messages, restarts it if it has ended, and updates what it may do."""
-        self._set.handle(self._note)
-        for death in self._set.deaths():
+    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
+        """Reads its messages, restarts it if it has ended, and updates what it may do.
+
+        No sample is given up for its death: CPU workers make what it held.
+        """
+        workers = self._workers
+        workers.handle(self._note)
+        for death in workers.deaths():
             death.receiver.handle(self._note)
             self._replace(death)
         self._kill_if_hung()
         self._update()
+        return ()
+
+    @property
+    def _workers(self) -> WorkerSet:
+        assert self._set is not None
+        return self._set
 
     def _kill_if_hung(self) -> None:
         """Ends a worker that is in a launch for too long; what it had is done again then."""
-        now, done = time.monotonic(), self._queue.worker(self._number).samples
+        now, done = time.monotonic(), self._queue.worker(self.first).samples
         if not self._queue.gpu_is_inside or done != self._progress[0]:
             self._progress = (done, now)
         elif now - self._progress[1] > HUNG_SECONDS:
@@ -260,9 +318,16 @@ class GpuControl:
                 process.kill()
             self._progress = (-1, now)
 
+    def idle_window(self) -> AbstractContextManager[object]:
+        """Returns a block within which it works, with training's free memory.
+
+        It does nothing except in temporal sharing.
+        """
+        return self._idle_window() if self.is_temporal else nullcontext()
+
     @contextmanager
-    def idle_window(self) -> Iterator[None]:
-        """Lets it work in temporal sharing, with training's free memory, within the block.
+    def _idle_window(self) -> Iterator[None]:
+        """Lets it work within the block.
 
         Training leaves the device alone within it. A thread does what a waiting ``next()`` would,
         which must not be called within the block.
@@ -272,7 +337,7 @@ class GpuControl:
         def serve() -> None:
             while not over.is_set():
                 seen = self._queue.done_word()
-                self.waits()
+                self.waiting()
                 self._queue.sleep(seen, _IDLE_SECONDS)
 
         thread = threading.Thread(target=serve, name="fusionloader-idle-window", daemon=True)
@@ -285,7 +350,7 @@ class GpuControl:
             thread.join()
             self.waited()
             self.busy()
-            self.paused()
+            self.epoch_ended()
 
     def _update(self) -> None:
         if self._launched is not None and self._queue.gpu_is_ready:
@@ -331,7 +396,7 @@ class GpuControl:
         failure, self._failure = self._failure, None
         if death.pid is not None and death.pid == self._killed_for_memory:  # nothing is wrong
             self._killed_for_memory = None
-            self._set.restart(death)
+            self._workers.restart(death)
             return
         # What cannot be built will not be the next time, unless memory was short.
         hopeless = failure is not None and (
@@ -344,12 +409,12 @@ class GpuControl:
             log.info("%s", failure.failure.text)
         if hopeless or self.restarts >= _MOST_RESTARTS:
             self.given_up = why
-            self._set.drop(death)
+            self._workers.drop(death)
             text = f"FusionLoader goes on without its GPU worker, with CPU workers alone. {why}"
         else:
             self.restarts += 1
             self._most_samples = max(1, self._most_samples // 2)
-            self._set.restart(death)
+            self._workers.restart(death)
             text = (
                 f"FusionLoader's GPU worker is started again ({self.restarts} of {_MOST_RESTARTS} "
                 f"times) with at most {self._most_samples} samples in a launch; what it had begun "
@@ -362,9 +427,10 @@ class GpuControl:
 
         Not while it starts, when it does not look whether it is to stop.
         """
-        if not self._queue.gpu_is_ready:
-            for process in self.processes:
-                process.terminate()
-        self._set.end()
+        if self._set is not None:
+            if not self._queue.gpu_is_ready:
+                for process in self.processes:
+                    process.terminate()
+            self._set.end()
         if self._memory is not None:
             self._memory.close()

@@ -7,7 +7,7 @@ from jobs import alone, digest, make_loader
 from support.raised_at import CALLS, Steps, sampled
 
 UNSHUFFLED = {"shuffle": False}
-WATCHED = "sharing/jobs", "engine/groups", "engine/iterators/slot_iterator.py"
+WATCHED = "sharing/jobs", "engine/iterators/slot_iterator.py"
 
 
 def take(iterator, count):

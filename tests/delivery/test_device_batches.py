@@ -16,6 +16,7 @@ from support import warm_start
 from support.batches import same_batches
 from support.fake_device import delivery
 from support.images import train_transform
+from support.participants import participant
 from support.waiting import PATIENCE, wait_until
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -26,6 +27,7 @@ from fusionloader.engine.delivery.device_memory import DeviceMemory
 from fusionloader.engine.delivery.host_batches import without_rows
 from fusionloader.engine.iterators import slot_iterator
 from fusionloader.gpu import eligibility
+from fusionloader.gpu.control import GpuControl
 from fusionloader.observe.trace.files import read_timeline
 from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 
@@ -253,7 +255,7 @@ def test_a_thread_writes_into_the_buffers_of_the_device(
             return loader.stats().gpu_worker["samples"] > 20
 
         wait_until(some_by_gpu)
-        openers = loader._iterator._manager.gpu._connections.buffers
+        openers = participant(loader._iterator._manager, GpuControl)._connections.buffers
         buffers = [opened(*arguments) for opened, arguments in openers]
         assert len(buffers) == 3
         assert any(

@@ -17,8 +17,8 @@ from fusionloader.engine.iterators.slot_iterator import SlotIterator
 def driver(monkeypatch):
     driver, options = Driver(), SlotIterator._manager_options
 
-    def injected(iterator):
-        return replace(options(iterator), page_locking=driver)
+    def injected(iterator, participants):
+        return replace(options(iterator, participants), page_locking=driver)
 
     monkeypatch.setattr(SlotIterator, "_manager_options", injected)
     return driver

@@ -11,9 +11,10 @@ import pytest
 from stand_in_allocator import MIB, StandInAllocator
 
 from fusionloader import _native
+from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import control
 from fusionloader.gpu.control import GpuControl
-from fusionloader.gpu.start import Connections, GpuOptions
+from fusionloader.gpu.start import GpuOptions
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.slots import Arena
 
@@ -47,8 +48,9 @@ class Training:
         if ready:
             self.become_ready()
         options = GpuOptions(start, 64, "auto", lambda: lambda: True, 0, allocator=allocator)
-        connections = Connections(self._control_fd, self._arena.fd)
-        self.control = GpuControl(queue, connections, 1, 4, options)
+        self.control = GpuControl(options)
+        self.control.first = 1
+        self.control.start(Hub(queue, self._control_fd, self._arena.fd, 4, 4))
 
     def become_ready(self):
         _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
@@ -59,9 +61,9 @@ class Training:
         self.control.asked()
         self._now += 1.0
         if waits:
-            self.control.waits()
+            self.control.waiting()
             self._now += waits
-            self.control.waits()
+            self.control.waiting()
         self.control.waited()
         self.control.delivered(SAMPLES, 0, 0)
         return mode
@@ -112,7 +114,7 @@ def test_where_training_waits_every_mode_is_profiled_within_40_steps(train):
 def test_a_pause_between_epochs_is_no_waiting(train):
     training = train()
     training.step(waits=50)
-    training.control.paused()
+    training.control.epoch_ended()
     for _ in range(7):
         training.step(waits=0)
     assert training.control.stats()["profiling"] is False
@@ -136,7 +138,7 @@ def test_what_the_worker_held_only_while_it_worked_counts(train):
     for _ in range(8):
         training.step(waits=0.1)
     allocator.device_bytes = (450 * MIB, 1000 * MIB)
-    training.control.waits()
+    training.control.waiting()
     training.control.waited()
     allocator.device_bytes = (900 * MIB, 1000 * MIB)
     assert "spatial" not in {training.step(waits=0.1) for _ in range(40)}
@@ -152,7 +154,7 @@ def test_memory_is_looked_at_once_for_each_batch_however_often_a_wait_is_woken(t
     looks.clear()
     for _ in range(20):
         for _ in range(9):
-            training.control.waits()
+            training.control.waiting()
         training.step(waits=0.1)
     assert len(looks) == 20
     assert {training.step(waits=0.1) for _ in range(40)} == {"off", "temporal", "spatial"}

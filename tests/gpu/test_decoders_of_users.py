@@ -12,6 +12,7 @@ import torch
 from support import bad_decoders
 from support.bad_decoders import PillowDecoder
 from support.cropped_epochs import BATCHES
+from support.participants import participant
 from support.waiting import wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -19,6 +20,7 @@ from torchvision.transforms import InterpolationMode
 
 from fusionloader import Decoder, FusionLoader, GpuWorker
 from fusionloader.gpu import control
+from fusionloader.gpu.control import GpuControl
 from fusionloader.transforms.executors.decoders import by_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,7 +57,9 @@ def check_until(loader, expected, condition):
     manager = loader._iterator._manager
 
     def is_built():
-        return manager.queue.gpu_is_ready or not any(p.is_alive() for p in manager.gpu.processes)
+        return manager.queue.gpu_is_ready or not any(
+            p.is_alive() for p in participant(manager, GpuControl).processes
+        )
 
     wait_until(is_built)  # epochs would take its time on the processors
     wait_until(one_more, "it has not come to that")

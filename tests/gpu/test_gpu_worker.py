@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from support.images import NORMALIZE, photo, train_transform
+from support.participants import participant
 from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -19,6 +20,7 @@ from torchvision.transforms import InterpolationMode
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.gpu import control, eligibility
+from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
 from fusionloader.observe.trace.files import read_timeline
 from fusionloader.transforms.executors import nvjpeg
@@ -58,7 +60,7 @@ def epoch_with_gpu(loader):
     manager = loader._iterator._manager
 
     def made_by_gpu():
-        return manager.queue.worker(manager.gpu._number).samples
+        return manager.queue.worker(participant(manager, GpuControl).first).samples
 
     before = made_by_gpu()
     cpu_workers = [process.pid for process in loader._iterator._workers[: loader.num_workers]]

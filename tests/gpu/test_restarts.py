@@ -12,6 +12,7 @@ import pytest
 from support.waiting import gone, wait_until
 
 from fusionloader import _native
+from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import worker
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
@@ -74,10 +75,12 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
-    control = GpuControl(queue, connections, GPU, 1, options)
+    control = GpuControl(options)
+    control.first = GPU
+    control.start(Hub(queue, connections.control_fd, connections.data_fd, 1, 1))
 
     def given_up():
-        control.look()
+        control.look(list, list)
         return control.given_up is not None
 
     with warnings.catch_warnings(record=True) as said:

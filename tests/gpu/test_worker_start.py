@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from support.images import photo
+from support.participants import participant
 from support.waiting import wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.gpu import worker
+from fusionloader.gpu.control import GpuControl
 from fusionloader.system import processes
 from fusionloader.transforms.executors.device import launch_memory
 from fusionloader.transforms.executors.device.make_task import HeadOptions
@@ -56,7 +58,9 @@ def wait_while_it_is_built(loader):
     manager = loader._iterator._manager
 
     def is_built():
-        return manager.queue.gpu_is_ready or not any(p.is_alive() for p in manager.gpu.processes)
+        return manager.queue.gpu_is_ready or not any(
+            p.is_alive() for p in participant(manager, GpuControl).processes
+        )
 
     wait_until(is_built)
 

@@ -10,7 +10,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.data.sources.fingerprint import Fingerprint
-from fusionloader.engine.iterators import route
+from fusionloader.route import route
 
 WHOLE = "make whole batches"
 

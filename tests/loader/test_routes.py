@@ -12,8 +12,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.engine.iterators.route import Learned, find_route
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.route.route import Learned, find_route
 
 RESIZED = v1.Compose([v1.Resize(40), v1.ToTensor()])  # to various widths
 WITH_TAIL = v1.Compose([train_transform(), lambda image: image])

@@ -7,10 +7,12 @@ import threading
 import pytest
 import torch
 from support.batches import same_batches
+from support.participants import participant
 from support.waiting import PATIENCE, Flag, wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
+from fusionloader.sharing.pool.binding import PoolBinding
 
 SAMPLES = 24
 
@@ -39,7 +41,7 @@ def pool():
 
 
 def binding_of(iterator):
-    return iterator._manager._workers._binding
+    return participant(iterator._manager, PoolBinding)
 
 
 @pytest.mark.parametrize("background", [True, False], ids=["background", "equal"])
@@ -57,7 +59,7 @@ def test_training_is_served_first_while_a_background_loader_waits(pool, tmp_path
     asks = threading.Thread(target=next, args=[validating])
     asks.start()
     binding = binding_of(validating)
-    wait_until(lambda: binding.asked or pool._processes._assigned_to == binding.number)
+    wait_until(lambda: binding.was_asked or pool._processes._assigned_to == binding.number)
     gate.set()
     asks.join(PATIENCE)
     order = log.read_text().split()

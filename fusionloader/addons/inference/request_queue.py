@@ -26,8 +26,9 @@ from fusionloader.addons.inference.memory import SizedSlots
 from fusionloader.addons.inference.options import PreprocessorOptions
 from fusionloader.addons.inference.requests import RequestJob, RequestRows
 from fusionloader.cache.tiers.dataset_table import DatasetTable
-from fusionloader.engine.manager.loader_workers import LoaderWorkers, LostTinyBatch
+from fusionloader.engine.manager.loader_workers import LoaderWorkers
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.engine.manager.participant import Hub, LostTinyBatch
 from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.system.shm import objects
@@ -97,7 +98,9 @@ class RequestQueue:
         self._warned = False  # that workers cannot be replaced
         self._published_then = 0  # when workers were last made to search
         try:
-            self._workers.start(self._queue, self._control_fd, self._arena.fd, starter(self._table))
+            fds = self._control_fd, self._arena.fd
+            hub = Hub(self._queue, *fds, workers, workers)
+            self._workers.start(hub, starter(self._table))
         except BaseException:
             self.end()
             raise

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from multiprocessing.context import BaseContext
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-import torch
-
-from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.sampling import SampledBatch
-from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
-from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.engine.delivery.level_rows import LevelRows
-from fusionloader.engine.manager.options import StartWorker, WorkerConnection, WorkerKind
+from fusionloader.engine.manager.options import StartWorker, WorkerKind
+from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
-from fusionloader.gpu.start import GpuOptions
 from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.jobs.agreement import Agreement
-from fusionloader.sharing.pool.pool_processes import Payload
-from fusionloader.sharing.ranks.sharing_offer import SharingOffer
-from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
-from fusionloader.system.processes import Process
-from fusionloader.transforms.executors.batch_transport import BatchReceiver, Sends
+from fusionloader.transforms.executors.batch_transport import BatchReceiver
 from fusionloader.transforms.executors.layout import Layout
 
 NO_ITEM = -1
 
-MakeReader = Callable[[DatasetTable, ReadSettings], ReadAheadProcess]
-"""Returns the process of a loader that reads a table's URLs."""
 
+class Workforce(NamedTuple):
+    """Who makes a loader's samples.
 
-MakeSends = Callable[[], Sends]
-"""Returns what one more worker sends whole batches by."""
+    ``start`` starts a worker; ``participants`` take part beside these.
+    """
+
+    start: StartWorker
+    participants: Sequence[Participant] = ()
 
 
 class Described(NamedTuple):
@@ -59,8 +50,6 @@ class WorkerBackend(Protocol):
 
     layout: Layout | None
     count: int
-    gpu: GpuOptions | None
-    sharing_offer: SharingOffer | None
     worker_kind: WorkerKind
     receiver: BatchReceiver | None
     passes: WorkerPasses | None
@@ -71,14 +60,14 @@ class WorkerBackend(Protocol):
     def describe(self, indices: list[Index]) -> Described:
         """Returns what a worker needs to know of a mini-batch."""
 
-    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
-        """Returns the function that starts a worker."""
+    def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
+        """Returns who makes the samples; other participants each time, for another manager.
 
-    def open_reader(self, make: MakeReader) -> None:
-        """Has samples at URLs read by a process of the loader."""
+        With ``on_device`` there are buffers on the device, which a participant may write into.
+        """
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
-        """Returns the mini-batches of a pass, of which that process is told ahead.
+        """Returns the mini-batches of a pass, announced ahead to what reads for the workers.
 
         ``in_flight`` are published at a time.
         """
@@ -92,71 +81,8 @@ class WorkerBackend(Protocol):
     def no_layout(self, why: str) -> WorkerBackend:
         """Notes that samples cannot be written row by row; returns what makes batches whole."""
 
-    def agreement(self, options: LoaderOptions) -> Agreement:
-        """Returns what jobs have to agree on that share preparation."""
-
-    def remote_work(
-        self,
-        options: LoaderOptions,
-        base_seed: int,
-        link: Callable[[Remote, int], RemoteLink],
-    ) -> RemoteTask | None:
-        """Returns what workers on other machines are given; ``None`` where they have no part.
-
-        ``link`` returns the loader's link to these workers.
-        """
-
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""
 
     def of_workers_dataset(self) -> WorkerBackend:
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""
-
-
-def refuse_for_own_passes(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError for what a loader cannot do whose workers read the dataset on their own.
-
-    A pool: its workers come and go. And ``on_error``: no sample fails by itself.
-    """
-    if options.pool is not None:
-        raise ValueError(
-            "a WorkerPool serves map-style datasets without a state, and not this loader's: "
-            f"{why}. Give it other workers: num_workers=... instead of pool=..."
-        )
-    refuse_on_error(options, why)
-
-
-def refuse_on_error(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError where no sample can be left out or replaced."""
-    if options.on_error != "raise":
-        raise ValueError(
-            f"on_error={options.on_error!r} needs samples that are made one by one, and this "
-            f"loader has none: {why}. Catch the error in the dataset or the collate_fn, and leave "
-            "on_error as it is"
-        )
-
-
-def start_in_pool(payload: Payload, sends: MakeSends | None = None) -> StartWorker:
-    """Returns the function by which a pool's workers serve a loader.
-
-    ``sends`` says where a worker sends the batches that it makes whole.
-    """
-
-    def start(connection: WorkerConnection) -> Process:
-        fds = {"message_fd": connection.message_fd}
-        if sends is not None:
-            fds["batches_fd"] = sends().memory.fd
-        if connection.event_fd >= 0:
-            fds["event_fd"] = connection.event_fd
-        assert connection.pool is not None
-        return connection.pool.start(connection.number, fds, payload)
-
-    return start
-
-
-def context_of(options: LoaderOptions) -> tuple[BaseContext, str]:
-    """Returns the multiprocessing context of a loader's workers, and its start method."""
-    context = options.multiprocessing_context
-    if context is None:
-        context = torch.multiprocessing.get_context()
-    return context, str(context.get_start_method())

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -27,22 +27,20 @@ from fusionloader.engine.delivery.level_rows import LevelRows
 from fusionloader.engine.delivery.page_locking import CudaPageLocking
 from fusionloader.engine.delivery.refusals import warn_of
 from fusionloader.engine.delivery.to_device import to_device
-from fusionloader.engine.groups.group_manager import GroupManager
 from fusionloader.engine.iterators.backend import WorkerBackend
-from fusionloader.engine.iterators.loader_state import LoaderState, Window
+from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.pinning import Pinning
 from fusionloader.engine.iterators.whole_batches import detached
 from fusionloader.engine.manager.in_flight import Job, MiniBatch
 from fusionloader.engine.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
-from fusionloader.engine.manager.options import ManagerOptions
+from fusionloader.engine.manager.manager import Manager, ManagerOutdated
+from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.engine.manager.participant import Participant
 from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.statistics.worker_counters import AllWorkers
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.sharing.jobs.connection import LeftGroup
-from fusionloader.sharing.jobs.membership import GroupMembership
-from fusionloader.sharing.pool.pool_processes import running
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.fetchers import asked_samples
@@ -71,57 +69,59 @@ class SlotIterator(_BaseDataLoaderIter):
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
-        backend.open_reader(state.reader)
         self._finalizer: Callable[[], object] = lambda: None
-        self._membership = None if options.share is None else state.member(options.share)
         self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
-        if self._membership is None:
-            self._start_manager()
+        self._open()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
 
     def _make_delivery(self) -> DeviceDelivery | None:
         """Returns what copies rows to the device; ``None`` where that is done as torch does it.
 
-        A group delivers to host memory, from where torch copies: its slots are other jobs', too.
-        So are batches that are made whole: they may be anything.
+        Torch copies batches that are made whole: they may be anything.
         """
-        if self._membership is not None or self._backend.receiver is not None:
-            return None
-        if self._state.refused is not None:
+        if self._backend.receiver is not None or self._state.refused is not None:
             return None
         return make_delivery(self._options.device)
 
-    def idle_window(self) -> Window:
+    def idle_window(self) -> AbstractContextManager[object]:
         """Returns a block within which training asks for no batch and leaves the device alone."""
-        if self._gpu is None or self._manager.closed or not self._gpu.is_temporal:
-            return nullcontext()
-        return self._gpu.idle_window()
+        windows = ExitStack()
+        if not self._manager.closed:
+            for each in self._manager.participants:
+                windows.enter_context(each.idle_window())
+        return windows
+
+    def _open(self) -> None:
+        """Prepares for epochs."""
+        self._start_manager()
 
     def _start_manager(self) -> None:
         """Has mini-batches made by a new manager; the one before, if any, ends."""
         self._finalizer()
         self._workers_wanted = self._options.num_workers
         self._levels = self._send_levels()
-        start = self._backend.starter(self._options, self.base_seed)
-        options, layout = self._manager_options(), self._backend.layout
+        workforce = self._backend.workforce(
+            self._options, self.base_seed, on_device=self._delivery is not None
+        )
+        options = self._manager_options(workforce.participants)
         self._page_locked = options.page_locking is not None
-        self._manager: LocalManager | GroupManager
-        if self._membership is None or self._membership.why_alone:
-            self._manager = LocalManager(options, layout, start, self._statistics.deferred)
-        else:
-            self._manager = GroupManager(options, layout, start, self._membership)
-        self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
+        self._manager = self._make_manager(options, workforce.start)
+        self._in_flight = self._manager.in_flight
         self._pinning: Pinning | None = None
-        if self._pin_memory and isinstance(self._manager, LocalManager) and options.receiver:
+        if self._pin_memory and options.receiver is not None:
             self._pinning = Pinning(self._manager.deliver_whole, self._pin_memory_device)
         self._statistics.all_workers.begin(self._manager.totals)
         self._finalizer = weakref.finalize(self, _end, self._manager, self._statistics.all_workers)
         self._tracer.replace_feed(self._manager.trace)
 
-    def _manager_options(self) -> ManagerOptions:
+    def _make_manager(self, options: ManagerOptions, start: StartWorker) -> Manager:
+        return LocalManager(options, self._backend.layout, start, self._statistics.deferred)
+
+    def _manager_options(self, participants: Sequence[Participant]) -> ManagerOptions:
         options, backend = self._options, self._backend
+        native = backend.worker_kind == "native"
         return ManagerOptions(
             workers=options.num_workers,
             in_flight=options.in_flight,
@@ -130,22 +130,19 @@ class SlotIterator(_BaseDataLoaderIter):
             name=backend.name,
             group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
             page_locking=self._page_locking(),
-            gpu=None if self._lacks_buffers else backend.gpu,
             delivery=self._delivery,
             levels=self._levels,
             max_shared_bytes=options.shared_bytes,
             batch_size=options.batch_size or 0,
-            sharing_offer=backend.sharing_offer,
             most_workers=0 if options.pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
-            pool=None if options.pool is None else running(options.pool),
-            background=options.pool is not None and options.pool.is_background,
-            # User code may start threads, to which a dedicated core is none.
-            cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
+            # A pool has seen to that. User code may start threads, to which a dedicated core is
+            # none.
+            cpu_affinity=options.cpu_affinity if native and options.pool is None else "off",
             worker_kind=backend.worker_kind,
-            stall_timeout=options.stalled_after(backend.worker_kind == "native"),
-            remote=backend.remote_work(options, self.base_seed, self._state.link),
+            stall_timeout=options.stalled_after(native),
             receiver=backend.receiver,
             passes=backend.passes,
+            participants=participants,
         )
 
     @property
@@ -157,12 +154,6 @@ class SlotIterator(_BaseDataLoaderIter):
         """Has samples come as levels, where the device can make elements of them."""
         kernel = None if self._delivery is None else self._delivery.device.conversion_kernel()
         return self._backend.send_levels(isinstance(kernel, int))
-
-    @property
-    def _lacks_buffers(self) -> bool:
-        """Whether batches on the device, which the GPU worker would write into, are torch's."""
-        gpu = self._backend.gpu
-        return self._delivery is None and gpu is not None and gpu.buffers > 0
 
     def _page_locking(self) -> CudaPageLocking | None:
         if self._backend.receiver is not None or self._state.refused is not None:
@@ -182,8 +173,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._epoch_state = self._start_epoch()
         self._batches = self._draws()
         self._drawn: deque[SampledBatch] = deque()  # not yet published
-        if self._membership is not None:
-            self._begin_in_group(self._membership)
+        self._enter_epoch()
         self._begun = True
         self._fill()
 
@@ -195,11 +185,8 @@ class SlotIterator(_BaseDataLoaderIter):
         batches = undelivered_batches(options, self._epoch_state, fresh, self._backend.count)
         return Draws(self._backend.look_ahead(batches, options.in_flight))
 
-    def _begin_in_group(self, membership: GroupMembership) -> None:
-        """Has the epoch prepared by a group of jobs, or by this one alone."""
-        membership.begin(self._backend.agreement(self._options), self._options, self._epoch_state)
-        if not membership.is_served_by(getattr(self, "_manager", None)):
-            self._start_manager()
+    def _enter_epoch(self) -> None:
+        """Called when an epoch is about to begin, for subclasses."""
 
     def _fill(self) -> bool:
         """Publishes what there is room for; see ``_publish``."""
@@ -260,7 +247,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._view, self._options = detached(loader), LoaderOptions.of(loader)
         self._begun = False
         self._discard()
-        if self._manager.pool_is_closed:
+        if self._manager.has_lost_its_workers:
             self._start_manager()
         self._begin()
         self._num_yielded = 0
@@ -274,8 +261,8 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Batch:
         with self._turn, self._tracer, self._clock:
-            if self._gpu is not None:
-                self._gpu.asked()
+            for each in self._manager.participants:
+                each.asked()
             batch = to_device(super().__next__(), self._options.device)
             job = self._here()[0]
             returned = self._returned(job)
@@ -296,7 +283,6 @@ class SlotIterator(_BaseDataLoaderIter):
                 "an exception came while the epoch was begun, and this iterator cannot go on: "
                 "iter(loader) begins an epoch"
             )
-        self._notice_other_epoch()
         self._forget_returned()
         self._notice_changes()
         while True:
@@ -312,20 +298,13 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._go_whole(str(why))
             except PlanOutdated:
                 self._go_python()
-            except LeftGroup as why:
-                self._go_alone(str(why))
+            except ManagerOutdated as why:
+                self._go_on_without_it(str(why))
             except MemorySharingError as error:
                 self._go_without_cuda(error)
         self._batches.check()
         self._end_epoch()
         raise StopIteration
-
-    def _notice_other_epoch(self) -> None:
-        """Goes on without the group where another iterator of the loader has begun an epoch."""
-        if self._membership is not None and not self._membership.is_for_epoch(self._epoch_state):
-            self._membership = None
-        if self._membership is None and isinstance(self._manager, GroupManager):
-            self._start_anew()  # again, if an exception came in between
 
     def _forget_returned(self) -> None:
         self._epoch_state.settle()
@@ -350,12 +329,10 @@ class SlotIterator(_BaseDataLoaderIter):
     def _end_epoch(self) -> None:
         self._epochs.finish(self._epoch_state)
         self._backend.epoch_ended()
-        if self._membership is not None:
-            self._membership.end_epoch(finished=True)
         self._manager.receive_deferred()
         self._statistics.epoch_ended()
-        if self._gpu is not None:
-            self._gpu.paused()
+        for each in self._manager.participants:
+            each.epoch_ended()
         if not self._persistent_workers:
             self._shutdown_workers()
 
@@ -381,7 +358,6 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return
         if job.arriving is None:
-            assert isinstance(self._manager, LocalManager)
             job.arriving = arriving = self._manager.deliver_on_device(job)
             self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
 
@@ -397,8 +373,6 @@ class SlotIterator(_BaseDataLoaderIter):
         dropped = {row for row, skip in job.skipped.items() if skip.replaced_by is None}
         if job.result is None:
             self._manager.check(job)
-            if self._membership is not None:
-                self._membership.delivered()
             self._statistics.add_skipped(job.skipped.values())
             if job.failures:
                 self._pass_over(job)
@@ -419,7 +393,7 @@ class SlotIterator(_BaseDataLoaderIter):
                 raise
             self._statistics.samples += self._samples_of(job) - len(dropped)
             self._statistics.batches += 1
-            self._tell_gpu(count)
+            self._tell_participants(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
         return True, job.result
 
@@ -453,20 +427,21 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _whole_batch(self, job: Job) -> Batch:
         """Returns a mini-batch that a worker has made."""
-        assert isinstance(self._manager, LocalManager)
         if not job.indices:  # no worker has claimed anything of it
             return self._options.collate_fn([])
         if self._pinning is not None:
             return self._pinning.batch(job)
         return self._manager.deliver_whole(job)
 
-    def _tell_gpu(self, samples: int) -> None:
-        """Reports a delivery to the GPU worker's control."""
-        if self._gpu is not None:
-            backlog = self._in_flight.completed * self._options.tiny_batch_size
-            ready = self._in_flight.ready + len(self._in_flight.undelivered)
-            self._gpu.delivered(samples, backlog, ready - len(self._in_flight.wanted) - 1)
-            self._statistics.gpu_worker = self._gpu.stats()
+    def _tell_participants(self, samples: int) -> None:
+        """Reports a delivery to the participants."""
+        if not self._manager.participants:
+            return
+        backlog = self._in_flight.completed * self._options.tiny_batch_size
+        ready = self._in_flight.ready + len(self._in_flight.undelivered)
+        for each in self._manager.participants:
+            each.delivered(samples, backlog, ready - len(self._in_flight.wanted) - 1)
+            each.record(self._statistics)
 
     def _collate(self, job: Job, dropped: set[int]) -> Batch:
         """Puts a mini-batch together that is not whole in its slot."""
@@ -493,10 +468,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._backend = self._backend.of_workers_dataset()
         self._start_anew()
 
-    def _go_alone(self, why: str) -> None:
-        """Has workers of this job's own make what it has not had of the epoch."""
-        assert self._membership is not None
-        self._membership.leave(why)
+    def _go_on_without_it(self, why: str) -> None:
+        """Has another manager make what the one so far cannot."""
         self._start_anew()
 
     def _go_without_cuda(self, error: MemorySharingError) -> None:
@@ -540,7 +513,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return self._manager.processes
 
 
-def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:
+def _end(manager: Manager, counters: AllWorkers) -> None:
     try:
         manager.close()
     finally:  # they refer to the manager until then

@@ -29,7 +29,6 @@ from fusionloader.data.epochs.epoch_state import EpochState, Returned, for_worke
 from fusionloader.data.epochs.sampling import numbered_batches
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.native_part import missing
 from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.observe.statistics.counters import Statistics
@@ -37,6 +36,7 @@ from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, State
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.native_part import missing
 from fusionloader.system.processes import OneThread, named_death, refuse_in_child
 from fusionloader.transforms.executors.fetchers import (
     asked_samples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import torch
@@ -14,6 +14,7 @@ from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.engine.delivery.device_ring import BufferOpener
 from fusionloader.engine.manager.in_flight import Job, MiniBatch
 from fusionloader.engine.manager.options import ManagerOptions
+from fusionloader.engine.manager.participant import Participant
 from fusionloader.observe.statistics.totals import MemoryTotals
 from fusionloader.options.aliases import Batch
 from fusionloader.system.amounts import mib
@@ -43,12 +44,12 @@ class BatchMemory:
         arena: Arena,
         queue: _native.ManagerQueue,
         most: int,
-        gpu_worker: int,
     ) -> None:
-        """``most`` mini-batches are published at a time; ``gpu_worker`` is the number of one."""
+        """``most`` mini-batches are published at a time."""
         self._options = options
-        self._gpu_worker = gpu_worker
-        self._gpu, self._delivery = options.gpu, options.delivery
+        self._delivery = options.delivery
+        writers = (each for each in options.participants if each.device_buffers)
+        self._writer: Participant | None = next(writers, None)  # into buffers on the device
         self._copies: QueueCopies | None = None
         self._queue = queue
         self._descriptors = SlotPool(arena, queue, spare=most)
@@ -167,24 +168,24 @@ class BatchMemory:
     # ---- on the device -------------------------------------------------------------------------
 
     def shared_buffers(self) -> list[BufferOpener]:
-        """Returns those that a GPU worker on the device has to open."""
-        if self._delivery is None or self._gpu is None or self._gpu.buffers == 0:
+        """Returns what opens the buffers for the participant that writes into them."""
+        if self._delivery is None or self._writer is None:
             return []
         assert self.layout is not None
         nbytes = self._open_copies().shared_bytes(self.layout, self._options.batch_size)
-        return self._delivery.ring.share(self._gpu.buffers, nbytes, self._gpu.in_thread)
+        writer = self._writer
+        return self._delivery.ring.share(writer.device_buffers, nbytes, writer.in_thread)
 
-    def go_without_gpu_worker(self) -> None:
-        """There is none that writes into buffers on the device."""
-        self._gpu = None
+    def without_writer(self, participants: Sequence[Participant]) -> list[Participant]:
+        """Goes on without that participant; returns the others."""
+        writer, self._writer = self._writer, None
+        return [each for each in participants if each is not writer]
 
     def _open_copies(self) -> QueueCopies:
         assert self._delivery is not None
         if self._copies is None:
-            writes = self._gpu is not None and self._gpu.buffers > 0
-            self._copies = self._delivery.open(
-                self._queue, self._gpu_worker if writes else None, self._options.levels
-            )
+            number = None if self._writer is None else self._writer.first
+            self._copies = self._delivery.open(self._queue, number, self._options.levels)
         return self._copies
 
     def begin_copies(self, jobs: Iterable[Job]) -> None:
@@ -206,7 +207,7 @@ class BatchMemory:
         assert self._delivery is not None and self.layout is not None and job.payload is not None
         copies, ring, rows = self._open_copies(), self._delivery.ring, len(job.rows)
         buffer = None
-        if self._gpu is not None and self._gpu.buffers > 0:
+        if self._writer is not None:
             buffer = ring.acquire(copies.shared_bytes(self.layout, rows))
             if buffer is None and not first:
                 return False  # the GPU worker has a part in it if one is free in time

@@ -210,6 +210,11 @@ class Jobs:
         """Mini-batches that could be taken now, in order."""
         return sum(1 for _ in itertools.takewhile(self.is_done, self.wanted))
 
+    @property
+    def completed(self) -> int:
+        """Tiny-batches that are complete, as far as that is known."""
+        return 0
+
     def done(self, in_order: bool) -> Job | None:
         """Returns one that can be taken; with ``in_order`` no other than the oldest."""
         wanted = self.wanted[:1] if in_order else self.wanted

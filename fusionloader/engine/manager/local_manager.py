@@ -29,7 +29,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fusionloader import _native
@@ -39,13 +39,13 @@ from fusionloader.engine.delivery.refusals import warn_of
 from fusionloader.engine.manager.batch_memory import BatchMemory
 from fusionloader.engine.manager.hung_workers import HungWorkers
 from fusionloader.engine.manager.in_flight import InFlight, Job, MiniBatch
-from fusionloader.engine.manager.loader_workers import LoaderWorkers, LostTinyBatch
+from fusionloader.engine.manager.loader_workers import LoaderWorkers
+from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.engine.manager.participant import Hub, LostTinyBatch, Participant
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.engine.manager.tracing import ManagerTrace
 from fusionloader.engine.manager.worker_report import sample_name
-from fusionloader.gpu.control import GpuControl
-from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.observe.statistics.totals import WorkerTotals
 from fusionloader.options.aliases import Batch
 from fusionloader.system.gpu_memory.errors import MemorySharingError
@@ -60,29 +60,26 @@ log = logging.getLogger("fusionloader.manager")
 
 _SLEEP_SECONDS = 0.02
 _SEARCH_SECONDS = 1.0
-_DEVICE_SECONDS = 0.0005
 
 
-class PlanOutdated(Exception):
+class PlanOutdated(ManagerOutdated):
     """``worker_init_fn`` changed the dataset that the plan was made of."""
 
 
-class NoFixedLayout(Exception):
+class NoFixedLayout(ManagerOutdated):
     """Samples cannot be written row by row; the message says why."""
 
 
-class LocalManager:
+class LocalManager(Manager):
     """Publishes mini-batches to its workers and hands out those that are done.
 
     Attributes:
         queue: of its mini-batches, in shared memory.
-        in_flight: the published mini-batches.
-        gpu: the GPU worker's control, where there is one.
-        trace: what a trace is told of the workers.
-        closed: whether it has ended.
     """
 
     closed = True  # of one that could not be made
+    in_flight: InFlight
+    trace: ManagerTrace
 
     def __init__(
         self, options: ManagerOptions, layout: Layout | None, start: StartWorker, deferred: Counts
@@ -105,8 +102,7 @@ class LocalManager:
         named = partial(sample_name, in_flight=self.in_flight, name=options.name)
         self._hung = HungWorkers(self._workers, options.stall_timeout, named)
         self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
-        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
-        self.gpu: GpuControl | None = None
+        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size)
         self.closed = False
         try:
             self._begin(layout, start)
@@ -134,27 +130,22 @@ class LocalManager:
 
     def _begin(self, layout: Layout | None, start: StartWorker) -> None:
         """Starts the processes."""
-        options = self._options
         if layout is not None:
             self._memory.settle(layout, ())
-        # A process first: it has the most to build. Processes are not forked while a thread is
-        # built, so the thread comes behind them.
-        if options.gpu is not None and not options.gpu.in_thread:
-            self.gpu = self._start_gpu(options.gpu)
-        self._workers.start(self.queue, self._control_fd, self._arena.fd, start)
-        if options.gpu is not None and options.gpu.in_thread:
-            self.gpu = self._start_gpu(options.gpu)
-        self.trace.gpu = self.gpu
-
-    def _start_gpu(self, gpu: GpuOptions) -> GpuControl | None:
         try:
             buffers = self._memory.shared_buffers()
         except MemorySharingError as error:
             warn_of(error, "CPU workers make all samples", "gpu_worker")
-            self._memory.go_without_gpu_worker()
-            return None
-        shared = Connections(self._control_fd, self._arena.fd, buffers)
-        return GpuControl(self.queue, shared, self._most, self._options.workers, gpu)
+            self._workers.participants = self._memory.without_writer(self.participants)
+            buffers = []
+        fds = self._control_fd, self._arena.fd
+        hub = Hub(self.queue, *fds, self._options.workers, self._most, buffers)
+        self._workers.start(hub, start)
+
+    @property
+    def participants(self) -> Sequence[Participant]:
+        """What takes part beside its workers."""
+        return self._workers.participants
 
     def resize(self, count: int) -> None:
         """Has ``count`` CPU workers from now on, or as many as there is room for.
@@ -169,8 +160,6 @@ class LocalManager:
             death.receiver.handle(self._handle)
             self.in_flight.forget_reports(death.number)
             self.queue.take_back(death.number)
-        if self.gpu is not None:
-            self.gpu.cpu_workers = wanted
 
     # ---- publishing ----------------------------------------------------------------------------
 
@@ -212,7 +201,8 @@ class LocalManager:
             raise
         self.in_flight.jobs += [job]
         self._publish_last()
-        self._workers.published()
+        for each in self.participants:
+            each.published()
         self._memory.begin_copies(self.in_flight)
 
     def _describe(self, job: Job) -> None:
@@ -243,9 +233,8 @@ class LocalManager:
         if job is None or job.sequence < self.queue.published:
             return
         self.trace.published(job)
-        if self._options.gpu is not None and self._options.gpu.buffers == 0:
-            self.queue.set_gpu_rows(job.slot, 1)
-        self._workers.call()
+        for each in self.participants:
+            each.publishing(job.slot)
         self._advance()
         self.queue.publish(job.slot, job.sequence)
 
@@ -262,8 +251,8 @@ class LocalManager:
         try:
             return self._wait_for_done(in_order)
         finally:  # what comes next allocates on the device, or is the caller's own work
-            if self.gpu is not None:
-                self.gpu.waited()
+            for each in self.participants:
+                each.waited()
 
     def _wait_for_done(self, in_order: bool) -> Job:
         refuse_in_child(self._pid)
@@ -272,7 +261,6 @@ class LocalManager:
             if self.closed:  # its workers are not to be replaced
                 raise RuntimeError("the iterator was closed while a thread waited for a batch")
             seen = self.queue.done_word()
-            self._workers.expect()  # each time: other threads may wait for other loaders
             job = self.in_flight.done(in_order)
             self._look()  # also at what workers sent about it, which they did before it was done
             if job is not None:
@@ -297,9 +285,9 @@ class LocalManager:
         return None if job is None else self._take(job)
 
     def _take(self, job: Job) -> Job:
-        if self.gpu is not None:
-            tiny_batches = -(-len(job.rows) // self._options.tiny_batch_size)
-            self.gpu.finished(job.slot, tiny_batches)
+        tiny_batches = -(-len(job.rows) // self._options.tiny_batch_size)
+        for each in self.participants:
+            each.taken(job.slot, tiny_batches)
         self.trace.taken_out(job)
         job.taken = True
         self._advance()
@@ -319,10 +307,6 @@ class LocalManager:
         seconds = _SLEEP_SECONDS
         if self._options.timeout:
             seconds = min(seconds, self._options.timeout / 4)
-        if self.gpu is not None:
-            self.gpu.waits()
-            if self.gpu.waits_for_device:
-                seconds = min(seconds, _DEVICE_SECONDS)
         self._workers.sleep(seen, seconds)
 
     def _advance(self) -> None:
@@ -378,8 +362,6 @@ class LocalManager:
         for lost in self._workers.look(self._handle, in_flight.hopeless, in_flight.forget_reports):
             self._count_death(lost)
         self._raise_reported()
-        if self.gpu is not None:
-            self.gpu.look()
         for job in in_flight.dropped():
             self.release(job)
             self._advance()
@@ -468,13 +450,7 @@ class LocalManager:
     @property
     def processes(self) -> list[Process]:
         """The worker processes."""
-        gpu = self.gpu.processes if self.gpu is not None else []
-        return self._workers.processes + gpu
-
-    @property
-    def pool_is_closed(self) -> bool:
-        """Whether its workers were a pool's, which has ended."""
-        return self._workers.pool_is_closed
+        return self._workers.processes
 
     def close(self) -> None:
         """Ends the workers and gives the memory back; delivered batches stay valid."""
@@ -485,7 +461,6 @@ class LocalManager:
             self.trace.end,
             self.queue.stop,
             self._workers.end,
-            *([] if self.gpu is None else [self.gpu.end]),
             lambda: self._memory.close(self.in_flight),
             self.in_flight.jobs.clear,
             self._arena.close,

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fusionloader.engine.delivery.device_batches import DeviceDelivery
 from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
-from fusionloader.gpu.start import GpuOptions
 from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import Switch
-from fusionloader.sharing.pool.binding import PoolBinding
-from fusionloader.sharing.pool.pool_processes import PoolProcesses
-from fusionloader.sharing.ranks.sharing_offer import SharingOffer
-from fusionloader.sharing.remote.link import RemoteTask
 from fusionloader.system.processes import Process
 from fusionloader.system.shm.slots import PageLocking
 from fusionloader.transforms.executors.batch_transport import BatchReceiver
@@ -28,9 +24,14 @@ WorkerKind = Literal["native", "python"]
 class WorkerConnection:
     """What a worker shares with its local manager.
 
-    Descriptors of the control block, of the slots, of the pipe for its messages, and of the event
-    that wakes the global manager (-1 without one). ``number`` is one of ``workers``; ``cpus`` are
-    those that it runs on, empty where the kernel chooses. ``pool`` where it is a pool's worker.
+    Attributes:
+        number: its own, in the queue.
+        workers: how many there are.
+        control_fd: descriptor of the control block.
+        data_fd: descriptor of the slots.
+        message_fd: descriptor of the pipe for its messages.
+        event_fd: descriptor of the event that wakes the global manager, -1 without one.
+        cpus: those that it runs on, empty where the kernel chooses.
     """
 
     number: int
@@ -40,7 +41,6 @@ class WorkerConnection:
     message_fd: int
     event_fd: int
     cpus: tuple[int, ...]
-    pool: PoolBinding | None
 
 
 StartWorker = Callable[[WorkerConnection], Process]
@@ -51,20 +51,26 @@ StartWorker = Callable[[WorkerConnection], Process]
 class ManagerOptions:
     """Plain values, and functions that the loader answers by.
 
-    ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` and
-    ``stall_timeout`` in seconds (0: none).
-    There may be up to ``most_workers`` later, if that is more than ``workers``.
-    ``name`` returns a sample's name for messages from its index. ``page_locking`` where
-    batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
-    augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
-    buffers of ``delivery``, laid out for ``batch_size`` rows, or where it has none into the slots,
-    as the others do. ``levels`` where rows are levels that the device converts. Mini-batches in
-    flight take at most ``max_shared_bytes``, by default a quarter of what is free, but for two.
-    ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they are those of a
-    pool, and ``background`` where it serves other loaders first. ``cpu_affinity`` is ``"auto"`` or
-    ``"off"``. ``worker_kind`` says what workers run. ``remote`` where workers on other machines
-    take part. ``receiver`` gets the mini-batches that workers make whole, a tiny-batch each.
-    ``passes`` where workers go through the dataset on their own.
+    Attributes:
+        workers: CPU workers of the loader.
+        in_flight: mini-batches that are published at a time.
+        tiny_batch_size: in samples.
+        timeout: seconds after which a wait for a batch is an error, 0: none.
+        name: returns a sample's name for messages from its index.
+        page_locking: of slots, where batches are copied to a device.
+        group_size: neighbours in a batch that share the draws of augmentations, 0: none do.
+        delivery: what copies batches to a device.
+        levels: where rows are levels that the device converts.
+        max_shared_bytes: that mini-batches in flight take, but for two of them; by default a
+            quarter of what is free.
+        batch_size: rows for which buffers on the device are laid out.
+        most_workers: CPU workers that there may be later, if that is more than ``workers``.
+        cpu_affinity: ``"auto"`` or ``"off"``.
+        worker_kind: what CPU workers run.
+        stall_timeout: seconds without progress after which a worker is replaced, 0: none.
+        receiver: gets the mini-batches that workers make whole, a tiny-batch each.
+        passes: of workers that go through the dataset on their own.
+        participants: what takes part beside the loader's workers.
     """
 
     workers: int
@@ -74,18 +80,14 @@ class ManagerOptions:
     name: Callable[[Index], str]
     page_locking: PageLocking | None = None
     group_size: int = 0
-    gpu: GpuOptions | None = None
     delivery: DeviceDelivery | None = None
     levels: LevelRows | None = None
     max_shared_bytes: int | None = None
     batch_size: int = 0
     most_workers: int = 0
-    sharing_offer: SharingOffer | None = None
-    pool: PoolProcesses | None = None
-    background: bool = False
     cpu_affinity: Switch = "off"
     worker_kind: WorkerKind = "python"
     stall_timeout: float = 0
-    remote: RemoteTask | None = None
     receiver: BatchReceiver | None = None
     passes: WorkerPasses | None = None
+    participants: Sequence[Participant] = ()

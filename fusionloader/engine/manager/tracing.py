@@ -11,23 +11,17 @@ import time
 from collections import Counter
 
 from fusionloader import _native
-from fusionloader._native import WorkerActivity
 from fusionloader.engine.manager.in_flight import InFlight, Job
 from fusionloader.engine.manager.loader_workers import LoaderWorkers
-from fusionloader.gpu.control import GpuControl
 from fusionloader.observe.trace.recorder import Recorder
-from fusionloader.observe.trace.timeline import READY, THRESHOLD, Instant, Span, Worker, WorkerKind
+from fusionloader.observe.trace.timeline import READY, Instant, Span, Worker
 from fusionloader.system.shm import objects
 
 _POLL_SECONDS = 0.1
 
 
 class ManagerTrace:
-    """The feed of one local manager; does nothing until ``begin``.
-
-    Attributes:
-        gpu: the GPU worker's control, where there is one.
-    """
+    """The feed of one local manager; does nothing until ``begin``."""
 
     def __init__(
         self,
@@ -39,7 +33,6 @@ class ManagerTrace:
         """``control_fd`` is the descriptor of the queue's memory."""
         self._control_fd = control_fd
         self._queue, self._in_flight, self._workers = queue, in_flight, workers
-        self.gpu: GpuControl | None = None
         self._recorder: Recorder | None = None
 
     def begin(self, recorder: Recorder, iterator: int) -> None:
@@ -52,12 +45,11 @@ class ManagerTrace:
         self._recorder, self._iterator = recorder, iterator
         self._begin_ns = time.monotonic_ns()
         self._polled = 0.0
-        self._mode: object = None
         self._batches: dict[int, tuple[int, int]] = {}  # epoch and number, by sequence
         self._found: list[_native.WorkerSpan] = []  # that the recorder gets in the end
-        self._away: set[int] = set()  # workers that are at other ranks
         self._count, self._restarted = self._workers.count, self._restarts()
-        self._view = self._workers.member_view()
+        for each in self._workers.participants:
+            each.trace_began()
         for job in self._in_flight:
             self.published(job)
         recorder.knows(map(self._worker, self._numbers))
@@ -84,8 +76,8 @@ class ManagerTrace:
         if recorder is None:
             return
         self._found += self._queue.take_spans()
-        self._look_at_gpu(recorder)
         now = time.monotonic()
+        self._trace_participants(recorder, thoroughly=False)
         if now - self._polled >= _POLL_SECONDS:
             self._polled = now
             self._poll(recorder)
@@ -103,25 +95,25 @@ class ManagerTrace:
     def _poll(self, recorder: Recorder) -> None:
         recorder.lost += self._queue.take_lost_spans()
         self._look_at_processes(recorder)
-        self._look_at_sharing(recorder)
+        self._trace_participants(recorder, thoroughly=True)
+
+    def _trace_participants(self, recorder: Recorder, thoroughly: bool) -> None:
+        for each in self._workers.participants:
+            each.trace(recorder, thoroughly)
 
     # ---- workers -------------------------------------------------------------------------------
 
     @property
     def _numbers(self) -> list[int]:
-        """Of the loader's own workers."""
-        gpu = [] if self.gpu is None else [self._workers.most]
-        return [*range(self._workers.count), *gpu]
+        """Of the workers that are there from the beginning."""
+        found = [*range(self._workers.count)]
+        for each in self._workers.participants:
+            found += range(each.first, each.first + each.cores)
+        return found
 
     def _worker(self, number: int) -> Worker:
-        kind: WorkerKind = "cpu"
-        if number >= self._workers.first_guest_slot:
-            kind = "borrowed"
-        elif number >= self._workers.first_remote:
-            kind = "remote"
-        elif number >= self._workers.most:
-            kind = "gpu"
-        return Worker(number, kind)
+        participant = self._workers.participant_of(number)
+        return Worker(number, "cpu" if participant is None else participant.kind)
 
     def _add_found(self, recorder: Recorder) -> None:
         pids: dict[int, int] = {}  # of borrowed workers
@@ -170,27 +162,6 @@ class ManagerTrace:
 
     def _restarts(self) -> Counter[int]:
         """How often workers were replaced, by number."""
-        gpu = {} if self.gpu is None else {self._workers.most: self.gpu.restarts}
-        return self._workers.restarts + Counter(gpu)
-
-    def _look_at_sharing(self, recorder: Recorder) -> None:
-        if self._view is None:
-            return
-        for number, worker in enumerate(self._view.workers()):
-            if worker.activity is WorkerActivity.BORROWED and number not in self._away:
-                recorder.instant("shared", f"worker {number} works for another rank", number)
-                self._away.add(number)
-            elif worker.activity is WorkerActivity.HOME and number in self._away:
-                recorder.instant("shared", f"worker {number} is back", number)
-                self._away.remove(number)
-
-    def _look_at_gpu(self, recorder: Recorder) -> None:
-        if self.gpu is None:
-            return
-        now = self.gpu.stats()
-        threshold, mode = int(str(now["threshold"])), now["mode"]
-        if recorder.count(THRESHOLD, threshold):
-            recorder.instant("threshold", f"threshold {threshold}")
-        if self._mode not in (None, mode):
-            recorder.instant("gpu_mode", f"GPU worker: {self._mode} -> {mode}")
-        self._mode = mode
+        participants = self._workers.participants
+        others = {each.first: each.restarts for each in participants if each.restarts}
+        return self._workers.restarts + Counter(others)

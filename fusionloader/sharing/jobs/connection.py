@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fusionloader import _native
+from fusionloader.engine.manager.manager import ManagerOutdated
 from fusionloader.sharing.jobs import payloads
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm.slots import Owner
@@ -24,7 +25,7 @@ _GONE = "the coordinator has ended"
 _INTERRUPTED = "an exception was raised while a message of the coordinator was read"
 
 
-class LeftGroup(Exception):
+class LeftGroup(ManagerOutdated):
     """This job is no member of the group any more; the message says why."""
 
 

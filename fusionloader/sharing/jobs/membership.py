@@ -8,9 +8,9 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from fusionloader.data.epochs.epoch_state import EpochState
+from fusionloader.engine.manager.manager import Manager
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.sharing.jobs.address import address_of, connect
@@ -18,10 +18,6 @@ from fusionloader.sharing.jobs.agreement import Agreement, total_batches
 from fusionloader.sharing.jobs.connection import CoordinatorConnection, LeftGroup
 from fusionloader.system.fd_messages import Fields
 from fusionloader.workers.worker_set import WorkerSet
-
-if TYPE_CHECKING:  # which have a membership themselves
-    from fusionloader.engine.groups.group_manager import GroupManager
-    from fusionloader.engine.manager.local_manager import LocalManager
 
 log = logging.getLogger("fusionloader.coordinated")
 
@@ -150,7 +146,7 @@ class GroupMembership:
             log.warning(text, self.word)
         return epoch is self._begun
 
-    def is_served_by(self, manager: LocalManager | GroupManager | None) -> bool:
+    def is_served_by(self, manager: Manager | None) -> bool:
         """Whether a manager is the one for the epoch: in the group, or alone."""
         if manager is None or manager.closed:
             return False

@@ -5,57 +5,56 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from fusionloader import _native
+from fusionloader.engine.manager.participant import Hub, Participant
 from fusionloader.sharing.pool.pool_processes import Payload, PoolProcesses, WorkerHandle
 from fusionloader.system.processes import Process
-
-if TYPE_CHECKING:
-    from fusionloader.workers.worker_set import WorkerSet
+from fusionloader.workers.worker_set import WorkerSet
 
 _POLL_SECONDS = 0.002
 
 
-class PoolBinding:
+class PoolBinding(Participant):
     """A loader's queue, registered with a pool.
 
     Attributes:
         queue: the loader's queue.
         background: whether it gets workers only while other loaders have nothing to claim.
-        asked: whether a batch was waited for, so that the loader answers its workers.
+        was_asked: whether a batch was waited for, so that the loader answers its workers.
         closed: whether the queue was stopped.
-        workers: the loader's worker set, ``None`` before it is made and after ``close``.
+        workers: the loader's worker set, ``None`` before it is made and after ``end``.
+        number: the loader's, in the pool; 0 before ``start``.
     """
 
-    def __init__(
-        self,
-        pool: PoolProcesses,
-        queue: _native.ManagerQueue,
-        fds: dict[str, int],
-        background: bool = False,
-    ) -> None:
-        """``fds`` are the queue's: control block and slots."""
+    def __init__(self, pool: PoolProcesses, background: bool = False) -> None:
         self._pool = pool
         self.background = background
-        self.asked = False
-        self._fds = fds
-        self.queue = queue
+        self.was_asked = False
         self.closed = False
         self.workers: WorkerSet | None = None
-        self.number = pool.register(self)
+        self.number = 0
 
-    def start(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
+    def start(self, hub: Hub) -> None:
+        """Registers the queue with the pool."""
+        self.queue = hub.queue
+        self._fds = {"control_fd": hub.control_fd, "data_fd": hub.data_fd}
+        self.number = self._pool.register(self)
+
+    def workers_started(self, workers: WorkerSet) -> None:
+        """Notes whose messages are to be read while other loaders wait."""
+        self.workers = workers
+
+    def attach(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
         """Attaches a worker of the pool to this loader; returns it as a process of the loader."""
         handle = self._pool.attach(worker, self, payload, {**self._fds, **fds})
         return PoolProcess(handle, worker, self)
 
     @property
-    def pool_is_closed(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the pool was closed, so that it has no workers and starts none."""
         return self._pool.closed
 
-    def request_workers(self) -> None:
+    def publishing(self, slot: int) -> None:
         """Assigns all workers to this loader, unless it is a background one."""
         if not self.background:
             self._pool.assign_all(self.number)
@@ -65,15 +64,20 @@ class PoolBinding:
         if self.background:
             self._pool.wake()
 
-    def waits(self) -> None:
-        """Called when a batch is waited for."""
-        self.request_workers()
-        if self.background:
-            first, self.asked = not self.asked, True
-            self._pool.serve_in_background(self, first)
+    def asked(self) -> None:
+        """Has the workers serve this loader."""
+        if not self.background:
+            self._pool.assign_all(self.number)
+            return
+        first, self.was_asked = not self.was_asked, True
+        self._pool.serve_in_background(self, first)
 
-    def drain_others(self) -> None:
-        """Reads the other loaders' pipes, so that no worker blocks on one that is not iterated."""
+    def waiting(self) -> None:
+        """Has the workers serve this loader, whatever other threads wait for.
+
+        Reads the other loaders' pipes, so that no worker blocks on one that is not iterated.
+        """
+        self.asked()
         for binding in self._pool.others(self.number):
             binding.drain()
 
@@ -92,11 +96,12 @@ class PoolBinding:
         """Whether a worker is processing a tiny-batch of this loader."""
         return self.queue.worker(worker).sequence is not None
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Called when the queue was stopped: workers detach after their current tiny-batch."""
         self.closed = True
         self.workers = None
-        self._pool.unregister(self.number)
+        if self.number:
+            self._pool.unregister(self.number)
 
 
 class PoolProcess:

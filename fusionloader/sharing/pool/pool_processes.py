@@ -210,7 +210,7 @@ class PoolProcesses:
                 "loader": binding.number,
                 "descriptors": list(all_fds),
                 "background": binding.background,
-                "asked": binding.asked,
+                "asked": binding.was_asked,
             }
             self._send(handle, FdMessage(fields, b"", tuple(all_fds.values())))
             self._member.send(worker, 0, self._assigned_to, worker)

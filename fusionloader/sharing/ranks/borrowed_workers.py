@@ -1,62 +1,100 @@
-"""Borrowed workers: other ranks' workers that serve a loader's queue, and the claims they lost."""
+"""Workers shared with other ranks: a queue's membership of the global manager, and its guests."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from fusionloader import _native
-from fusionloader.sharing.ranks.membership import Membership
+from fusionloader._native import WorkerActivity
+from fusionloader.engine.manager.participant import (
+    Handle,
+    Hopeless,
+    Hub,
+    LostTinyBatch,
+    Participant,
+)
+from fusionloader.observe.trace.recorder import Recorder
+from fusionloader.sharing.ranks.membership import GUEST_SLOTS, Membership
+from fusionloader.sharing.ranks.sharing_offer import SharingOffer
+from fusionloader.workers.worker_set import WorkerSet
+
+log = logging.getLogger("fusionloader.manager")
 
 _CHECK_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class LostClaim:
-    """A tiny-batch that a borrowed worker had claimed when it died."""
+class BorrowedWorkers(Participant):
+    """The guest slots of a queue, and what the global manager knows of the queue."""
 
-    lost: _native.LostTinyBatch
-    pid: int
+    places = GUEST_SLOTS
+    are_guests = True
 
-
-class BorrowedWorkers:
-    """The guest slots of a queue."""
-
-    def __init__(self, queue: _native.ManagerQueue, membership: Membership) -> None:
-        self._queue = queue
-        self._membership = membership
+    def __init__(self, offer: SharingOffer) -> None:
+        self._membership = Membership(offer)
+        self.event_fd = self._membership.event_fd
         self._checked = 0.0
+        self._view: _native.MemberView | None = None
+        self._away: set[int] = set()  # workers that are at other ranks
 
-    def collect_lost(self, hopeless: Callable[[], list[tuple[int, int]]]) -> list[LostClaim]:
-        """Takes back the claims of borrowed workers that have died; checks every 0.1 s at most.
+    def start(self, hub: Hub) -> None:
+        """Notes the queue."""
+        self._hub, self._queue = hub, hub.queue
 
-        What ``hopeless`` returns is given up, as by ``take_back``.
-        """
+    def workers_started(self, workers: WorkerSet) -> None:
+        """Offers the queue to other ranks."""
+        self._membership.join(self._hub.control_fd, self._hub.data_fd)
+
+    def look(self, handle: Handle, hopeless: Hopeless) -> Iterator[LostTinyBatch]:
+        """Takes back the claims of borrowed workers that have died; looks every 0.1 s at most."""
         self._membership.poll()
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:
-            return []
+            return
         self._checked = now
-        lost: list[LostClaim] = []
-        for guest_slot in self._queue.dead_borrowed_workers():
-            pid = self._queue.worker(guest_slot).pid
-            claims = self._queue.take_back(guest_slot, hopeless())
-            lost += [LostClaim(claim, pid) for claim in claims]
-            self._queue.empty_guest_slot(guest_slot)
-        return lost
+        for number in self._queue.dead_borrowed_workers():
+            pid = self._queue.worker(number).pid
+            lost = self._queue.take_back(number, hopeless())
+            self._queue.empty_guest_slot(number)
+            for held in lost:
+                yield LostTinyBatch(
+                    held.sequence, held.tiny_batch, pid, "of another rank died", held.given_up
+                )
 
-    def kill(self, guest_slot: int, pid: int) -> None:
+    def kill(self, number: int, pid: int, why: str) -> None:
         """Kills the process in a guest slot, if it is still that one; its rank replaces it."""
+        log.warning("worker (pid %d) of another rank %s; it is killed", pid, why)
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
                 # What is in the slot and runs now has had the pid since before the handle.
-                is_there = self._queue.worker(guest_slot).pid == pid
-                if is_there and guest_slot not in self._queue.dead_borrowed_workers():
+                is_there = self._queue.worker(number).pid == pid
+                if is_there and number not in self._queue.dead_borrowed_workers():
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
+
+    def trace_began(self) -> None:
+        """A trace has begun."""
+        self._view = _native.MemberView(self._hub.control_fd, self._hub.data_fd)
+        self._away.clear()
+
+    def trace(self, recorder: Recorder, thoroughly: bool) -> None:
+        """Notes which of the loader's workers go to other ranks, and which come back."""
+        if self._view is None or not thoroughly:
+            return
+        for number, worker in enumerate(self._view.workers()):
+            if worker.activity is WorkerActivity.BORROWED and number not in self._away:
+                recorder.instant("shared", f"worker {number} works for another rank", number)
+                self._away.add(number)
+            elif worker.activity is WorkerActivity.HOME and number in self._away:
+                recorder.instant("shared", f"worker {number} is back", number)
+                self._away.remove(number)
+
+    def end(self) -> None:
+        """Withdraws the queue."""
+        self._membership.close()

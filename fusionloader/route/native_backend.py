@@ -16,29 +16,27 @@ from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.datasets import Compiled
 from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery.level_rows import LevelRows, level_rows, plan_of_levels
-from fusionloader.engine.iterators.backend import (
-    NO_ITEM,
-    Described,
-    MakeReader,
-    WorkerBackend,
-    context_of,
-    start_in_pool,
-)
+from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
 from fusionloader.engine.manager.native_start import native_starter
 from fusionloader.engine.manager.options import StartWorker, WorkerKind
-from fusionloader.engine.manager.remote_tasks import remote_task
+from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.gpu import eligibility
+from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.gpu.start import GpuOptions
 from fusionloader.options.aliases import AnyDataset, Index
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.options.remote_settings import Remote
+from fusionloader.route.loader_parts import LoaderParts
+from fusionloader.route.starting import bind_to_pool, context_of, start_in_pool
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.sharing.jobs.agreement import Agreement
+from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
+from fusionloader.sharing.ranks.borrowed_workers import BorrowedWorkers
 from fusionloader.sharing.ranks.sharing_offer import SharingOffers
-from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
+from fusionloader.sharing.remote.remote_proxy import RemoteProxy
+from fusionloader.sharing.remote.remote_tasks import remote_task
 from fusionloader.transforms.executors.batch_transport import BatchReceiver
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.plan.stages import Plan
@@ -55,12 +53,13 @@ class NativeBackend:
         compiled: Compiled,
         table: DatasetTable,
         choice: GpuChoice,
+        parts: LoaderParts,
         kept: KeptFiles,
         of_workers_dataset: Callable[[], WorkerBackend],
         offers: SharingOffers | None = None,
     ) -> None:
         self.of_workers_dataset = of_workers_dataset
-        self._kept = kept
+        self._kept, self._parts = kept, parts
         self._dataset = dataset
         self._compiled = compiled
         self._table = table
@@ -71,13 +70,10 @@ class NativeBackend:
         self.passes: WorkerPasses | None = None
         assert compiled.plan is not None
         self._reader: ReadAheadProcess | None = None
+        if table.is_remote and (settings := read_settings(dataset)) is not None:
+            self._reader = parts.reader(table, settings)
         self._send(compiled.plan)
-        self.gpu = self._gpu_options(compiled.plan)
-
-    def open_reader(self, make: MakeReader) -> None:
-        """Starts the process that reads URLs, if there are any, unless it runs."""
-        if self._table.is_remote and (settings := read_settings(self._dataset)) is not None:
-            self._reader = make(self._table, settings)
+        self._gpu = self._gpu_options(compiled.plan)
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
         """Returns mini-batches that were announced to that process before, where there is one."""
@@ -93,7 +89,7 @@ class NativeBackend:
         self._plan = plan
         self.layout: Layout | None = layout
         offers = self._offers
-        self.sharing_offer = offers.of(plan, self._table) if offers is not None else None
+        self._offer = offers.of(plan, self._table) if offers is not None else None
 
     def _gpu_options(self, plan: Plan) -> GpuOptions | None:
         layout = layout_of(plan)
@@ -111,7 +107,7 @@ class NativeBackend:
         if plan_to_send is not self._plan:
             self._send(plan_to_send)
             if self._choice.device_id is None:  # it writes to the slot, as the others do
-                self.gpu = self._gpu_options(plan_to_send)
+                self._gpu = self._gpu_options(plan_to_send)
         return None if plan_to_send is plan else level_rows(plan, layout)
 
     def name(self, index: Index) -> str:
@@ -133,11 +129,26 @@ class NativeBackend:
         item += self.count if item < 0 else 0
         return item if 0 <= item < self.count else NO_ITEM
 
-    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+    def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
+        """See ``WorkerBackend``."""
+        participants: list[Participant] = []
+        if self._gpu is not None and (on_device or not self._gpu.buffers):
+            participants.append(GpuControl(self._gpu))
+        is_for_remote = options.worker_init_fn is None and not self._compiled.is_remote
+        if options.remote is not None and is_for_remote:  # as explain() says
+            link = self._parts.link(options.remote, options.num_workers)
+            participants.append(RemoteProxy(remote_task(options, link, self._plan, self._table)))
+        if self._offer is not None:
+            participants.append(BorrowedWorkers(self._offer))
+        binding = bind_to_pool(options)
+        if binding is None:
+            return Workforce(self._starter(options, base_seed), participants)
+        start = self._pool_starter(options, base_seed, binding)
+        return Workforce(start, [*participants, binding])
+
+    def _starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns a function that starts workers without torch, unless the user's code runs."""
         init, dataset = options.worker_init_fn, options.dataset
-        if options.pool is not None:
-            return self._pool_starter(options, base_seed)
         context, method = context_of(options)
         formats = AddedFormats() if method == "fork" else self._formats()
         info = None
@@ -145,13 +156,15 @@ class NativeBackend:
             info = (options.num_workers, base_seed, dataset, init)
         return native_starter(self._config(options, formats), context, method, info)
 
-    def _pool_starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+    def _pool_starter(
+        self, options: LoaderOptions, base_seed: int, binding: PoolBinding
+    ) -> StartWorker:
         formats, init, info = self._formats(), options.worker_init_fn, None
         if init is not None:
             info = (options.num_workers, base_seed, options.dataset, init)
         config = self._config(options, formats)
         user_code = init is not None or formats.of_script
-        return start_in_pool(Payload((config, info), config.descriptors(), user_code))
+        return start_in_pool(binding, Payload((config, info), config.descriptors(), user_code))
 
     def _formats(self) -> AddedFormats:
         return AddedFormats() if self._compiled.kind == "pixels" else AddedFormats.here()
@@ -169,7 +182,7 @@ class NativeBackend:
             message_fd=-1,
             plan=self._plan,
             on_error=options.on_error,
-            address="" if self.sharing_offer is None else self.sharing_offer.ranks.address,
+            address="" if self._offer is None else self._offer.ranks.address,
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,
             formats=formats,
@@ -195,23 +208,9 @@ class NativeBackend:
         return None if joined is None else joined.remote_files
 
     def agreement(self, options: LoaderOptions) -> Agreement:
-        """See ``WorkerBackend``."""
+        """Returns what jobs have to agree on that share preparation."""
         assert self.layout is not None
         return Agreement.of(options, self._plan, self.layout, self._table)
-
-    def remote_work(
-        self,
-        options: LoaderOptions,
-        base_seed: int,
-        link: Callable[[Remote, int], RemoteLink],
-    ) -> RemoteTask | None:
-        """See ``WorkerBackend``."""
-        if options.remote is None or options.worker_init_fn is not None:
-            return None
-        if self._compiled.is_remote:  # as explain() says
-            return None
-        made = link(options.remote, options.num_workers)
-        return remote_task(options, made, self._plan, self._table)
 
     def no_layout(self, why: str) -> WorkerBackend:
         """Never called: the layout is known from the plan."""

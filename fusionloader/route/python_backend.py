@@ -9,26 +9,19 @@ from functools import partial
 from fusionloader.data.deferred.sample_source import without_deferral, without_descriptors
 from fusionloader.data.epochs.sampling import SampledBatch
 from fusionloader.engine.delivery.level_rows import LevelRows
-from fusionloader.engine.iterators.backend import (
-    NO_ITEM,
-    Described,
-    MakeReader,
-    WorkerBackend,
-    context_of,
-    start_in_pool,
-)
+from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
 from fusionloader.engine.manager.options import StartWorker, WorkerConnection, WorkerKind
-from fusionloader.engine.manager.remote_tasks import code_task
+from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
-from fusionloader.gpu.start import GpuOptions
 from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.jobs.agreement import Agreement
+from fusionloader.route.loader_parts import LoaderParts
+from fusionloader.route.starting import bind_to_pool, context_of, start_in_pool
+from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.pool.user_code import UserCode
-from fusionloader.sharing.ranks.sharing_offer import SharingOffer
-from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
+from fusionloader.sharing.remote.remote_proxy import RemoteProxy
+from fusionloader.sharing.remote.remote_tasks import code_task
 from fusionloader.system import processes
 from fusionloader.system.processes import Process
 from fusionloader.system.shm.descriptor import Descriptor
@@ -48,13 +41,12 @@ class PythonBackend:
     """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
 
     layout: Layout | None = None
-    gpu: GpuOptions | None = None
-    sharing_offer: SharingOffer | None = None
     worker_kind: WorkerKind = "python"
 
     def __init__(
         self,
         source: Source,
+        parts: LoaderParts,
         no_layout: Callable[[str], None],
         epoch_ended: Callable[[], None] = lambda: None,
         whole: bool = False,
@@ -65,7 +57,7 @@ class PythonBackend:
         With ``passes``, too, and each goes through the dataset on its own.
         """
         self.passes = passes
-        self._source, self._no_layout = source, no_layout
+        self._source, self._parts, self._no_layout = source, parts, no_layout
         self.epoch_ended = epoch_ended
         self.count = source.count()
         self.receiver = BatchReceiver() if whole else None
@@ -73,14 +65,13 @@ class PythonBackend:
     def no_layout(self, why: str) -> PythonBackend:
         """Notes that samples cannot be written row by row; returns what makes batches whole."""
         self._no_layout(why)
-        return PythonBackend(self._source, self._no_layout, self.epoch_ended, whole=True)
+        return PythonBackend(
+            self._source, self._parts, self._no_layout, self.epoch_ended, whole=True
+        )
 
     def of_workers_dataset(self) -> WorkerBackend:
         """Returns this: every worker looks at the dataset that it has."""
         return self
-
-    def open_reader(self, make: MakeReader) -> None:
-        """Does nothing: user code reads for itself."""
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
         """Returns them as they are."""
@@ -89,23 +80,6 @@ class PythonBackend:
     def send_levels(self, wanted: bool) -> LevelRows | None:
         """Returns ``None``: what user code makes is sent as it is."""
         return None
-
-    def agreement(self, options: LoaderOptions) -> Agreement:
-        """Never called: what user code makes in another job cannot be known to be the same."""
-        raise AssertionError(f"share={options.share!r}")
-
-    def remote_work(
-        self,
-        options: LoaderOptions,
-        base_seed: int,
-        link: Callable[[Remote, int], RemoteLink],
-    ) -> RemoteTask | None:
-        """Returns ``None`` unless the user has it so: user code stays on this machine."""
-        if options.remote is None or not options.remote.user_code:
-            return None
-        if options.worker_init_fn is not None or self.receiver is not None:
-            return None
-        return code_task(options, link, without_deferral(self._source), base_seed)
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""
@@ -118,7 +92,23 @@ class PythonBackend:
             return Described(indices, rows, b"")
         return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
 
-    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+    def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
+        """See ``WorkerBackend``; user code stays on this machine unless the user says otherwise."""
+        participants: list[Participant] = []
+        is_for_remote = options.worker_init_fn is None and self.receiver is None
+        if options.remote is not None and options.remote.user_code and is_for_remote:
+            source = without_deferral(self._source)
+            participants.append(
+                RemoteProxy(code_task(options, self._parts.link, source, base_seed))
+            )
+        binding = bind_to_pool(options)
+        if binding is not None:
+            participants.append(binding)
+        return Workforce(self._starter(options, base_seed, binding), participants)
+
+    def _starter(
+        self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None
+    ) -> StartWorker:
         """Returns a function that starts the user's code in a multiprocessing process."""
         init, on_error = options.worker_init_fn, options.on_error
         source, passes, whole, sends = self._source, self.passes, None, None
@@ -127,10 +117,10 @@ class PythonBackend:
             sends = partial(self.receiver.add_worker, most)
             whole = Collating(options.collate_fn, options.auto_collation, most)
         kind, drop_last = options.dataset_kind, options.drop_last
-        if options.pool is not None:
+        if binding is not None:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole)
-            return start_in_pool(Payload((code, None), fds, user_code=True), sends)
+            return start_in_pool(binding, Payload((code, None), fds, user_code=True), sends)
         context, _ = context_of(options)
 
         def start(connection: WorkerConnection) -> Process:

@@ -11,15 +11,16 @@ import logging
 import os
 import pickle
 
-from fusionloader.engine.groups.group_memory import GroupMemory
-from fusionloader.engine.groups.group_workers import GroupWorkers
 from fusionloader.engine.manager.hung_workers import HungWorkers
 from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
+from fusionloader.engine.manager.manager import Manager
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.observe.statistics.totals import WorkerTotals
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.sharing.jobs.connection import PreparedBatch
+from fusionloader.sharing.jobs.group_memory import GroupMemory
+from fusionloader.sharing.jobs.group_workers import GroupWorkers
 from fusionloader.sharing.jobs.membership import GroupMembership
 from fusionloader.sharing.jobs.sample_lists import SampleLists, packed
 from fusionloader.system.processes import Process, refuse_in_child
@@ -33,8 +34,6 @@ _SLEEP_SECONDS = 0.1
 
 class GroupInFlight(Jobs):
     """Mini-batches that were submitted."""
-
-    completed = 0  # tiny-batches that are: not known here
 
     def __init__(self, membership: GroupMembership) -> None:
         super().__init__()
@@ -58,20 +57,12 @@ class GroupTrace:
         """See ``Feed``."""
 
 
-class GroupManager:
+class GroupManager(Manager):
     """Submits mini-batches to the coordinator and hands out those that are done.
 
     Attributes:
-        in_flight: the submitted mini-batches.
-        gpu: ``None``: a group has no GPU worker.
-        layout: of a batch's rows.
-        trace: what a trace is told.
-        closed: whether it has ended.
         connection: to the coordinator.
     """
-
-    gpu: None = None
-    pool_is_closed = False
 
     def __init__(
         self,
@@ -84,7 +75,7 @@ class GroupManager:
         self._options = options
         self._pid = os.getpid()
         self._membership, self.connection = membership, membership.connection
-        self.layout = layout
+        self._layout = layout
         self.closed = False
         self.in_flight = GroupInFlight(membership)
         self.trace = GroupTrace()
@@ -102,6 +93,11 @@ class GroupManager:
             log.warning("this job goes on with %d workers: no room for more", self._workers.count)
         per_worker = self._options.in_flight / self._options.workers
         self._most_in_flight = max(int(per_worker * self._workers.count), 1)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Layout of a batch's rows."""
+        return self._layout
 
     # ---- publishing ----------------------------------------------------------------------------
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fusionloader.cache.store_stats import StoreStats
-from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.native_part import missing
 from fusionloader.engine.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
 from fusionloader.options.aliases import AnyLoader
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.route.loader_parts import LoaderParts
+from fusionloader.system.native_part import missing
 from fusionloader.system.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from fusionloader.engine.iterators.factory import IteratorFactory
+    from fusionloader.route.factory import IteratorFactory
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -29,7 +29,7 @@ class PortableIteratorFactory:
         self._why = why
 
     def iterator(
-        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> WholeBatchIterator | SingleProcessIterator:
         """Returns an iterator of torch's that knows states and epochs; says once that it does."""
         global _said
@@ -71,6 +71,6 @@ def iterator_factory() -> IteratorFactory | PortableIteratorFactory:
     why = missing()
     if why is not None:
         return PortableIteratorFactory(why)
-    from fusionloader.engine.iterators.factory import IteratorFactory
+    from fusionloader.route.factory import IteratorFactory
 
     return IteratorFactory()

@@ -10,9 +10,9 @@ from fusionloader.cache import kept_files
 from fusionloader.data.read_ahead import explanation as reading_urls
 from fusionloader.data.samplers.epoch_sampler import EpochSampler
 from fusionloader.engine.delivery import level_rows
-from fusionloader.engine.iterators.route import Route
 from fusionloader.engine.iterators.whole_batches import defers
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.route.route import Route
 
 
 def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float] = ()) -> str:

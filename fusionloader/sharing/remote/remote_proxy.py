@@ -7,16 +7,24 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 
-from fusionloader import _native
+from fusionloader.engine.manager.participant import (
+    Handle,
+    Hopeless,
+    Hub,
+    LostTinyBatch,
+    Participant,
+    ParticipantKind,
+)
 from fusionloader.sharing.remote.board import LANES
 from fusionloader.sharing.remote.link import RemoteTask
 from fusionloader.sharing.remote.proxy.process import ProxyConfig
 from fusionloader.system import processes
-from fusionloader.system.processes import BareProcess
+from fusionloader.system.processes import BareProcess, Process
 from fusionloader.system.transport.address import Address
 from fusionloader.workers import messages
+from fusionloader.workers.worker_set import WorkerSet
 
 log = logging.getLogger("fusionloader.remote")
 
@@ -25,12 +33,14 @@ _FRUITLESS_DEATHS = 3
 _PATIENCE_SECONDS = 5.0
 
 
-class RemoteProxy:
+class RemoteProxy(Participant):
     """Starts the proxy, tells it who may be asked, takes back what a dead one held."""
 
-    def __init__(self, task: RemoteTask, first_worker: int, local_workers: int) -> None:
-        """Its lanes have the numbers from ``first_worker`` on, ``LANES`` of them."""
-        self._task, self._first, self._local = task, first_worker, local_workers
+    kind: ParticipantKind = "remote"
+    places = LANES
+
+    def __init__(self, task: RemoteTask) -> None:
+        self._task = task
         self._fruitless = 0
         self._checked = 0.0
         self._given: list[Address] | None = None
@@ -41,10 +51,12 @@ class RemoteProxy:
         self._unsent = b""
         self._receiver: messages.Receiver | None = None
 
-    def start(self, queue: _native.ManagerQueue, control_fd: int, data_fd: int) -> None:
+    def start(self, hub: Hub) -> None:
+        """Notes what the process needs."""
+        self._hub, self._queue = hub, hub.queue
+
+    def workers_started(self, workers: WorkerSet) -> None:
         """Starts the process."""
-        self._queue = queue
-        self._fds = control_fd, data_fd
         self._launch()
         self._is_wanted = True
 
@@ -65,10 +77,10 @@ class RemoteProxy:
         task, board = self._task, self._task.link.board
         config = ProxyConfig(
             parent=os.getpid(),
-            first_worker=self._first,
-            local_workers=self._local,
-            control_fd=self._fds[0],
-            data_fd=self._fds[1],
+            first_worker=self.first,
+            local_workers=self._hub.most_workers,
+            control_fd=self._hub.control_fd,
+            data_fd=self._hub.data_fd,
             table_fd=task.table_fd,
             table_bytes=task.table_bytes,
             message_fd=message_fd,
@@ -102,33 +114,36 @@ class RemoteProxy:
 
     # ---- while the manager waits ---------------------------------------------------------------
 
-    def handle(self, handle: Callable[[messages.Message], None]) -> None:
+    def receive(self, handle: Handle) -> None:
         """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
         if self._receiver is not None:
             self._receiver.handle(handle)
 
-    def look(self, handle: Callable[[messages.Message], None]) -> None:
+    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
         """Replaces a dead proxy; what its lanes held is in the queue again.
 
-        No sample is to blame for its death: none runs in it. ``handle`` gets what it reported.
+        No sample is to blame for its death: none runs in it.
         """
         now = time.monotonic()
-        if now - self._checked < _CHECK_SECONDS or not self._is_wanted:
-            return
-        self._checked = now
+        if now - self._checked >= _CHECK_SECONDS and self._is_wanted:
+            self._checked = now
+            self._look(handle)
+        return ()
+
+    def _look(self, handle: Handle) -> None:
         if self._process is not None:
             if self._process.is_alive():
                 self._give_orders()
                 self._task.link.tell_fleet()
                 return
-            self.handle(handle)
+            self.receive(handle)
             self._forget(self._process)
         if self._is_wanted:
             self._launch_again()
 
     def _forget(self, dead: BareProcess) -> None:
         """Takes back what a dead proxy held; it is not wanted again if it is of no use."""
-        for number in range(self._first, self._first + LANES):
+        for number in range(self.first, self.first + LANES):
             self._queue.take_back(number)
         manner = processes.describe_exit(dead.exitcode)
         fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
@@ -178,7 +193,7 @@ class RemoteProxy:
         self._process = None
 
     @property
-    def processes(self) -> list[BareProcess]:
+    def processes(self) -> list[Process]:
         """The process, where there is one."""
         return [] if self._process is None else [self._process]
 

@@ -15,17 +15,19 @@ from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import PlanSource
-from fusionloader.engine.iterators.backend import (
-    WorkerBackend,
-    refuse_for_own_passes,
-    refuse_on_error,
-)
-from fusionloader.engine.iterators.explanation import explained
+from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.in_process import InProcessIterator
-from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.native_backend import NativeBackend
-from fusionloader.engine.iterators.python_backend import PythonBackend
-from fusionloader.engine.iterators.route import (
+from fusionloader.engine.iterators.slot_iterator import SlotIterator
+from fusionloader.engine.iterators.stream_iterator import StreamIterator
+from fusionloader.engine.iterators.whole_batches import SingleProcessIterator
+from fusionloader.engine.manager.worker_passes import WorkerPasses
+from fusionloader.options.aliases import AnyDataset, AnyLoader
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.route.explanation import explained
+from fusionloader.route.loader_parts import LoaderParts
+from fusionloader.route.native_backend import NativeBackend
+from fusionloader.route.python_backend import PythonBackend
+from fusionloader.route.route import (
     Learned,
     Route,
     find_route,
@@ -34,13 +36,9 @@ from fusionloader.engine.iterators.route import (
     why_lists,
     why_own_passes,
 )
-from fusionloader.engine.iterators.slot_iterator import SlotIterator
-from fusionloader.engine.iterators.stream_iterator import StreamIterator
-from fusionloader.engine.iterators.whole_batches import SingleProcessIterator
-from fusionloader.engine.manager.worker_passes import WorkerPasses
-from fusionloader.options.aliases import AnyDataset, AnyLoader
-from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.route.starting import refuse_for_own_passes, refuse_on_error
 from fusionloader.sharing.jobs.agreement import check_shareable
+from fusionloader.sharing.jobs.group_iterator import GroupIterator
 from fusionloader.sharing.ranks.discovery import ranks_here
 from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.system import processes
@@ -62,7 +60,7 @@ class IteratorFactory:
         return IteratorFactory, ()  # a copied or pickled loader finds out for itself
 
     def iterator(
-        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> _BaseDataLoaderIter:
         """Returns a new iterator over ``loader``, whose arguments are ``options`` now."""
         if options.share is not None:  # it may wait for a job that is another thread
@@ -71,7 +69,7 @@ class IteratorFactory:
             return self._start(loader, options, state)
 
     def _start(
-        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> _BaseDataLoaderIter:
         route = find_route(options, self._learned)
         self._log(explained(options, route))
@@ -87,12 +85,20 @@ class IteratorFactory:
             states = state.epochs.dataset_states()
             in_flight = None if options.in_order else options.in_flight
             passes = WorkerPasses(options.dataset, states, options.num_workers, in_flight)
-            backend = self._backend(options, route, passes)
+            backend = self._backend(options, route, state, passes)
             return StreamIterator(loader, options, state, backend)
-        return SlotIterator(loader, options, state, self._backend(options, route))
+        backend = self._backend(options, route, state)
+        if options.share is not None and isinstance(backend, NativeBackend):
+            member = state.member(options.share)
+            return GroupIterator(loader, options, state, backend, member, backend.agreement)
+        return SlotIterator(loader, options, state, backend)
 
     def _backend(
-        self, options: LoaderOptions, route: Route, passes: WorkerPasses | None = None
+        self,
+        options: LoaderOptions,
+        route: Route,
+        parts: LoaderParts,
+        passes: WorkerPasses | None = None,
     ) -> WorkerBackend:
         """Returns native workers where the plan is the whole way of a sample, else Python ones."""
         remember = functools.partial(self._remember_no_layout, samples_of(options))
@@ -101,11 +107,11 @@ class IteratorFactory:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._kept.of_images(options))
-            return PythonBackend(source, remember, self._kept.epoch_ended, whole, passes)
+            return PythonBackend(source, parts, remember, self._kept.epoch_ended, whole, passes)
         planned: Source = PlanSource(options.dataset, plan)
         if plan.tail is not None and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
-        python = PythonBackend(planned, remember, whole=whole)
+        python = PythonBackend(planned, parts, remember, whole=whole)
         table = self._learned.tables.of(options.dataset, plan) if route.is_native else None
         if table is None:
             return python
@@ -114,6 +120,7 @@ class IteratorFactory:
             plan,
             table,
             route.gpu,
+            parts,
             self._kept.of(options, table, plan.kind in ("folder", "ranges")),
             functools.partial(self._remember_change, init_of(options), python),
             self._offers(options),

@@ -66,9 +66,7 @@ class GroupWorkers:
 
     def _launch(self, number: int, message_fd: int) -> Process:
         cpus = self._cores.of(number - self._numbers.start)
-        return self._start(
-            WorkerConnection(number, self.count, *self._fds, message_fd, -1, cpus, None)
-        )
+        return self._start(WorkerConnection(number, self.count, *self._fds, message_fd, -1, cpus))
 
     def look(self) -> None:
         """Replaces the dead; looks every 0.02 s at most."""

@@ -1,1 +1,0 @@
-"""The engine where jobs share what is prepared."""

@@ -1,0 +1,75 @@
+"""How workers are started: as processes of the loader, or of a pool; and what refuses a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+
+import torch
+
+from fusionloader.engine.manager.options import StartWorker, WorkerConnection
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.pool.binding import PoolBinding
+from fusionloader.sharing.pool.pool_processes import Payload, running
+from fusionloader.system.processes import Process
+from fusionloader.transforms.executors.batch_transport import Sends
+
+MakeSends = Callable[[], Sends]
+"""Returns what one more worker sends whole batches by."""
+
+
+def refuse_for_own_passes(options: LoaderOptions, why: str) -> None:
+    """Raises ValueError for what a loader cannot do whose workers read the dataset on their own.
+
+    A pool: its workers come and go. And ``on_error``: no sample fails by itself.
+    """
+    if options.pool is not None:
+        raise ValueError(
+            "a WorkerPool serves map-style datasets without a state, and not this loader's: "
+            f"{why}. Give it other workers: num_workers=... instead of pool=..."
+        )
+    refuse_on_error(options, why)
+
+
+def refuse_on_error(options: LoaderOptions, why: str) -> None:
+    """Raises ValueError where no sample can be left out or replaced."""
+    if options.on_error != "raise":
+        raise ValueError(
+            f"on_error={options.on_error!r} needs samples that are made one by one, and this "
+            f"loader has none: {why}. Catch the error in the dataset or the collate_fn, and leave "
+            "on_error as it is"
+        )
+
+
+def bind_to_pool(options: LoaderOptions) -> PoolBinding | None:
+    """Returns a loader's binding to its pool, ``None`` if it has none."""
+    if options.pool is None:
+        return None
+    return PoolBinding(running(options.pool), options.pool.is_background)
+
+
+def start_in_pool(
+    binding: PoolBinding, payload: Payload, sends: MakeSends | None = None
+) -> StartWorker:
+    """Returns the function by which a pool's workers serve a loader.
+
+    ``sends`` says where a worker sends the batches that it makes whole.
+    """
+
+    def start(connection: WorkerConnection) -> Process:
+        fds = {"message_fd": connection.message_fd}
+        if sends is not None:
+            fds["batches_fd"] = sends().memory.fd
+        if connection.event_fd >= 0:
+            fds["event_fd"] = connection.event_fd
+        return binding.attach(connection.number, fds, payload)
+
+    return start
+
+
+def context_of(options: LoaderOptions) -> tuple[BaseContext, str]:
+    """Returns the multiprocessing context of a loader's workers, and its start method."""
+    context = options.multiprocessing_context
+    if context is None:
+        context = torch.multiprocessing.get_context()
+    return context, str(context.get_start_method())

@@ -1,0 +1,86 @@
+"""The iterator of a loader whose mini-batches jobs prepare together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusionloader.engine.delivery.device_batches import DeviceDelivery
+from fusionloader.engine.iterators.backend import WorkerBackend
+from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.slot_iterator import SlotIterator
+from fusionloader.engine.manager.in_flight import Job
+from fusionloader.engine.manager.manager import Manager
+from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.options.aliases import AnyLoader, Batch
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.jobs.agreement import Agreement
+from fusionloader.sharing.jobs.group_manager import GroupManager
+from fusionloader.sharing.jobs.membership import GroupMembership
+
+Agree = Callable[[LoaderOptions], Agreement]
+"""Returns what jobs have to agree on that share preparation."""
+
+
+class GroupIterator(SlotIterator):
+    """Prepares an epoch in a group of jobs, or alone where the job is no member of it."""
+
+    def __init__(
+        self,
+        loader: AnyLoader,
+        options: LoaderOptions,
+        state: LoaderState,
+        backend: WorkerBackend,
+        membership: GroupMembership,
+        agree: Agree,
+    ) -> None:
+        """``membership`` is the loader's, ``agree`` that of its samples."""
+        self._membership: GroupMembership | None = membership
+        self._agree = agree
+        super().__init__(loader, options, state, backend)
+
+    def _make_delivery(self) -> DeviceDelivery | None:
+        """Returns ``None``: the slots are other jobs', too, so torch copies from host memory."""
+        return None
+
+    def _open(self) -> None:
+        """Does nothing: each epoch decides which manager it has."""
+
+    def _make_manager(self, options: ManagerOptions, start: StartWorker) -> Manager:
+        membership = self._membership
+        if membership is None or membership.why_alone:
+            return super()._make_manager(options, start)
+        return GroupManager(options, self._backend.layout, start, membership)
+
+    def _enter_epoch(self) -> None:
+        membership = self._membership
+        if membership is not None:
+            membership.begin(self._agree(self._options), self._options, self._epoch_state)
+            if not membership.is_served_by(getattr(self, "_manager", None)):
+                self._start_manager()
+
+    def _forget_returned(self) -> None:
+        self._notice_other_epoch()
+        super()._forget_returned()
+
+    def _notice_other_epoch(self) -> None:
+        """Goes on without the group where another iterator of the loader has begun an epoch."""
+        if self._membership is not None and not self._membership.is_for_epoch(self._epoch_state):
+            self._membership = None
+        if self._membership is None and isinstance(self._manager, GroupManager):
+            self._start_anew()  # again, if an exception came in between
+
+    def _batch(self, job: Job) -> tuple[bool, Batch]:
+        if job.result is None and self._membership is not None:
+            self._membership.delivered()
+        return super()._batch(job)
+
+    def _end_epoch(self) -> None:
+        if self._membership is not None:
+            self._membership.end_epoch(finished=True)
+        super()._end_epoch()
+
+    def _go_on_without_it(self, why: str) -> None:
+        """Has workers of this job's own make what it has not had of the epoch."""
+        assert self._membership is not None
+        self._membership.leave(why)
+        super()._go_on_without_it(why)
