@@ -33,7 +33,8 @@ from torch.utils._pytree import tree_leaves
 from chaos.kinds.setting import EpochKind, Part, Setting
 from fusionloader.addons.inference import request_queue
 from fusionloader.data.read_ahead import read_ahead_process
-from fusionloader.engine.manager import in_flight, remote_proxy
+from fusionloader.engine.manager import in_flight
+from fusionloader.sharing.remote import remote_proxy
 from fusionloader.workers import worker_set
 
 # Three that die in a row, or at the same samples, would be an error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -39,6 +40,16 @@ class MemoryGroup:
         lines = (self.folder / name).read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
+    def is_removed(self) -> bool:
+        """Removes it, unless the kernel still has to do with a process that has ended in it."""
+        try:
+            self.folder.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
 
 @contextlib.contextmanager
 def memory_group(nbytes: int) -> Iterator[MemoryGroup]:
@@ -57,5 +68,4 @@ def memory_group(nbytes: int) -> Iterator[MemoryGroup]:
             (group.folder / "memory.swap.max").write_text("0")
         yield group
     finally:
-        wait_until(lambda: not (group.folder / "cgroup.procs").read_text())
-        group.folder.rmdir()
+        wait_until(group.is_removed, f"{group.folder} cannot be removed")
