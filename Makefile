@@ -1,6 +1,8 @@
-# Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers wheel lint audit format \
-    stubs api types examples docs bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
+# Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
+# with "##" behind them, `make campaign` those with "#:".
+CAMPAIGNS := architectures audit chaos compliance corrupt draws examples fuzz kills matrix mutants neon ray servers soak studies
+.PHONY: help demo test lint docs bench asan wheel campaign format stubs api types $(CAMPAIGNS) \
+    gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -56,75 +58,76 @@ CHAOS_SECONDS ?= 600
 GPU_RESULTS ?= benchmarks/results/gpu
 RUNS ?= a b c
 
-demo: ready
+help:
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | awk '{printf "make %-9s", $$1; $$1 = ""; print}'
+
+demo: ready  ## train on photo-like images with both loaders, and compare
 	$(BIN)/python -m fusionloader demo $(ARGS)
 
 # The report is opened in a browser. Where none can be installed, that test says so and is skipped.
-test: ready-to-test
+test: ready-to-test  ## all tests; PYTEST_FLAGS="-q tests/plan" for a folder's
 	-.ci/system-packages $(PYTHON) chromium
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS)
 
 # What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
-kills: ready-to-test
+campaign: unknown = $(filter-out $(CAMPAIGNS),$(NAME))
+campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
+	$(if $(unknown),$(error no campaign is called $(unknown): `make campaign` lists them))
+	@$(if $(NAME),$(MAKE) --no-print-directory $(NAME),sed -nE 's/^([a-z-]+):.*#: (.*)/\1 \2/p' Makefile | \
+	    sort | awk '{printf "make campaign NAME=%-13s", $$1; $$1 = ""; print}')
+
+kills: ready-to-test  #: processes killed at random; KILLS=150
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
 
-# Real epochs of every part under all kinds of faults. CHAOS_FLAGS may say --seed or --kind.
-chaos: ready-to-test
+# CHAOS_FLAGS may say --seed or --kind.
+chaos: ready-to-test  #: real epochs of every part under all kinds of faults; CHAOS_SECONDS=600
 	cd tests && ../$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) --json ../build/chaos.json \
 	    $(CHAOS_FLAGS)
 
 # Says how many files of each kind had Pillow's pixels, and how many its error.
-corrupt: ready-to-test
+corrupt: ready-to-test  #: damaged files of six formats, compared with Pillow; CORRUPT_FILES=10000
 	FUSIONLOADER_CORRUPT_FILES=$(CORRUPT_FILES) $(BIN)/python -m pytest $(PYTEST_FLAGS) -s -m corrupt \
 	    tests/faults/test_corrupt_files.py
 
-# Whether anything grows in a process that uses loaders for hours; and 10,000 that are dropped.
-soak: ready-to-test
+soak: ready-to-test  #: whether memory grows in hours of epochs; SOAK_SECONDS=7200, LOADERS=10000
 	PYTHONPATH=tests $(BIN)/python -W ignore -m soak --seconds $(SOAK_SECONDS) --json build/soak.json
 	FUSIONLOADER_LOADERS=$(LOADERS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -s --timeout=0 tests/soak
 
-draws: ready-to-test
+draws: ready-to-test  #: what is drawn, compared with torchvision and timm; DRAWS=25000
 	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \
 	    tests/plan/test_distributions.py tests/plan/test_timm_distributions.py
 
-# Whether the tests of lent memory notice mistakes in the native code.
-mutants: ready-to-test
+mutants: ready-to-test  #: whether the tests of lent memory notice mistakes in the native code
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m mutants tests/gpu_memory/test_mutants.py
 
-# Whether the fused kernel compiles for all architectures that the installed NVRTC knows, 3 s each.
-architectures: ready-to-test
+architectures: ready-to-test  #: the fused kernel, compiled for all architectures that NVRTC knows
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m architectures tests/device/test_kernel.py
 
-# Whether all studies in benchmarks/ still run, and what compares suites with the original class.
-studies: ready-to-test
+studies: ready-to-test  #: whether all studies in benchmarks/ still run
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
 	    tests/compat/test_compliance.py tests/test_same_training.py tests/test_imread.py tests/test_gpu_kit.py
 
-# The rest of what the suite tries in part: ends of processes and ways to start them, damage to
-# caches, vector kernels, examples of properties.
-matrix: ready-to-test
+# Ends of processes and ways to start them, damage to caches, vector kernels, examples of properties.
+matrix: ready-to-test  #: all cases of what the suite tries in part
 	FUSIONLOADER_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'matrix or properties'
 
-# Remote workers that Ray starts, on real clusters; one of these tests is in the suite, too.
-ray: ready-to-test
+ray: ready-to-test  #: remote workers that Ray starts, on real clusters
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
 
-# All examples and the notebook; some are in the suite, too. FUSIONLOADER_NOTEBOOK=examples/tour.ipynb
-# keeps it with its outputs.
-examples: ready-to-test
+# FUSIONLOADER_NOTEBOOK=examples/tour.ipynb keeps the notebook with its outputs.
+examples: ready-to-test  #: all examples, and the notebook
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
 	    tests/integrations/test_notebook.py tests/cli/test_commands.py -k "example or notebook"
 
-# The examples of inference in LitServe, Ray Serve and Triton; FastAPI's is in the suite.
-servers: ready-to-test
+servers: ready-to-test  #: the examples of inference in LitServe, Ray Serve and Triton
 	# Triton's server, whose test is skipped without it. Its Python code pins an older NumPy.
 	-$(PIP_INSTALL) --no-deps nvidia-pytriton
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'servers or not servers' tests/inference/test_servers.py
 
-bench: ready-to-test
+bench: ready-to-test  ## speed beside other loaders; ARGS="--workload default"
 	$(BIN)/python -m fusionloader bench $(ARGS)
 
-lint: ready-to-test
+lint: ready-to-test  ## ruff, mypy, pyright, import-linter, griffe, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -134,22 +137,21 @@ lint: ready-to-test
 	$(BIN)/python .ci/api --check
 	$(BIN)/clang-format --dry-run --Werror $(SOURCES) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
-# Known vulnerabilities of what the package requires. A package of which nothing can be learned, as from
-# a mirror that has no advisories, is an error.
-audit: $(INSTALLED)
+# A package of which nothing can be learned, as from a mirror that has no advisories, is an error.
+audit: $(INSTALLED)  #: known vulnerabilities of what the package requires
 	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && \
 	    build/audit/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'; }
 	$(BIN)/python .ci/requirements > build/audit/requirements.txt
 	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/audit/requirements.txt $(ARGS)
 
-format: $(TEST_INSTALLED)
+format: $(TEST_INSTALLED)  ## what ruff and clang-format change by themselves
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 # Wheels for this machine, for all Pythons that are found, and for 64-bit Arm; then each is installed
 # without a compiler, and tried.
-wheel: ready-to-test
+wheel: ready-to-test  ## wheels for all Pythons that are found, installed and tried
 	.ci/system-packages $(PYTHON) ccache nasm
 	rm -rf dist
 	.ci/wheel dist
@@ -157,31 +159,29 @@ wheel: ready-to-test
 	if command -v aarch64-linux-gnu-g++ > /dev/null; then HOST=aarch64 .ci/wheel dist; fi
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --timeout=1200 -m wheels tests/wheels
 
-# The types of the extension, from its signatures.
-stubs: ready-to-test
+stubs: ready-to-test  ## the types of the extension, from its signatures
 	$(BIN)/python .ci/stubs
 
 # The site in build/site, where warnings are errors; and the code of the pages, which is run. To read
 # it: python3 -m http.server --directory build/site
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: ready-to-test $(DOCS_INSTALLED)
+docs: ready-to-test $(DOCS_INSTALLED)  ## the site in build/site, and the code of its pages, which is run
 	-.ci/system-packages $(PYTHON) chromium
 	$(BIN)/python -m mkdocs build --quiet
 	FUSIONLOADER_SITE=build/site $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) \
 	    --dist=worksteal $(PYTEST_FLAGS) -m docs tests/pages
 
-# What breaks programs since the last release; records the public API. ARGS may be `--against REF`.
-api: $(TEST_INSTALLED)
+# ARGS may be `--against REF`.
+api: $(TEST_INSTALLED)  ## record the public API, and find what breaks programs since the last release
 	$(BIN)/python .ci/api $(ARGS)
 
-# Whether each public name has complete types, which pyright needs 15 s for.
-types: $(TEST_INSTALLED)
+types: $(TEST_INSTALLED)  ## whether each public name has complete types
 	$(BIN)/python .ci/types
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
 # What it says goes past Python, so that pytest must not hold it back.
-asan: $(TEST_INSTALLED)
+asan: $(TEST_INSTALLED)  ## the tests of csrc/ with the address and undefined sanitizers
 	mkdir -p $(ASAN)
 	cp -R fusionloader $(ASAN)
 	$(BIN)/python setup.py build_ext --build-temp build/asan-objects --build-lib $(ASAN) \
@@ -190,8 +190,8 @@ asan: $(TEST_INSTALLED)
 	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS)
 
-# The decoders under libFuzzer, which is clang's. What it finds is left in build/fuzz.
-fuzz: $(FUZZERS)
+# What it finds is left in build/fuzz.
+fuzz: $(FUZZERS)  #: the decoders under libFuzzer, which needs clang; FUZZ_SECONDS=60
 	$(BIN)/python tests/fuzz/seeds.py $(FUZZ)
 	mkdir -p $(FUZZ)/scan
 	for fuzzer in $(FUZZERS); do \
@@ -221,8 +221,7 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 	mkdir -p $(FUZZ)
 	clang++ $(FUZZ_FLAGS) -fsanitize=$(SANITIZE) $(FUZZED) -o $@
 
-# The native code for 64-bit Arm: cross-compiled, and its vectors run under emulation.
-neon:
+neon:  #: the native code for 64-bit Arm, cross-compiled and run under emulation
 	.ci/neon build/neon
 
 # On a machine with a CUDA device: what only a device can show, and its figures, after one epoch with a
@@ -243,8 +242,7 @@ gpu-rehearsal: ready-to-test
 gpu-kit: $(SYSTEM)
 	.ci/gpu-kit/pack build/gpu-kit
 
-# PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
-compliance: ready-to-test
+compliance: ready-to-test  #: the tests of PyTorch and torchdata, in the folder SUITES
 	$(BIN)/python tests/compat/compliance.py $(SUITES) $(ARGS)
 
 $(SYSTEM): .ci/system-packages

@@ -132,6 +132,21 @@ def test_after_a_release_changes_are_counted_from_its_tag(project):
     assert "breaking changes since v0.1.0 " in said
 
 
+@pytest.mark.parametrize("tag, is_read", [(None, True), ("v0.1.0", True), ("v0.2.0", False)])
+def test_names_of_versions_that_are_not_released_are_read(project, tag, is_read):
+    changelog = CHANGELOG.format(changed="Nothing.").replace(
+        "### Changed", "### Names that have changed\n\n- `fusionloader.Loader.close`\n\n### Changed"
+    )
+    empty = "# Changelog\n\n## [Unreleased]\n\nNothing yet.\n"
+    write(project, "CHANGELOG.md", changelog.replace("# Changelog\n", empty, 1))
+    if tag is not None:
+        release(project, tag)
+    write(project, "fusionloader/inner.py", INNER.replace("def close", "def end"))
+    status, said = api(project)
+    assert status == (0 if is_read else 1)
+    assert f"{'in CHANGELOG.md' if is_read else 'breaks programs'}: Loader.close: " in said
+
+
 def test_a_public_module_that_is_gone_breaks_programs(project):
     write(project, "fusionloader/io.py", '__all__ = ["read"]\n\n\ndef read() -> None: ...\n')
     assert api(project) == (0, "")

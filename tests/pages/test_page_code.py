@@ -9,7 +9,7 @@ import re
 import pytest
 from support.page_code import PAGES, blocks_of, indented_code, prose, python_blocks
 
-LANGUAGES = {"python", "sh", "text", "json", "yaml"}
+LANGUAGES = {"python", "sh", "text", "json", "yaml", "diff", "mermaid"}
 WITH_PYTHON = [page for page in PAGES if python_blocks(page)]
 
 
