@@ -1,4 +1,4 @@
-"""Pictures of how_it_works.md: how batches are made, and what is decoded of a file.
+"""Pictures of docs/how/design.md: how batches are made, and what is decoded of a file.
 
 ``docs.diagrams`` writes them.
 """

@@ -19,7 +19,7 @@ from fusionloader.cli.progress import Progress
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.transforms import compile_transform
 
-# The table of docs/observe/doctor.md: images a second and core, by ``simd_level()``.
+# The table of docs/observe/metrics.md: images a second and core, by ``simd_level()``.
 EXPECTED = {
     "AVX-512 VBMI": 1750,
     "AVX-512": 1750,
