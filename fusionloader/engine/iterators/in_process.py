@@ -17,7 +17,7 @@ from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.whole_batches import while_fetching
+from fusionloader.engine.iterators.whole_batches import Deferral
 from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
@@ -47,6 +47,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             raise AssertionError("timeout needs worker processes: num_workers > 0")
         self._options = options
         self._epochs, self._statistics = state.epochs, state.statistics
+        self._deferral = Deferral(options, state.statistics)
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._source: Source = source
         self._renew = renew
@@ -144,7 +145,7 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _fetching(self) -> AbstractContextManager[None]:
         if not self._runs_user_code:
             return nullcontext()  # none that opens images
-        return while_fetching(self._options, self._statistics)
+        return self._deferral.fetching()
 
     @property
     def _runs_user_code(self) -> bool:
