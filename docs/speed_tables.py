@@ -144,12 +144,23 @@ def without_files() -> Iterator[Row]:
         yield [words, rate, f"**{_times(found['fusionloader']['ratio'])}**", _link(name)]
 
 
+def small_samples() -> Iterator[Row]:
+    """Yields tensors and small samples, by the size of a batch."""
+    sizes = ("1", "8", "64", "256", "1024")
+    yield ["dataset", "`num_workers`", *(f"batch {int(size):,}" for size in sizes)]
+    for row in _study("small_samples")["table"]:
+        if row["samples"] == "4,096":
+            times = (_times(_number(row[size])) for size in sizes)
+            yield [row["dataset"], row["workers"], *times]
+
+
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     "folders": folders,
     "user_code": user_code,
     "whole_batches": whole_batches,
     "shards": shards,
     "without_files": without_files,
+    "small_samples": small_samples,
 }
 
 

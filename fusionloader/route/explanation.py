@@ -21,8 +21,7 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
     With ``part_seconds``, the time spent on each part of a plan, also its share.
     """
     lines, compiled = [_first(options, route)], route.compiled
-    if not route.why_whole:
-        assert compiled is not None
+    if compiled is not None and not route.why_whole:
         lines.append(compiled.explain(part_seconds))
         if compiled.complete and route.why_python:
             lines.append(f"in Python workers: {route.why_python}")
@@ -30,7 +29,8 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
             why = "there are no workers (num_workers=0)" if options.num_workers == 0 else ""
             one_by_one = why if route.is_native or why else "Python makes the samples"
             lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
-    if options.num_workers > 0 and (seconds := options.stalled_after(route.is_native)):
+    has_workers = options.num_workers > 0 and route.way != "gathered"
+    if has_workers and (seconds := options.stalled_after(route.is_native)):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
@@ -50,6 +50,11 @@ def _first(options: LoaderOptions, route: Route) -> str:
     workers = f"{options.num_workers} workers" + (" of a pool" if options.pool is not None else "")
     if route.way == "torch's loop" and route.why_whole:
         return f"whole batches in torch's own loop: {route.why_whole}"
+    if route.way == "gathered":
+        none = (
+            "" if options.num_workers == 0 else f"; none of {options.num_workers} workers is needed"
+        )
+        return f"gathered from tensors in memory, in the training process{none}"
     if options.num_workers == 0:
         return "in the training process, because num_workers=0"
     if route.why_whole:

@@ -16,6 +16,7 @@ from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.iterators.backend import WorkerBackend
+from fusionloader.engine.iterators.gathered import GatheredIterator
 from fusionloader.engine.iterators.in_process import InProcessIterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 from fusionloader.engine.iterators.stream_iterator import StreamIterator
@@ -76,11 +77,10 @@ class IteratorFactory:
         _check(options, route)
         if route.way == "torch's loop":
             return SingleProcessIterator(loader, options, state)
-        if route.way == "in process":
+        if route.way in ("in process", "gathered"):
             source = _source_here(options.dataset, route.plan)
-            return InProcessIterator(
-                loader, options, state, source, lambda: _renewed_source_here(options)
-            )
+            kind = GatheredIterator if route.way == "gathered" else InProcessIterator
+            return kind(loader, options, state, source, lambda: _renewed_source_here(options))
         if route.way == "own passes":
             states = state.epochs.dataset_states()
             in_flight = None if options.in_order else options.in_flight

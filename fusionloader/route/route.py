@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.tables import Tables
+from fusionloader.data.sources.tensors import can_gather
 from fusionloader.gpu import eligibility
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.options.aliases import AnyDataset
@@ -29,6 +30,7 @@ Way = Literal[
     "Python workers",  # write samples into batches
     "whole batches",  # are made by Python workers, any of them
     "own passes",  # of Python workers, each of which makes whole batches of its own part
+    "gathered",  # by the training process, from tensors in memory
 ]
 
 
@@ -83,6 +85,8 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
         ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
         ImportError: an explicit ``GpuWorker`` without a package that it needs.
     """
+    if _gathers(options):
+        return Route("gathered", "", None, "", eligibility.choose(options, None))
     own, compiled = why_own_passes(options), None
     why_whole = own or _why_not_looked_at(options)
     if not why_whole:
@@ -97,6 +101,16 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
     overruled = bool(why_whole or (why_python and compiled is not None and compiled.complete))
     gpu = eligibility.choose(options, None if overruled else compiled)
     return Route(way, why_whole, compiled, why_python, gpu)
+
+
+def _gathers(options: LoaderOptions) -> bool:
+    """Whether mini-batches are gathered; what is of workers alone has them made by workers."""
+    others = options.worker_init_fn, options.pool, options.remote, options.share
+    if any(each is not None for each in others) or options.device is not None:
+        return False
+    return not (why_own_passes(options) or _why_not_looked_at(options)) and can_gather(
+        options.dataset
+    )
 
 
 def _way(

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.datasets import MadeRows
 from support.page_locks import Driver, Point, mapped
-from torch.utils.data import TensorDataset
 
 from fusionloader import FusionLoader
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
@@ -25,7 +25,7 @@ def driver(monkeypatch):
 
 
 def loader():
-    return FusionLoader(TensorDataset(torch.arange(40.0)), 4, num_workers=1)
+    return FusionLoader(MadeRows(torch.arange(40.0)), 4, num_workers=1)
 
 
 def test_memory_is_unlocked_before_it_is_unmapped(driver):
@@ -61,7 +61,7 @@ def test_a_forked_child_unlocks_nothing(driver):
 
 def test_a_dropped_batch_is_written_again_only_when_the_device_has_read_it(driver, monkeypatch):
     monkeypatch.setattr(Point, "passed", False)
-    iterator = iter(FusionLoader(TensorDataset(torch.arange(400.0)), 4, num_workers=1))
+    iterator = iter(FusionLoader(MadeRows(torch.arange(400.0)), 4, num_workers=1))
     (first,) = next(iterator)
     address = first.data_ptr()
     del first

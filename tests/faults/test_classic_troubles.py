@@ -24,8 +24,11 @@ from torch.utils.data import TensorDataset
 from fusionloader import FusionLoader
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+class Made(TensorDataset):
+    pass
+
 if __name__ == "__main__":
-    batches = list(FusionLoader(TensorDataset(torch.arange(2000)), 4, num_workers=2))
+    batches = list(FusionLoader(Made(torch.arange(2000)), 4, num_workers=2))
     assert torch.equal(torch.cat([batch for batch, in batches]), torch.arange(2000))
     print(len(batches))
 """

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.batches import equal, same_batches
-from support.datasets import Nested, Random, Words
+from support.datasets import MadeRows, Nested, Random, Words
 from support.waiting import wait_until
 from torch.utils.data import (
     BatchSampler,
@@ -12,7 +12,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Subset,
-    TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
 )
@@ -88,7 +87,7 @@ def test_batches_are_those_of_dataloader(dataset, workers, drop_last):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_every_start_method_works(method):
-    dataset, given = TensorDataset(torch.arange(30.0)), {"batch_size": 8, "shuffle": True}
+    dataset, given = MadeRows(torch.arange(30.0)), {"batch_size": 8, "shuffle": True}
     theirs, _ = both(dataset, **given)
     _, ours = both(dataset, **given, num_workers=2, multiprocessing_context=method)
     assert same_batches(theirs, ours)

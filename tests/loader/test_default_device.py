@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.batches import same_batches
+from support.datasets import MadeRows
 from support.images import eval_transform
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -60,7 +61,7 @@ def test_rows_of_the_users_are_delivered_in_host_memory(elsewhere):
     assert same_batches(DataLoader(Rows(), 4), ours)
     assert same_batches(
         DataLoader(TensorDataset(torch.ones(3, device="cpu"))),
-        FusionLoader(TensorDataset(torch.ones(3, device="cpu")), num_workers=1),
+        FusionLoader(MadeRows(torch.ones(3, device="cpu")), num_workers=1),
     )
 
 

@@ -6,11 +6,18 @@ import pytest
 import torch
 from PIL import Image
 from support.batches import equal, same_batches
+from support.datasets import MadeRows
 from support.images import eval_transform, train_transform
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import transforms as v1
 
 from fusionloader import FusionLoader
+
+
+def dataset_of(kind, eval_set):
+    if kind == "compiled":
+        return eval_set
+    return (TensorDataset if kind == "gathered" else MadeRows)(torch.arange(6.0))
 
 
 def words(batch):
@@ -19,11 +26,11 @@ def words(batch):
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("kind", ["compiled", "rows", "whole"])
+@pytest.mark.parametrize("kind", ["compiled", "gathered", "rows", "whole"])
 def test_an_epoch_counts_once_however_often_its_end_is_asked_for(
     eval_set, workers, persistent, kind
 ):
-    dataset = eval_set if kind == "compiled" else TensorDataset(torch.arange(6.0))
+    dataset = dataset_of(kind, eval_set)
     collate = words if kind == "whole" else None
     persistent = persistent and workers > 0
     with FusionLoader(
@@ -39,9 +46,9 @@ def test_an_epoch_counts_once_however_often_its_end_is_asked_for(
         assert loader.stats().epochs == 2
 
 
-@pytest.mark.parametrize("kind", ["compiled", "rows", "whole"])
+@pytest.mark.parametrize("kind", ["compiled", "gathered", "rows", "whole"])
 def test_an_epoch_is_numbered_after_its_persistent_workers_have_begun_it(eval_set, kind):
-    dataset = eval_set if kind == "compiled" else TensorDataset(torch.arange(6.0))
+    dataset = dataset_of(kind, eval_set)
     with FusionLoader(
         *(dataset, 4),
         num_workers=1,
@@ -72,11 +79,17 @@ def results(loader):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("kind", "on_error"),
-    [("compiled", "raise"), ("compiled", "skip"), ("rows", "raise"), ("rows", "skip")]
+    [
+        ("compiled", "raise"),
+        ("compiled", "skip"),
+        ("gathered", "raise"),
+        ("rows", "raise"),
+        ("rows", "skip"),
+    ]
     + [("whole", "raise")],
 )
 def test_an_empty_mini_batch_is_torchs_error_at_its_place(eval_set, workers, kind, on_error):
-    dataset = eval_set if kind == "compiled" else TensorDataset(torch.arange(6.0))
+    dataset = dataset_of(kind, eval_set)
     given = {"batch_sampler": BATCHES, "num_workers": workers}
     if kind == "whole":
         given["collate_fn"] = words

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from support.datasets import Counting, Nested, Numbers, Stream, Words
 from support.images import eval_transform, train_transform
-from torch.utils.data import BatchSampler, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, SequentialSampler, StackDataset, Subset, TensorDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -91,7 +91,17 @@ ROUTES = [
     (always(Numbers()), TWO, "Python workers", "the samples are made by Python code"),
     (always(Nested()), TWO, "Python workers", "the samples are made by Python code"),
     (always(Words()), TWO, "Python workers", "the samples are made by Python code"),
-    (always(TensorDataset(torch.ones(8))), TWO, "Python workers", "made by Python code"),
+    (always(TensorDataset(torch.ones(8))), TWO, "gathered", ""),
+    (always(TensorDataset(torch.ones(8))), {}, "gathered", ""),
+    (always(torch.ones(8)), TWO | SKIP, "gathered", ""),
+    (always(Subset(StackDataset(a=torch.ones(8)), range(4))), TWO, "gathered", ""),
+    (
+        always(TensorDataset(torch.ones(8))),
+        TWO | {"worker_init_fn": print},
+        "Python workers",
+        "Pyt",
+    ),
+    (always(TensorDataset(torch.ones(8))), TWO | COLLATED, "whole batches", "a custom collate_fn"),
     (always(Numbers()), TWO | SKIP, "Python workers", "the samples are made by Python code"),
     (always(Numbers()), TWO | {"sampler": Counting()}, "Python workers", "made by Python code"),
     (always(Numbers()), TWO | COLLATED, "whole batches", "a custom collate_fn"),

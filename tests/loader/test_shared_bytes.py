@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from support.datasets import MadeRows
 
 from fusionloader import FusionLoader
 
@@ -10,7 +10,7 @@ ROW = 1 << 16
 
 
 def dataset():
-    return TensorDataset(torch.arange(200 * ROW // 8).view(200, -1))
+    return MadeRows(torch.arange(200 * ROW // 8).view(200, -1))
 
 
 def peak(**arguments):

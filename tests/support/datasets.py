@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -39,6 +39,10 @@ class Random(Dataset):
 
     def __getitem__(self, index):
         return torch.rand(2), np.random.rand(), random.random(), index
+
+
+class MadeRows(TensorDataset):
+    """Rows of tensors that workers make: no class that a loader knows."""
 
 
 class Numbers(Dataset):

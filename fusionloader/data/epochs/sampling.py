@@ -131,20 +131,25 @@ def _batches_of_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[i
 
 
 def undelivered_batches(
-    options: LoaderOptions, state: EpochState, fresh: Iterator[Index], samples: int
+    options: LoaderOptions,
+    state: EpochState,
+    fresh: Iterator[Index],
+    samples: int,
+    keyed: bool = True,
 ) -> Iterator[SampledBatch]:
     """Yields each mini-batch that is still to be delivered.
 
-    ``samples`` is the length of the dataset, 0 if unknown. See ``numbered_batches`` for the rest.
+    ``samples`` is the length of the dataset, 0 if unknown. Without ``keyed``, for samples that draw
+    nothing, there are no keys and occurrences. See ``numbered_batches`` for the rest.
     """
     delivered, ahead = state.delivered, frozenset(state.ahead)
-    occurrences = Occurrences(samples)
-    if delivered > 0 and state.sampler is not None:
+    occurrences = Occurrences(samples if keyed else 0)
+    if keyed and delivered > 0 and state.sampler is not None:
         for batch in batches_before(options.index_sampler, state.sampler):
             occurrences.count(keys_of(_listed(batch, options)))
     for number, batch in numbered_batches(options, state, fresh):
         indices = _listed(batch, options)
-        keys = keys_of(indices)
+        keys = keys_of(indices) if keyed else []
         counts = occurrences.count(keys)
         if number >= delivered and number not in ahead:
             yield SampledBatch(number, indices, keys, counts)

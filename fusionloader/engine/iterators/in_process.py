@@ -17,7 +17,7 @@ from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.whole_batches import while_fetching
+from fusionloader.engine.iterators.whole_batches import Deferral
 from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
@@ -31,6 +31,8 @@ from fusionloader.workers.failures import BadSample, resolve
 class InProcessIterator(_BaseDataLoaderIter):
     """One mini-batch at a time, when it is asked for."""
 
+    _is_keyed = True  # whether samples may draw
+
     def __init__(
         self,
         loader: AnyLoader,
@@ -41,10 +43,11 @@ class InProcessIterator(_BaseDataLoaderIter):
     ) -> None:
         """``renew`` makes the source of samples anew, when the dataset or a transform changed."""
         super().__init__(loader)
-        if self._timeout != 0:
+        if self._timeout != 0 and self._num_workers == 0:
             raise AssertionError("timeout needs worker processes: num_workers > 0")
         self._options = options
         self._epochs, self._statistics = state.epochs, state.statistics
+        self._deferral = Deferral(options, state.statistics)
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._source: Source = source
         self._renew = renew
@@ -64,10 +67,19 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._statistics.workers.user_code = self._runs_user_code
         self._epoch_state = self._epochs.start(self._options, int(self._base_seed))
         batches = undelivered_batches(
-            self._options, self._epoch_state, self._sampler_iter, self._source.count()
+            self._options,
+            self._epoch_state,
+            self._sampler_iter,
+            self._source.count(),
+            self._is_keyed,
         )
         self._batches, self._due = Draws(batches), None
         return self._epoch_state
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        super()._reset(loader, first_iter)
+        self._options = LoaderOptions.of(loader)
+        self._begin()
 
     def _next_data(self) -> Batch:
         epoch_state = self._epoch_state
@@ -133,7 +145,7 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _fetching(self) -> AbstractContextManager[None]:
         if not self._runs_user_code:
             return nullcontext()  # none that opens images
-        return while_fetching(self._options, self._statistics)
+        return self._deferral.fetching()
 
     @property
     def _runs_user_code(self) -> bool:
@@ -161,9 +173,12 @@ class InProcessIterator(_BaseDataLoaderIter):
 
         return collate_named(samples, name)
 
+    def _next_batch(self) -> Batch:
+        return super().__next__()
+
     def __next__(self) -> Batch:
         with self._tracer, self._clock:
-            batch = to_device(super().__next__(), self._options.device)
+            batch = to_device(self._next_batch(), self._options.device)
         if self._due is not None and self._epoch_state is not None:
             returned = Returned(self._due.number)
             self._epoch_state.returned = returned  # no call comes from here on

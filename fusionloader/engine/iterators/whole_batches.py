@@ -47,6 +47,9 @@ from fusionloader.transforms.executors.fetchers import (
 )
 from fusionloader.transforms.executors.spent import Spent
 
+_LOOKED_AT = 4  # mini-batches, for whether they open images
+_LOOKED_AT_EVERY = 100
+
 Numbered = Iterator[tuple[int, list[Index]]]
 """Mini-batches with their numbers in the epoch."""
 
@@ -143,6 +146,9 @@ class _Tracked:
         self._step = _Step.WAITING  # no call comes between here and the caller
         return batch
 
+    def _torchs_next(self) -> Batch:
+        return super().__next__()  # type: ignore[misc]
+
     def _next(self) -> Batch:
         if self._step is _Step.HALF_WAY:
             raise RuntimeError(
@@ -160,9 +166,9 @@ class _Tracked:
             if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
                 while self._to_repeat > 0:
-                    super().__next__()  # type: ignore[misc]
+                    self._torchs_next()
                     self._to_repeat -= 1
-            batch = super().__next__()  # type: ignore[misc]
+            batch = self._torchs_next()
         except StopIteration:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
@@ -323,6 +329,7 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, shared: LoaderState) -> None:
         self._track(loader, options, shared)
+        self._deferral = Deferral(options, shared.statistics)
         state = (shared.epochs.dataset_states() or [None])[0]
         # A state may be that of the global generator, from which the base seed of an epoch under
         # way has been drawn already.
@@ -344,11 +351,20 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         create: Callable[..., Any] = _DatasetKind.create_fetcher
         return create(*arguments, self._drop_last)
 
+    def _torchs_next(self) -> Batch:
+        is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
+        if is_iterable or torch.autograd.profiler._is_profiler_enabled:
+            return super()._torchs_next()
+        batch = self._next_data()  # without an entry for the profiler, which costs as much
+        self._num_yielded += 1
+        return batch
+
     def _next_data(self) -> Batch:
         statistics, start = self._state.statistics, time.perf_counter()
-        with while_fetching(self._options, statistics):
+        with self._deferral.fetching():
             batch = super()._next_data()  # type: ignore[no-untyped-call]
-        statistics.workers.add_spent(self._asked, time.perf_counter() - start, Spent())
+        statistics.workers.samples += self._asked
+        statistics.workers.busy_seconds += time.perf_counter() - start
         statistics.samples += self._asked
         return batch
 
@@ -386,21 +402,38 @@ def defers(options: LoaderOptions) -> bool:
     return options.deferred_images == "auto" and missing() is None
 
 
-@contextlib.contextmanager
-def while_fetching(options: LoaderOptions, statistics: Statistics) -> Iterator[None]:
-    """Defers images in this thread, if the loader's options say so."""
-    if not defers(options):
-        yield
-        return
-    from fusionloader.data.deferred.loading import deferring
+class Deferral:
+    """Defers images in this thread while the training process fetches a mini-batch.
 
-    try:
-        with deferring():
-            yield
-    finally:
-        counted = counts.take()
-        statistics.workers.add_spent(0, 0.0, counted.take_spent())
-        statistics.deferred.add(counted)
+    To put the patches in their places costs as much as many a mini-batch. Where the first few open
+    no image, only one in a hundred is looked at.
+    """
+
+    def __init__(self, options: LoaderOptions, statistics: Statistics) -> None:
+        self._options, self._statistics = options, statistics
+        self._fetches = 0  # since one opened an image
+
+    def fetching(self) -> contextlib.AbstractContextManager[None]:
+        """Returns the block for a fetch."""
+        self._fetches += 1
+        looks = self._fetches <= _LOOKED_AT or self._fetches % _LOOKED_AT_EVERY == 0
+        if not looks or not defers(self._options):
+            return contextlib.nullcontext()
+        return self._deferring()
+
+    @contextlib.contextmanager
+    def _deferring(self) -> Iterator[None]:
+        from fusionloader.data.deferred.loading import deferring
+
+        try:
+            with deferring():
+                yield
+        finally:
+            counted = counts.take()
+            if counted:
+                self._fetches = 0
+                self._statistics.workers.add_spent(0, 0.0, counted.take_spent())
+                self._statistics.deferred.add(counted)
 
 
 class _Seeded:

@@ -6,8 +6,8 @@ Pipeline" (PVLDB 16(5), 2023), Algorithm 1 (§4) and the counters of §5.3.
 The published code differs from the paper in the share. Where local workers are faster than remote
 ones, it takes the middle between Lower and Upper; elsewhere the larger of the two. And it goes over
 to R / (L + R) where L + R < G, not where Upper <= Lower. This follows the paper; the simulator
-finds both as fast (docs/scale/remote_workers.md). The share is an upper limit here, since local workers
-never wait for remote ones.
+finds both as fast (docs/scale/remote_workers.md). The share is an upper limit here, since local
+workers never wait for remote ones.
 """
 
 from __future__ import annotations

@@ -1,0 +1,115 @@
+"""Tensors in memory: a mini-batch of a ``TensorDataset`` is one gather for each tensor."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import StackDataset, Subset, TensorDataset
+
+from fusionloader.options.aliases import Batch
+from fusionloader.transforms.executors.collate import collated_by_torch
+from fusionloader.transforms.plan.patches import is_defined_by
+
+_INDICES = frozenset((int, np.int64))
+_DTYPES = frozenset(
+    (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+    + (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    + (torch.complex64, torch.complex128)
+)
+
+
+class NotGathered(Exception):
+    """A mini-batch has to be made sample by sample."""
+
+
+def can_gather(dataset: object) -> bool:
+    """Whether ``gather`` makes mini-batches of a dataset."""
+    try:
+        gather(dataset, [0])
+    except NotGathered:
+        return False
+    return collated_by_torch(torch.empty(0, device="cpu"))
+
+
+def gather(dataset: object, indices: Sequence[object]) -> Batch:
+    """Returns what ``default_collate([dataset[index] for index in indices])`` does.
+
+    For tensors, ``TensorDataset`` and ``StackDataset`` of these, and ``Subset``, to any depth.
+
+    Raises:
+        NotGathered: another dataset, an index that is no number or out of range, or none at all.
+    """
+    return _gather(dataset, _checked(indices))
+
+
+def _checked(indices: Sequence[object]) -> list[int]:
+    if not indices or not _INDICES.issuperset(map(type, indices)):
+        raise NotGathered
+    return list(indices)  # type: ignore[arg-type]
+
+
+def _gather(dataset: object, indices: list[int]) -> Batch:
+    kind = type(dataset)
+    if kind is torch.Tensor:
+        return _rows(indices)(dataset)  # type: ignore[arg-type]
+    if kind is TensorDataset and _is_torchs(TensorDataset):
+        return list(map(_rows(indices), dataset.tensors))  # type: ignore[attr-defined]
+    if kind is Subset and _is_torchs(Subset):
+        outer = dataset.indices  # type: ignore[attr-defined]
+        try:
+            inner = [outer[index] for index in indices]
+        except IndexError:
+            raise NotGathered from None
+        return _gather(dataset.dataset, _checked(inner))  # type: ignore[attr-defined]
+    if kind is StackDataset and _is_torchs(StackDataset):
+        parts = dataset.datasets  # type: ignore[attr-defined]
+        if type(parts) is dict:
+            return {name: _gather(part, indices) for name, part in parts.items()}
+        if type(parts) is tuple:
+            return [_gather(part, indices) for part in parts]
+    raise NotGathered
+
+
+def _functions(kind: Any) -> tuple[object, object]:
+    return kind.__getitem__, getattr(kind, "__getitems__", None)
+
+
+_TORCHS: dict[type, tuple[object, object]] = {
+    kind: _functions(kind)
+    for kind in (TensorDataset, StackDataset, Subset)
+    if all(is_defined_by(function, kind) for function in _functions(kind) if function)
+}
+
+
+def _is_torchs(kind: type) -> bool:
+    """Whether nobody has put another function in the place of the class's own."""
+    return _TORCHS.get(kind) == _functions(kind)
+
+
+def _rows(indices: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns the function that takes rows of a tensor."""
+    index = torch.frombuffer(array("q", indices), dtype=torch.int64)
+    lowest, highest = min(indices), max(indices)
+
+    def rows(tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_plain(tensor):
+            raise NotGathered
+        count = len(tensor)
+        if highest >= count or lowest < -count:
+            raise NotGathered
+        return tensor.index_select(0, index if lowest >= 0 else index % count)
+
+    return rows
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its rows are what ``torch.stack`` makes of them: memory of the CPU, in order."""
+    if type(tensor) is not torch.Tensor or tensor.dtype not in _DTYPES or not tensor.dim():
+        return False
+    if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
+        return False
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())

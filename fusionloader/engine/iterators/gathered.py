@@ -1,0 +1,58 @@
+"""Mini-batches of tensors in memory, gathered in the training process by any ``num_workers``.
+
+A gather costs less than to hand the batch over from a worker, so there is none.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from fusionloader.data.epochs.epoch_state import EpochState
+from fusionloader.data.epochs.sampling import SampledBatch, keys_of
+from fusionloader.data.sources.tensors import NotGathered, gather
+from fusionloader.engine.iterators.in_process import InProcessIterator
+from fusionloader.options.aliases import Batch
+
+
+class GatheredIterator(InProcessIterator):
+    """Gathers a mini-batch when it is asked for."""
+
+    _is_keyed = False
+
+    def _begin(self) -> EpochState:
+        epoch_state = super()._begin()
+        if self._options.num_workers > 0:  # torch draws the first ones of the sampler now
+            self._due = next(self._batches.now(), None)
+        return epoch_state
+
+    def _notice_changes(self) -> None:
+        """Does nothing: each gather looks at the dataset."""
+
+    def _next_batch(self) -> Batch:
+        if torch.autograd.profiler._is_profiler_enabled:
+            return super()._next_batch()
+        batch = self._next_data()  # without an entry for the profiler, which costs as much
+        self._num_yielded += 1
+        return batch
+
+    def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
+        start = time.perf_counter()
+        try:
+            batch = gather(self._options.dataset, due.indices)
+        except NotGathered:
+            indices = due.indices
+            due = due._replace(keys=keys_of(indices), occurrences=[0] * len(indices))
+            super()._notice_changes()
+            return super()._make(due, epoch_state)
+        count, statistics = len(due.indices), self._statistics
+        statistics.workers.samples += count
+        statistics.workers.busy_seconds += time.perf_counter() - start
+        statistics.batches += 1
+        statistics.samples += count
+        self._tracer.made(epoch_state.epoch, due.number, count)
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return True, batch
