@@ -99,6 +99,8 @@ def _why_nothing_is_kept(options: LoaderOptions, route: Route) -> str:
     """Returns why workers keep nothing of files; empty where they may."""
     if options.num_workers == 0:
         return "samples are not made by workers (num_workers=0)"
+    if route.way == "gathered":
+        return "the samples are in memory"
     if (route.why_whole or route.plan is None) and defers(options):
         return ""  # of the files that user code opens
     if route.why_whole:

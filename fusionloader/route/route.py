@@ -15,13 +15,16 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.tables import Tables
-from fusionloader.data.sources.tensors import can_gather
+from fusionloader.data.sources.tensors import row_bytes
 from fusionloader.gpu import eligibility
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.options.aliases import AnyDataset
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.fetchers import has_state
+
+_MOST_GATHERED_BYTES = 1 << 20  # a third of a millisecond; to hand a batch over takes one
+_UNKNOWN_SIZE = 1024  # of a batch sampler's batches
 
 Way = Literal[
     "in process",  # the training process makes samples
@@ -85,10 +88,10 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
         ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
         ImportError: an explicit ``GpuWorker`` without a package that it needs.
     """
-    if _gathers(options):
-        return Route("gathered", "", None, "", eligibility.choose(options, None))
     own, compiled = why_own_passes(options), None
     why_whole = own or _why_not_looked_at(options)
+    if not why_whole and _gathers(options):
+        return Route("gathered", "", None, "", eligibility.choose(options, None))
     if not why_whole:
         compiled = compile_dataset(options.dataset, options.decode, options.strict)
         why_whole = _why_no_layout(options, learned)
@@ -104,13 +107,17 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
 
 
 def _gathers(options: LoaderOptions) -> bool:
-    """Whether mini-batches are gathered; what is of workers alone has them made by workers."""
-    others = options.worker_init_fn, options.pool, options.remote, options.share
-    if any(each is not None for each in others) or options.device is not None:
+    """Whether mini-batches are gathered by the training process, whatever ``num_workers`` is.
+
+    Workers make large ones, while training computes, and where the user has asked for workers.
+    """
+    others = options.worker_init_fn, options.pool, options.remote, options.share, options.device
+    if any(each is not None for each in others):
         return False
-    return not (why_own_passes(options) or _why_not_looked_at(options)) and can_gather(
-        options.dataset
-    )
+    nbytes = row_bytes(options.dataset)
+    if nbytes is None or options.num_workers == 0:
+        return nbytes is not None
+    return nbytes * (options.batch_size or _UNKNOWN_SIZE) <= _MOST_GATHERED_BYTES
 
 
 def _way(

@@ -65,6 +65,13 @@ def test_rows_of_the_users_are_delivered_in_host_memory(elsewhere):
     )
 
 
+@pytest.mark.parametrize("elements", [3, 9000])
+def test_gathered_tensors_are_delivered_in_host_memory(elsewhere, elements):
+    rows = torch.arange(6 * elements, device="cpu").view(6, elements)
+    dataset = TensorDataset(rows, rows.to(torch.bfloat16))
+    assert same_batches(DataLoader(dataset, 4), FusionLoader(dataset, 4, num_workers=1))
+
+
 def test_an_epoch_can_be_resumed(eval_set, elsewhere):
     loader = FusionLoader(eval_set, 8, num_workers=1)
     iterator = iter(loader)

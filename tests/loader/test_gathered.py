@@ -45,6 +45,10 @@ DATASETS = {
     "strides": lambda: TensorDataset(rows(4, 3).transpose(1, 2), rows(3, 4, 4)[..., 1]),
     "last channels": lambda: TensorDataset(rows(3, 4, 4).to(memory_format=torch.channels_last)),
     "conjugates": lambda: TensorDataset(rows(2, dtype=torch.complex64).conj()),
+    "long rows": lambda: TensorDataset(
+        rows(9000), *(rows(9000, dtype=each) for each in (torch.bfloat16, torch.bool))
+    ),
+    "long rows from the end": lambda: Subset(TensorDataset(rows(9000)), range(-1, -COUNT, -1)),
     "expanded": lambda: TensorDataset(rows(1).expand(COUNT, 4)),
 }
 
@@ -134,6 +138,29 @@ def test_an_index_of_any_kind_gives_the_same_batch(index):
     )
     for one, other in zip(ours, theirs, strict=True):
         assert_same(one, other)
+
+
+def test_workers_make_batches_of_more_than_a_mebibyte():
+    dataset = TensorDataset(rows(10_000))
+    loader = FusionLoader(dataset, 16, num_workers=1)
+    assert "gathered" in loader.explain()
+    larger = FusionLoader(dataset, 32, num_workers=1)
+    assert "gathered" not in larger.explain()
+    assert_same(list(larger), list(DataLoader(dataset, 32)))
+    assert "gathered" in FusionLoader(dataset, 32).explain()
+
+
+def test_code_of_the_users_own_is_run():
+    class Backwards(list):
+        def __getitem__(self, index):
+            return super().__getitem__(-1 - index)
+
+    dataset = TensorDataset(torch.arange(4))
+    subset = Subset(dataset, Backwards(range(4)))
+    assert next(iter(FusionLoader(subset, 4)))[0].tolist() == [3, 2, 1, 0]
+    other = StackDataset(torch.arange(4))
+    other.__getitems__ = lambda indices: [(index + 7,) for index in indices]
+    assert next(iter(FusionLoader(other, 4)))[0].tolist() == [7, 8, 9, 10]
 
 
 def test_what_changes_a_sample_is_seen(monkeypatch):

@@ -176,6 +176,18 @@ def test_persistent_workers_are_those_of_the_pool_too(sets, pool):
     assert pids(loaders[0]._iterator) == pids(loaders[1]._iterator)
 
 
+def test_an_iterator_at_its_end_asks_nothing_of_the_pool(train_set):
+    with WorkerPool(WORKERS) as pool:
+        ended = iter(pooled(train_set, pool))
+        assert list(ended)
+        other = iter(pooled(train_set, pool))
+        next(other)
+        assigned = pool._processes._assigned_to
+        assert next(ended, None) is None
+        assert pool._processes._assigned_to == assigned
+    assert next(ended, None) is None
+
+
 def test_user_code_finds_the_worker_info_of_its_own_loader(pool):
     ones, twos = Marked(16, 1.0), Marked(16, 2.0)
     for first, second in zip(pooled(ones, pool), pooled(twos, pool), strict=True):

@@ -1,13 +1,12 @@
-"""Mini-batches of tensors in memory, gathered in the training process by any ``num_workers``.
+"""Mini-batches of tensors in memory, gathered in the training process whatever ``num_workers`` is.
 
-A gather costs less than to hand the batch over from a worker, so there is none.
+A gather costs less than to take a batch over from a worker, so none is started.
 """
 
 from __future__ import annotations
 
 import time
 
-import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fusionloader.data.epochs.epoch_state import EpochState
@@ -21,6 +20,7 @@ class GatheredIterator(InProcessIterator):
     """Gathers a mini-batch when it is asked for."""
 
     _is_keyed = False
+    _why_here = "tensors in memory"
 
     def _begin(self) -> EpochState:
         epoch_state = super()._begin()
@@ -30,13 +30,6 @@ class GatheredIterator(InProcessIterator):
 
     def _notice_changes(self) -> None:
         """Does nothing: each gather looks at the dataset."""
-
-    def _next_batch(self) -> Batch:
-        if torch.autograd.profiler._is_profiler_enabled:
-            return super()._next_batch()
-        batch = self._next_data()  # without an entry for the profiler, which costs as much
-        self._num_yielded += 1
-        return batch
 
     def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
         start = time.perf_counter()

@@ -17,7 +17,7 @@ from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.whole_batches import Deferral
+from fusionloader.engine.iterators.whole_batches import Deferral, next_batch
 from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
@@ -32,6 +32,7 @@ class InProcessIterator(_BaseDataLoaderIter):
     """One mini-batch at a time, when it is asked for."""
 
     _is_keyed = True  # whether samples may draw
+    _why_here = "num_workers=0"
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._renew = renew
         self._seen = Fingerprint(options.dataset)
         self._tracer = StepTracer(
-            state.traces, "num_workers=0: the training process makes the samples, inside next()"
+            state.traces, f"{self._why_here}: the training process makes the samples, inside next()"
         )
         self._epoch_state: EpochState | None = None
         self._batches = Draws(iter(()))
@@ -173,12 +174,9 @@ class InProcessIterator(_BaseDataLoaderIter):
 
         return collate_named(samples, name)
 
-    def _next_batch(self) -> Batch:
-        return super().__next__()
-
     def __next__(self) -> Batch:
         with self._tracer, self._clock:
-            batch = to_device(self._next_batch(), self._options.device)
+            batch = to_device(next_batch(self, super().__next__), self._options.device)
         if self._due is not None and self._epoch_state is not None:
             returned = Returned(self._due.number)
             self._epoch_state.returned = returned  # no call comes from here on

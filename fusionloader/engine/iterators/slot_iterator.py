@@ -7,8 +7,8 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -85,13 +85,14 @@ class SlotIterator(_BaseDataLoaderIter):
             return None
         return make_delivery(self._options.device)
 
-    def idle_window(self) -> AbstractContextManager[object]:
-        """Returns a block within which training asks for no batch and leaves the device alone."""
-        windows = ExitStack()
-        if not self._manager.closed:
-            for each in self._manager.participants:
-                windows.enter_context(each.idle_window())
-        return windows
+    @contextmanager
+    def idle_window(self) -> Iterator[None]:
+        """Within the block training asks for no batch and leaves the device alone."""
+        with ExitStack() as windows:
+            if not self._manager.closed:
+                for each in self._manager.participants:
+                    windows.enter_context(each.idle_window())
+            yield
 
     def _open(self) -> None:
         """Prepares for epochs."""
@@ -110,7 +111,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._manager = self._make_manager(options, workforce.start)
         self._in_flight = self._manager.in_flight
         self._pinning: Pinning | None = None
-        if self._pin_memory and options.receiver is not None:
+        if self._pin_memory and options.receiver and isinstance(self._manager, LocalManager):
             self._pinning = Pinning(self._manager.deliver_whole, self._pin_memory_device)
         self._statistics.all_workers.begin(self._manager.totals)
         self._finalizer = weakref.finalize(self, _end, self._manager, self._statistics.all_workers)
@@ -358,6 +359,7 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return
         if job.arriving is None:
+            assert isinstance(self._manager, LocalManager)
             job.arriving = arriving = self._manager.deliver_on_device(job)
             self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
 
@@ -427,6 +429,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _whole_batch(self, job: Job) -> Batch:
         """Returns a mini-batch that a worker has made."""
+        assert isinstance(self._manager, LocalManager)
         if not job.indices:  # no worker has claimed anything of it
             return self._options.collate_fn([])
         if self._pinning is not None:

@@ -352,12 +352,9 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         return create(*arguments, self._drop_last)
 
     def _torchs_next(self) -> Batch:
-        is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
-        if is_iterable or torch.autograd.profiler._is_profiler_enabled:
+        if self._options.dataset_kind == _DatasetKind.Iterable:  # whose length torch checks
             return super()._torchs_next()
-        batch = self._next_data()  # without an entry for the profiler, which costs as much
-        self._num_yielded += 1
-        return batch
+        return next_batch(self, super()._torchs_next)
 
     def _next_data(self) -> Batch:
         statistics, start = self._state.statistics, time.perf_counter()
@@ -400,6 +397,18 @@ class _WithContext:
 def defers(options: LoaderOptions) -> bool:
     """Whether images are deferred."""
     return options.deferred_images == "auto" and missing() is None
+
+
+def next_batch(iterator: Any, torchs: Callable[[], Batch]) -> Batch:
+    """Returns what ``torchs``, the ``__next__`` of torch's class, does.
+
+    Without its entry for the profiler where none is on: this costs as much as a small batch.
+    """
+    if torch.autograd.profiler._is_profiler_enabled:
+        return torchs()
+    batch: Batch = iterator._next_data()
+    iterator._num_yielded += 1
+    return batch
 
 
 class Deferral:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from fusionloader.engine.delivery.device_batches import Arriving
 from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.observe.statistics.totals import WorkerTotals
 from fusionloader.observe.trace.recording import Feed
-from fusionloader.options.aliases import Batch
 from fusionloader.system.processes import Process
 from fusionloader.transforms.executors.layout import Layout, Memory
 
@@ -90,14 +88,6 @@ class Manager(ABC):
     @abstractmethod
     def deliver(self, job: Job) -> Memory:
         """Returns the owner of a mini-batch's rows; they are free when nothing refers to it."""
-
-    def deliver_whole(self, job: Job) -> Batch:
-        """Returns a mini-batch that a worker has made whole."""
-        raise NotImplementedError
-
-    def deliver_on_device(self, job: Job) -> Arriving:
-        """Returns a mini-batch that is whole in its slot as a batch on its way to the device."""
-        raise NotImplementedError
 
     @abstractmethod
     def release(self, job: Job) -> None:

@@ -108,7 +108,7 @@ class ManagerTrace:
         """Of the workers that are there from the beginning."""
         found = [*range(self._workers.count)]
         for each in self._workers.participants:
-            found += range(each.first, each.first + each.cores)
+            found += range(each.first, each.first + each.cores)  # others come and go
         return found
 
     def _worker(self, number: int) -> Worker:

@@ -6,7 +6,13 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from fusionloader.engine.manager.participant import Hub, Participant
+from fusionloader.engine.manager.participant import (
+    Handle,
+    Hopeless,
+    Hub,
+    LostTinyBatch,
+    Participant,
+)
 from fusionloader.sharing.pool.pool_processes import Payload, PoolProcesses, WorkerHandle
 from fusionloader.system.processes import Process
 from fusionloader.workers.worker_set import WorkerSet
@@ -64,20 +70,17 @@ class PoolBinding(Participant):
         if self.background:
             self._pool.wake()
 
-    def asked(self) -> None:
-        """Has the workers serve this loader."""
+    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
+        """Has the workers serve this loader, which waits; each time: so may others, in threads."""
         if not self.background:
             self._pool.assign_all(self.number)
-            return
+            return ()
         first, self.was_asked = not self.was_asked, True
         self._pool.serve_in_background(self, first)
+        return ()
 
     def waiting(self) -> None:
-        """Has the workers serve this loader, whatever other threads wait for.
-
-        Reads the other loaders' pipes, so that no worker blocks on one that is not iterated.
-        """
-        self.asked()
+        """Reads the other loaders' pipes, so that no worker blocks on one that is not iterated."""
         for binding in self._pool.others(self.number):
             binding.drain()
 
