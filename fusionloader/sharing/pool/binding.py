@@ -70,6 +70,11 @@ class PoolBinding(Participant):
         if self.background:
             self._pool.wake()
 
+    def asked(self) -> None:
+        """Raises where the pool was closed in mid-epoch, even if the next batch is done."""
+        if not self.closed:
+            self._pool.check_open()
+
     def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
         """Has the workers serve this loader, which waits; each time: so may others, in threads."""
         if not self.background:

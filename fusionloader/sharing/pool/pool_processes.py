@@ -147,7 +147,7 @@ class PoolProcesses:
         Raises:
             RuntimeError: the pool was closed.
         """
-        self._check_open()
+        self.check_open()
         if self._assigned_to == number:
             return
         with self._lock:
@@ -162,7 +162,7 @@ class PoolProcesses:
         Raises:
             RuntimeError: the pool was closed.
         """
-        self._check_open()
+        self.check_open()
         with self._lock:
             if first:
                 for worker, handle in list(self._handles.items()):
@@ -175,7 +175,8 @@ class PoolProcesses:
         found = [binding() for other, binding in list(self._bindings.items()) if other != number]
         return [binding for binding in found if binding is not None]
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ``RuntimeError`` if the pool was closed."""
         if self.closed:
             raise RuntimeError(
                 "the WorkerPool was closed while an iterator was under way: iterate the loader anew"
@@ -198,7 +199,7 @@ class PoolProcesses:
     ) -> WorkerHandle:
         """Attaches a worker to a loader as well; starts its process if there is none."""
         with self._lock:
-            self._check_open()
+            self.check_open()
             handle = self._handles.get(worker)
             if handle is not None and payload.user_code and not handle.user_code:
                 self._end_bare()
