@@ -22,14 +22,11 @@ from fusionloader.cache.requests import CacheRequest
 from fusionloader.cache.runtime_folder import runtime_folder
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
-from fusionloader.system.processes import BareProcess, describe_exit
+from fusionloader.system.local_service import ServiceStarter
 
 log = logging.getLogger("fusionloader.cache")
 
 _PATIENCE_SECONDS = 20.0  # enough to make tables for some ten million files
-_PAUSE_SECONDS = 0.01
-
-_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
 
 
 class HolderUnavailable(RuntimeError):
@@ -77,16 +74,19 @@ def attach(request: CacheRequest) -> Attached:
             refuses.
     """
     folder = runtime_folder()
-    starter = _Starter(folder)
+    log_file = holder_socket.log_path(folder)
+    starter = ServiceStarter("fusionloader.cache.holder_process", folder, log_file)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (answered := _ask(folder, {"do": "attach", **request.fields()})) is None:
-        if time.monotonic() > deadline:
+        try:
+            starts = starter.start_until(deadline)
+        except OSError as error:
+            raise HolderUnavailable(f"no cache holder can be started: {error}") from error
+        if not starts:
             raise HolderUnavailable(
                 f"no cache holder in {folder} has answered for {_PATIENCE_SECONDS:g} s: none "
-                f"listens, or it ends connections; see {holder_socket.log_path(folder)}"
+                f"listens, or it ends connections; see {log_file}"
             )
-        starter.start()
-        time.sleep(_PAUSE_SECONDS)
     return _attached(*answered)
 
 
@@ -178,40 +178,3 @@ def _end_use(connection: socket.socket, fds: tuple[int, ...], owner: int) -> Non
     connection.close()
     for fd in fds:
         os.close(fd)
-
-
-class _Starter:
-    """Starts a holder, and another one if that finds itself to be the second."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: BareProcess | None = None
-
-    def start(self) -> None:
-        """Starts a holder unless one that was started here is under way.
-
-        Raises:
-            HolderUnavailable: it cannot be started, or has failed.
-        """
-        if self._process is not None and self._process.is_alive():
-            return
-        exitcode = 0 if self._process is None else self._process.exitcode
-        if exitcode:
-            raise HolderUnavailable(
-                f"the cache holder that was started {describe_exit(exitcode)}; see "
-                f"{holder_socket.log_path(self._folder)}"
-            )
-        try:
-            module = "fusionloader.cache.holder_process"
-            self._process = BareProcess(module, self._folder, (), apart=True)
-        except OSError as error:
-            raise HolderUnavailable(f"no cache holder can be started: {error}") from error
-        _forget_ended()
-        _started.append(self._process)
-
-
-def _forget_ended() -> None:
-    for process in list(_started):
-        if not process.is_alive():
-            with contextlib.suppress(ValueError):  # another thread may have done so
-                _started.remove(process)

@@ -279,7 +279,7 @@ def test_another_users_process_is_refused(cache_job, runtime_folder, monkeypatch
         with fd_messages.make_socket() as connection:
             connection.connect(socket_path.name)
             answer = fd_messages.receive(connection)
-            return 7 if answer.fields == {"refused": "this cache belongs to user 0"} else 1
+            return 7 if answer.fields == {"refused": "the cache holder belongs to user 0"} else 1
 
     assert as_nobody(ask) == 7
     runtime_folder.chmod(0o700)

@@ -1,7 +1,6 @@
 """The staging area; the test itself is its workers, and a stopped process stands for one."""
 
 import os
-import select
 import signal
 import subprocess
 import types
@@ -28,15 +27,15 @@ class Area:
     """A staging area and two workers of two jobs."""
 
     def __init__(self):
-        self.poll = select.epoll()
-        self.records = WorkerRecords(self.poll)
+        watched = {}
+        self.records = WorkerRecords(watched.__setitem__, watched.pop)
         self.staging = Staging(self.records)
         self.staging.settings = RowSettings(tiny_size=2, group_size=0, leaves=(4096, 8))
         self.members = [types.SimpleNamespace(pid=pid, joined=True) for pid in (111, 222)]
         self.pipes, self.workers = [], []
         for number, member in enumerate(self.members):
             read, write = os.pipe()
-            self.records.add(number, member, read)
+            self.records.add(number, member, read, self.staging.bury)
             self.pipes.append(write)
             fds = self.staging.control_fd, self.staging.data_fd
             self.workers.append(_native.WorkerQueue(*fds, number))
@@ -55,7 +54,6 @@ class Area:
         self.staging.close()
         for pipe in self.pipes:
             os.close(pipe)
-        self.poll.close()
 
 
 @pytest.fixture
@@ -146,7 +144,7 @@ def test_a_tiny_batch_that_kills_its_workers_is_given_up(area):
         area.staging.bury(area.records.find(0))
         read, write = os.pipe()
         area.pipes.append(write)
-        area.records.add(0, area.members[0], read)
+        area.records.add(0, area.members[0], read, area.staging.bury)
     area.finish_all(1)
     assert area.staging.completed() == [batch]
     assert batch.given_up == [(0, os.getpid())]

@@ -1,7 +1,6 @@
 """Numbers of workers that are used again; the test itself is the job and its workers."""
 
 import os
-import select
 import socket
 import time
 
@@ -10,10 +9,10 @@ import pytest
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
 from fusionloader.sharing.jobs.group import Group
-from fusionloader.sharing.jobs.member import EpochKey
+from fusionloader.sharing.jobs.member import EpochKey, GroupMember
 from fusionloader.sharing.jobs.sample_lists import SampleLists
 from fusionloader.sharing.jobs.staging import Staging
-from fusionloader.sharing.jobs.worker_records import WorkerRecords, has_ended
+from fusionloader.sharing.jobs.worker_records import WorkerRecords
 from fusionloader.system.fd_messages import FdMessage
 
 KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
@@ -25,13 +24,14 @@ class Job:
     """A group, and the only job in it, whose workers may have the numbers 0 to 3."""
 
     def __init__(self):
-        self.poll = select.epoll()
-        self.records = WorkerRecords(self.poll)
+        self.watched = {}  # handlers, by descriptor
+        self.records = WorkerRecords(self.watched.__setitem__, self.watched.pop)
         self.staging = Staging(self.records)
         self.group = Group(self.staging, self.records)
         here, self.socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here.setblocking(False)
-        self.member = self.group.newcomer(here)
+        self.member = GroupMember(here, os.getpid(), -1)
+        self.group.members[self.member.number] = self.member
         self.ask({**JOIN, "workers": 4, "in_flight": 2, "limit": None})
 
     def ask(self, fields, fds=()):
@@ -48,10 +48,8 @@ class Job:
 
     def handle_ends(self):
         """Does what the coordinator does when pipes are closed."""
-        for fd, _ in self.poll.poll(0):
-            record = self.records.of_descriptor(fd)
-            if record is not None and has_ended(record):
-                self.staging.bury(record)
+        for handler in list(self.watched.values()):
+            handler()
 
 
 @pytest.fixture
@@ -59,8 +57,8 @@ def job():
     made = Job()
     yield made
     made.group.remove(made.member)
+    made.member.close()
     made.staging.close()
-    made.poll.close()
     made.socket.close()
 
 

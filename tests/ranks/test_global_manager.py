@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import re
+import resource
 import secrets
 import subprocess
 import sys
@@ -263,6 +264,21 @@ def test_malformed_messages_do_not_end_it(manager, fake_rank, malformed):
     with connection:
         connection.send(malformed)
     assert manager.answers() and manager.process.is_alive()
+
+
+def test_a_manager_without_free_descriptors_recovers(manager, fake_rank):
+    _, hard = resource.prlimit(manager.process.pid, resource.RLIMIT_NOFILE)
+    opened = len(os.listdir(f"/proc/{manager.process.pid}/fd"))
+    resource.prlimit(manager.process.pid, resource.RLIMIT_NOFILE, (opened + 4, hard))
+    waiting = [fd_messages.connect(manager.address, PATIENCE) for _ in range(8)]
+    wait_until(lambda: "refused" in fd_messages.receive(waiting[-1]).fields)
+    for connection in waiting:
+        connection.close()
+    resource.prlimit(manager.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    fake_rank(0, with_worker=True)
+    busy = fake_rank(1)
+    busy.publish()
+    wait_until(busy.done)
 
 
 def test_of_two_managers_at_one_address_one_remains(manager, fake_rank):

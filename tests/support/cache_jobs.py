@@ -9,7 +9,7 @@ from pathlib import Path
 from fusionloader.cache import client, holder_socket
 from fusionloader.cache.requests import CacheRequest
 from fusionloader.cache.runtime_folder import runtime_folder
-from fusionloader.system import fd_messages
+from fusionloader.system import fd_messages, local_service
 from support.waiting import PATIENCE, gone
 
 _FORK = multiprocessing.get_context("fork")
@@ -162,5 +162,5 @@ def kill_holder():
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         while not gone(pid):
-            for process in client._started:
+            for process in local_service._started:
                 process.join(0.01)

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusionloader.system import fd_messages
-from fusionloader.system.processes import BareProcess
+from fusionloader.system.local_service import ServiceStarter
 
 _PATIENCE_SECONDS = 20.0  # an interpreter starts, on a machine that jobs keep busy
-_RETRY_SECONDS = 0.02
 _TIMEOUT_SECONDS = 10.0
 _GIVEN_UP_SECONDS = 60.0
 
 _given_up: dict[str, tuple[float, str]] = {}  # addresses: until when, and why
-_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +55,14 @@ def connect(address: str) -> socket.socket:
 
 
 def _connect(address: str) -> socket.socket:
-    _started[:] = [process for process in _started if process.is_alive()]
-    deadline, process = time.monotonic() + _PATIENCE_SECONDS, None
+    starter = ServiceStarter("fusionloader.sharing.jobs.coordinator", CoordinatorConfig(address))
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
             return fd_messages.connect_to_own(address, _TIMEOUT_SECONDS)
         except fd_messages.OtherUser:
             raise
-        except OSError:  # nobody listens there
+        except OSError:  # no process listens there
             pass
-        if process is None or not process.is_alive():  # another one has had the address
-            process = BareProcess(
-                "fusionloader.sharing.jobs.coordinator", CoordinatorConfig(address), (), apart=True
-            )
-            _started.append(process)
-        if time.monotonic() > deadline:
+        if not starter.start_until(deadline):
             raise OSError("the coordinator of shared preparation does not start")
-        time.sleep(_RETRY_SECONDS)

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import threading
 import time
@@ -39,13 +38,12 @@ from fusionloader.sharing.jobs.epoch_run import EpochRun
 from fusionloader.sharing.jobs.group import Group, Refusal
 from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.sharing.jobs.staging import Staging
-from fusionloader.sharing.jobs.worker_records import WorkerRecords, has_ended
+from fusionloader.sharing.jobs.worker_records import WorkerRecords
 from fusionloader.system import fd_messages
-from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.local_service import LocalService
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
-_FIRST_SECONDS = 20.0  # how long to wait for the first member
-_LAST_SECONDS = 0.3  # how long to wait after the last one
 _TICK_SECONDS = 0.03  # between looks at what should be finished
 _SLEEP_SECONDS = 5.0
 _BACKLOG = 128
@@ -59,21 +57,21 @@ def main(config: CoordinatorConfig) -> None:
         Coordinator(listener).serve()
 
 
-class Coordinator:
-    """The event loop over the connections of jobs, the pipes of workers, and the queue."""
+class Coordinator(LocalService[GroupMember]):
+    """Serves jobs, the pipes of their workers, and the queue."""
+
+    name = "the coordinator of shared preparation"
+    first_seconds = 20.0
+    last_seconds = 0.3
 
     def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self._poll = select.epoll()
-        self._poll.register(listener, select.EPOLLIN)
-        self._workers = WorkerRecords(self._poll)
-        self._staging = Staging(self._workers)
-        self._group = Group(self._staging, self._workers)
-        self._by_fd: dict[int, GroupMember] = {}
-        self._end_at = time.monotonic() + _FIRST_SECONDS
+        super().__init__(listener, GroupMember)
+        workers = WorkerRecords(self.watch, self.unwatch)
+        self._staging = Staging(workers)
+        self._group = Group(self._staging, workers)
         self._looked = self._ticked = time.monotonic()
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._done_fd, select.EPOLLIN)
+        self.watch(self._done_fd, self._note_done)
         threading.Thread(target=self._watch_queue, daemon=True).start()
 
     def _watch_queue(self) -> None:
@@ -85,84 +83,48 @@ class Coordinator:
                 seen = queue.done_word()
                 os.eventfd_write(self._done_fd, 1)
 
+    def _note_done(self) -> None:
+        """Does nothing but wake up: what is done is looked for after each event."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._done_fd)
+
     def serve(self) -> None:
         """Serves members until there have been none for a while."""
-        while self._by_fd or time.monotonic() < self._end_at:
-            for fd, _ in self._poll.poll(self._timeout()):
-                self._handle_event(fd)
-            self._advance()
+        super().serve()
         self._staging.close()
 
-    def _timeout(self) -> float | None:
-        if self._staging.busy or self._group.waits:
-            return _TICK_SECONDS
-        return None if self._by_fd else max(0.0, self._end_at - time.monotonic())
+    # ---- members -------------------------------------------------------------------------------
 
-    # ---- events --------------------------------------------------------------------------------
+    def joined(self, peer: GroupMember) -> None:
+        """Notes a member, which asks for nothing yet."""
+        self._group.members[peer.number] = peer
 
-    def _handle_event(self, fd: int) -> None:
-        if fd == self._done_fd:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(fd)
-        elif fd == self._listener.fileno():
-            self._accept()
-        elif fd in self._by_fd:
-            self._receive(self._by_fd[fd])
-        elif (record := self._workers.of_descriptor(fd)) is not None:
-            self._staging.receive()
-            if has_ended(record):
-                self._staging.bury(record)
+    def receive(self, peer: GroupMember) -> FdMessage | None:
+        """Returns a member's next message, ``None`` at the end of its connection."""
+        return payloads.receive(peer.connection)
 
-    def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        if not fd_messages.is_same_user(connection):
-            connection.close()
-            return
-        connection.setblocking(False)
-        member = self._group.newcomer(connection)
-        for fd in (connection.fileno(), member.pid_fd):
-            if fd >= 0:
-                self._poll.register(fd, select.EPOLLIN)
-                self._by_fd[fd] = member
-
-    def _receive(self, member: GroupMember) -> None:
-        while True:
-            try:
-                message = payloads.receive(member.connection)
-            except BlockingIOError:
-                break
-            if message is None:
-                self._remove(member)
-                return
-            if not self._handle(member, message):
-                self._remove(member)
-                return
-        if member.has_ended():
-            self._remove(member)
-
-    def _handle(self, member: GroupMember, message: FdMessage) -> bool:
-        """Returns whether the message could be understood."""
+    def handle(self, peer: GroupMember, message: FdMessage) -> bool:
+        """Does what a member asks for; returns whether it could be understood."""
         try:
-            self._group.handle(member, message, time.monotonic())
+            self._group.handle(peer, message, time.monotonic())
         except Refusal as refusal:
-            member.send(refusal.fields)
+            peer.reply(refusal.fields)
         except (KeyError, TypeError, ValueError, OSError):
             return False
-        finally:
-            message.close()
         return True
 
-    def _remove(self, member: GroupMember) -> None:
-        for fd in (member.connection.fileno(), member.pid_fd):
-            if self._by_fd.pop(fd, None) is not None:
-                self._poll.unregister(fd)
-        self._group.remove(member)
-        if not self._by_fd:
-            self._end_at = time.monotonic() + _LAST_SECONDS
+    def left(self, peer: GroupMember) -> None:
+        """Forgets a member."""
+        self._group.remove(peer)
+
+    def refusal(self, why: str) -> Fields:
+        """Returns the answer to a job that then prepares its epochs alone."""
+        return {"alone": why}
 
     # ---- between events ------------------------------------------------------------------------
 
-    def _advance(self) -> None:
+    def advance(self) -> float | None:
+        """Publishes, delivers, and looks for those that are late."""
         now = time.monotonic()
         group, staging = self._group, self._staging
         for batch in staging.completed():
@@ -175,6 +137,7 @@ class Coordinator:
             group.look_for_stopped(now)
         for run in group.runs():
             self._advance_run(run, now)
+        return _TICK_SECONDS if staging.busy or group.waits else None
 
     def _advance_run(self, run: EpochRun, now: float) -> None:
         group = self._group

@@ -77,7 +77,7 @@ class EpochRun:
             "failed": batch.failed,
             "given_up": batch.given_up,
         }
-        return member.send(fields, pickle.dumps(batch.reports) if batch.reports else b"")
+        return member.reply(fields, pickle.dumps(batch.reports) if batch.reports else b"")
 
     def leased(self, lease: int) -> int | None:
         """Returns the number of the mini-batch of a lease, if it is one of this epoch."""

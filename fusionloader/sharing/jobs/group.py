@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import socket
 from collections.abc import Iterable
 
 from fusionloader.scheduler.shared_pace import TakeClock, keeps_gathering, leaves
 from fusionloader.sharing.jobs.epoch_run import EpochRun
 from fusionloader.sharing.jobs.member import EpochKey, GroupMember, MemberProgress
 from fusionloader.sharing.jobs.staging import RowSettings, StagedBatch, Staging
-from fusionloader.sharing.jobs.worker_records import WorkerRecords
+from fusionloader.sharing.jobs.worker_records import WorkerRecord, WorkerRecords, has_ended
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm import objects
 
@@ -38,17 +36,10 @@ class Group:
         self._workers = workers
         self.members: dict[int, GroupMember] = {}
         self._runs: dict[EpochKey, EpochRun] = {}
-        self._numbers = itertools.count(1)
         self._durations: dict[int, float] = {}  # of epochs, by number
         self._limit: int | None = None
 
     # ---- members -------------------------------------------------------------------------------
-
-    def newcomer(self, connection: socket.socket) -> GroupMember:
-        """Returns the member of a new connection, which has not asked for anything yet."""
-        member = GroupMember.of(next(self._numbers), connection)
-        self.members[member.number] = member
-        return member
 
     def remove(self, member: GroupMember) -> None:
         """Forgets a member whose job has ended."""
@@ -56,14 +47,13 @@ class Group:
         del self.members[member.number]
         for run in self._runs.values():
             run.epoch.leave(member.number, keeps=False)
-        member.close()
 
     def expel(self, member: GroupMember, why: str) -> None:
         """Has a member prepare its epoch alone; what it was sent stays as it is for now."""
         if member.epoch is None:
             return
         self._leave(member, keeps=True)
-        member.send({"left": why})
+        member.reply({"left": why})
 
     def _leave(self, member: GroupMember, keeps: bool) -> None:
         if member.epoch is not None and member.epoch in self._runs:
@@ -115,7 +105,7 @@ class Group:
         member.in_flight, member.limit = int(fields["in_flight"]), fields["limit"]
         member.joined = True
         fds = self._staging.control_fd, self._staging.data_fd
-        member.send({"joined": numbers.start}, fds=fds)
+        member.reply({"joined": numbers.start}, fds=fds)
 
     def _joined(self) -> Iterable[GroupMember]:
         return (member for member in self.members.values() if member.joined)
@@ -132,15 +122,15 @@ class Group:
             run = self._runs[key] = EpochRun(key, self._staging, now)
         elif member.number in run.epoch.joined:
             # It may hold batches that it would be sent, and draw others than it has submitted.
-            member.send({"alone": "it has begun this epoch before"})
+            member.reply({"alone": "it has begun this epoch before"})
             return
         elif not run.epoch.gathering:
-            member.send({"alone": "the others have begun this epoch before"})
+            member.reply({"alone": "the others have begun this epoch before"})
             return
         run.epoch.join(member.number)
         member.epoch, member.clock = key, TakeClock(now)
         jobs = [self.members[n].pid for n in run.epoch.members if n != member.number]
-        member.send({"began": True, "jobs": jobs})
+        member.reply({"began": True, "jobs": jobs})
 
     def _compare(self, key: EpochKey, other: EpochRun) -> None:
         """Refuses an epoch that should be that of others, and is drawn otherwise."""
@@ -186,11 +176,17 @@ class Group:
         # A process that had the number has ended, or could not be started.
         self._take_back(member, number)
         (message_fd,), message.fds = message.fds, ()
-        self._workers.add(number, member, message_fd)
+        self._workers.add(number, member, message_fd, self._look_at)
+
+    def _look_at(self, record: WorkerRecord) -> None:
+        """Handles messages, or the end, of a worker."""
+        self._staging.receive()
+        if has_ended(record):
+            self._staging.bury(record)
 
     def _bury(self, member: GroupMember, number: int) -> None:
         self._take_back(member, number)
-        member.send({"recovered": number})
+        member.reply({"recovered": number})
 
     def _take_back(self, member: GroupMember, number: int) -> None:
         record = self._workers.find(number)

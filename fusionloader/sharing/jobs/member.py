@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import socket
+import itertools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fusionloader.scheduler.shared_pace import TakeClock
 from fusionloader.sharing.jobs import payloads
-from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import Fields
+from fusionloader.system.local_service import LocalPeer
 from fusionloader.system.processes import is_stopped
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
@@ -59,14 +56,11 @@ class MemberProgress:
 
 
 @dataclass(slots=True, eq=False)
-class GroupMember:
+class GroupMember(LocalPeer):
     """A loader of a job.
 
     Attributes:
         number: the coordinator's name for it.
-        pid: of the training process.
-        connection: to it; its end is the member's end.
-        pid_fd: pidfd of the training process.
         equal: what has to be equal in all members, by name.
         in_flight: mini-batches that it wants to be made ahead.
         limit: bytes that mini-batches may take; ``None`` leaves that to the coordinator.
@@ -80,10 +74,7 @@ class GroupMember:
         waits: seconds that it has waited for others, by their pids, and was not told of.
     """
 
-    number: int
-    pid: int
-    connection: socket.socket
-    pid_fd: int
+    number: int = field(default_factory=itertools.count(1).__next__)
     equal: dict[str, str] = field(default_factory=dict)
     in_flight: int = 1
     limit: int | None = None
@@ -96,23 +87,8 @@ class GroupMember:
     clock: TakeClock = field(default_factory=lambda: TakeClock(0.0))
     waits: dict[int, float] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, number: int, connection: socket.socket) -> GroupMember:
-        """Returns the process at the other end of a new connection."""
-        pid, pid_fd = fd_messages.peer_pid(connection), -1
-        # Forked workers keep a killed job's end of the connection open.
-        with contextlib.suppress(OSError):
-            pid_fd = os.pidfd_open(pid)
-        return cls(number, pid, connection, pid_fd)
-
-    def has_ended(self) -> bool:
-        """Whether the training process has."""
-        poll = select.poll()
-        poll.register(self.pid_fd, select.POLLIN)
-        return self.pid_fd >= 0 and bool(poll.poll(0))
-
-    def send(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
-        """Sends a message without waiting; returns whether there was room for it."""
+    def reply(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
+        """Sends a message without waiting; returns whether that was possible."""
         try:
             payloads.send(self.connection, fields, payload, fds)
         except (OSError, SharedMemoryExhausted):
@@ -122,9 +98,3 @@ class GroupMember:
     def is_stopped(self) -> bool:
         """Whether a signal, or a debugger, has stopped the training process."""
         return is_stopped(self.pid)
-
-    def close(self) -> None:
-        """Closes the descriptors."""
-        self.connection.close()
-        if self.pid_fd >= 0:
-            os.close(self.pid_fd)

@@ -119,7 +119,7 @@ class GroupMembership:
             self._refuse(answer, agreement.equal[answer["refused"]])
         if "joined" not in answer:
             self._connection.close()
-            raise LeftGroup("the group has no room for more workers")
+            raise LeftGroup(str(answer.get("alone", "the group has no room for more workers")))
         self.control_fd, self.data_fd = self._connection.fds
         begin = int(answer["joined"])
         self.workers = range(begin, begin + count)

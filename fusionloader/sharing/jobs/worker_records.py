@@ -26,12 +26,14 @@ class WorkerRecord:
 
 
 class WorkerRecords:
-    """Registered workers, by number and by descriptor."""
+    """Registered workers, by number."""
 
-    def __init__(self, poll: select.epoll) -> None:
-        self._poll = poll
+    def __init__(
+        self, watch: Callable[[int, Callable[[], None]], object], unwatch: Callable[[int], object]
+    ) -> None:
+        """``watch`` calls a function when a descriptor has something to read, until ``unwatch``."""
+        self._watch, self._unwatch = watch, unwatch
         self._by_number: dict[int, WorkerRecord] = {}
-        self._by_fd: dict[int, WorkerRecord] = {}
 
     def free_range(self, count: int, reserved: Iterable[range]) -> range | None:
         """Returns numbers that no worker has or is to have, ``None`` where there are too few."""
@@ -43,19 +45,21 @@ class WorkerRecords:
                 return range(number - count + 1, number + 1)
         return None
 
-    def add(self, number: int, member: GroupMember, message_fd: int) -> None:
-        """Registers a worker that a member is about to start."""
+    def add(
+        self,
+        number: int,
+        member: GroupMember,
+        message_fd: int,
+        look_at: Callable[[WorkerRecord], None],
+    ) -> None:
+        """Registers a worker that a member is about to start; ``look_at`` is called for it."""
         record = WorkerRecord(number, member, messages.Receiver(message_fd))
-        self._by_number[number] = self._by_fd[message_fd] = record
-        self._poll.register(message_fd, select.EPOLLIN)
+        self._by_number[number] = record
+        self._watch(message_fd, lambda: look_at(record))
 
     def find(self, number: int) -> WorkerRecord | None:
         """Returns the worker of that number."""
         return self._by_number.get(number)
-
-    def of_descriptor(self, fd: int) -> WorkerRecord | None:
-        """Returns the worker whose messages come through a descriptor."""
-        return self._by_fd.get(fd)
 
     def handle(self, handle: Callable[[messages.Message], None]) -> None:
         """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
@@ -64,8 +68,8 @@ class WorkerRecords:
 
     def remove(self, record: WorkerRecord) -> None:
         """Forgets a worker that has ended, and whose messages were handled."""
-        del self._by_number[record.number], self._by_fd[record.receiver.fd]
-        self._poll.unregister(record.receiver.fd)
+        del self._by_number[record.number]
+        self._unwatch(record.receiver.fd)
         record.receiver.close()
         record.dead = True
 

@@ -8,7 +8,7 @@ between two that start at once.
 control block, slots and dataset table, its plan, and an eventfd. It is then a *member*. The manager
 maps the control block only. It passes the rest to workers that ask for it (workers/assignments.py).
 
-*Deciding.* One epoll loop waits for connections, for exits of ranks (pidfds) and for eventfds. A
+*Deciding.* The event loop (system/local_service.py) waits for the eventfds, too. A
 worker writes to its member's eventfd when it becomes idle. While a worker is idle the members are
 *watched*: they write to their eventfd when they publish a mini-batch. On each event the manager
 reads the loads of all members and asks ``share_workers`` (scheduler/worker_sharing.py) which idle
@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
-import time
 from dataclasses import dataclass, field
 
 from fusionloader import _native
@@ -36,9 +34,8 @@ from fusionloader._native import WorkerActivity
 from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.local_service import LocalPeer, LocalService
 
-_FIRST_SECONDS = 10.0  # how long to wait for the first member
-_LAST_SECONDS = 2.0  # how long to wait after the last one, which may be between two epochs
 _RETRY_SECONDS = 0.05  # when a worker is idle although there is work, or has an assignment
 _BACKLOG = 128
 
@@ -68,8 +65,7 @@ class RankMember:
         rank: the rank's number on the machine.
         loader: number of the loader in its process; equal numbers belong together.
         kind: digests, by name, that have to be equal for workers to be shared.
-        connection: to the rank; its end is the member's end.
-        pid_fd: pidfd of the rank, -1 where the system has none.
+        peer: the rank's process; its end is the member's end.
         event_fd: eventfd that the rank's workers and local manager write to.
         shared: descriptors of control block, slots and table.
         table_bytes: size of the table.
@@ -83,8 +79,7 @@ class RankMember:
     rank: int
     loader: int
     kind: dict[str, str]
-    connection: socket.socket
-    pid_fd: int
+    peer: LocalPeer
     event_fd: int
     shared: tuple[int, ...]
     table_bytes: int
@@ -95,111 +90,63 @@ class RankMember:
 
     def close(self) -> None:
         """Closes the descriptors."""
-        self.connection.close()
-        for fd in (*self.shared, self.event_fd, self.pid_fd):
-            if fd >= 0:
-                os.close(fd)
+        for fd in (*self.shared, self.event_fd):
+            os.close(fd)
 
     def note(self, text: str) -> None:
         """Sends a warning for the rank to log, once."""
         if text not in self.noted:
             self.noted.add(text)
-            _reply(self.connection, {"note": text})
+            self.peer.reply({"note": text})
 
 
-class GlobalManager:
-    """The event loop over members' connections, eventfds and pidfds."""
+class GlobalManager(LocalService[LocalPeer]):
+    """Assigns workers until there have been no members for a while."""
+
+    name = "the global manager"
+    last_seconds = 2.0  # ranks may be between two epochs
 
     def __init__(self, listener: socket.socket, ranks: int) -> None:
-        self._listener = listener
+        super().__init__(listener, LocalPeer)
         self._ranks = ranks
-        self._poll = select.epoll()
-        self._poll.register(listener, select.EPOLLIN)
-        self._accepted: dict[int, socket.socket] = {}  # connections that have sent no request yet
         self._members: dict[int, RankMember] = {}
-        self._member_of: dict[int, RankMember] = {}  # by each descriptor of it that is waited for
-        self._end_at: float | None = time.monotonic() + _FIRST_SECONDS
+        self._member_of: dict[LocalPeer, RankMember] = {}
 
-    def serve(self) -> None:
-        """Assigns workers until there have been no members for a while."""
-        again = False
-        while True:
-            timeout = _RETRY_SECONDS if again else None
-            if self._end_at is not None:
-                timeout = max(0.0, self._end_at - time.monotonic())
-            ready = self._poll.poll(timeout)
-            for fd, _ in ready:
-                self._handle_event(fd)
-            if self._members:
-                self._end_at = None
-                again = self._assign()
-                continue
-            again = False
-            if self._end_at is None:
-                self._end_at = time.monotonic() + _LAST_SECONDS
-            elif not ready and time.monotonic() >= self._end_at:
-                return
+    def is_needed(self) -> bool:
+        """Whether there are members."""
+        return bool(self._members)
+
+    def advance(self) -> float | None:
+        """Assigns idle workers where they are needed."""
+        return _RETRY_SECONDS if self._assign() else None
 
     # ---- members -------------------------------------------------------------------------------
 
-    def _handle_event(self, fd: int) -> None:
-        if fd == self._listener.fileno():
-            self._accept()
-        elif fd in self._accepted:
-            self._handle_request(self._accepted[fd])
-        elif fd in self._member_of:
-            member = self._member_of[fd]
-            if fd == member.event_fd:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(fd)
-            elif fd == member.pid_fd or not self._is_connected(member):
-                self._remove(member)
-
-    def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        if not fd_messages.is_same_user(connection):
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._accepted[connection.fileno()] = connection
-        self._poll.register(connection, select.EPOLLIN)
-
-    def _handle_request(self, connection: socket.socket) -> None:
+    def handle(self, peer: LocalPeer, message: FdMessage) -> bool:
         """Handles a connection's first message: ``join`` of a rank or ``fetch`` of a worker."""
-        try:
-            message = fd_messages.receive(connection)
-        except BlockingIOError:
-            return
-        del self._accepted[connection.fileno()]
-        self._poll.unregister(connection)
-        request = message.fields.get("do") if message is not None else None
-        if message is not None and request == "join":
-            self._join(connection, message)
-            return
-        if message is not None:
-            if request == "fetch":
-                self._send_shared(connection, message.fields.get("member"))
-            message.close()
-        connection.close()
+        if peer in self._member_of:
+            return True  # nothing is expected of a member
+        request = message.fields.get("do")
+        if request == "join":
+            return self._join(peer, message)
+        if request == "fetch":
+            self._send_shared(peer, message.fields.get("member"))
+        return False
 
-    def _join(self, connection: socket.socket, message: FdMessage) -> None:
+    def _join(self, peer: LocalPeer, message: FdMessage) -> bool:
         try:
             refusal = self._refusal(message.fields)
-            member = None if refusal else _member(connection, message)
+            member = None if refusal else _member(peer, message)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             refusal, member = f"its offer cannot be read ({error})", None
         if member is None:
-            message.close()
-            _reply(connection, {"refused": refusal})
-            connection.close()
-            return
-        _reply(connection, {"joined": True})
-        self._members[member.name] = member
-        for fd in (connection.fileno(), member.event_fd, member.pid_fd):
-            if fd >= 0:
-                self._poll.register(fd, select.EPOLLIN)
-                self._member_of[fd] = member
+            peer.reply({"refused": refusal})
+            return False
+        peer.reply({"joined": True})
+        self._members[member.name] = self._member_of[peer] = member
+        self.watch(member.event_fd, lambda: _clear(member.event_fd))
         self._compare(member)
+        return True
 
     def _refusal(self, fields: Fields) -> str:
         """Returns why a rank cannot join, nothing if it can."""
@@ -224,31 +171,22 @@ class GlobalManager:
                 new.note(f"rank {other.rank} has another {what}: no workers are shared with it")
                 other.note(f"rank {new.rank} has another {what}: no workers are shared with it")
 
-    def _send_shared(self, connection: socket.socket, name: object) -> None:
+    def _send_shared(self, peer: LocalPeer, name: object) -> None:
         """Sends a worker the descriptors and the plan of a member."""
         member = self._members.get(name) if isinstance(name, int) else None
         if member is None:
-            _reply(connection, {"unknown": True})
-            return
-        with contextlib.suppress(OSError):
+            peer.reply({"unknown": True})
+        else:
             fields = {"table_bytes": member.table_bytes}
-            fd_messages.send(connection, FdMessage(fields, member.pickled_plan, member.shared))
+            peer.reply(fields, member.pickled_plan, member.shared)
 
-    def _is_connected(self, member: RankMember) -> bool:
-        try:
-            message = fd_messages.receive(member.connection)
-        except BlockingIOError:
-            return True
-        if message is not None:
-            message.close()
-        return message is not None
-
-    def _remove(self, member: RankMember) -> None:
-        del self._members[member.name]
-        for fd in (member.connection.fileno(), member.event_fd, member.pid_fd):
-            if self._member_of.pop(fd, None) is not None:
-                self._poll.unregister(fd)
-        member.close()
+    def left(self, peer: LocalPeer) -> None:
+        """Forgets the queue of a rank that has ended."""
+        member = self._member_of.pop(peer, None)
+        if member is not None:
+            del self._members[member.name]
+            self.unwatch(member.event_fd)
+            member.close()
 
     # ---- assigning -----------------------------------------------------------------------------
 
@@ -309,27 +247,25 @@ def _assign_among(members: list[RankMember]) -> bool:
     return any(any(rank.unclaimed) for rank in ranks)
 
 
-def _member(connection: socket.socket, message: FdMessage) -> RankMember:
+def _member(peer: LocalPeer, message: FdMessage) -> RankMember:
     fields = message.fields
     control, data, table, event = message.fds
-    pid_fd = -1
-    with contextlib.suppress(OSError):  # without it the end of the connection shows the exit
-        pid_fd = os.pidfd_open(fd_messages.peer_pid(connection))
-    return RankMember(
+    member = RankMember(
         name=int(fields["member"]),
         rank=int(fields["rank"]),
         loader=int(fields["loader"]),
         kind=dict(fields["kind"]),
-        connection=connection,
-        pid_fd=pid_fd,
+        peer=peer,
         event_fd=event,
         shared=(control, data, table),
         table_bytes=int(fields["table_bytes"]),
         pickled_plan=message.payload,
         view=_native.MemberView(control, data),
     )
+    message.fds = ()  # the member's from now on
+    return member
 
 
-def _reply(connection: socket.socket, fields: Fields) -> None:
-    with contextlib.suppress(OSError):
-        fd_messages.send(connection, FdMessage(fields))
+def _clear(event_fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(event_fd)

@@ -13,7 +13,7 @@ from fusionloader.sharing.ranks.global_manager import GlobalManagerConfig
 from fusionloader.sharing.ranks.sharing_offer import SharingOffer
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage
-from fusionloader.system.processes import BareProcess
+from fusionloader.system.local_service import ServiceStarter, reap_ended
 from fusionloader.system.shm.descriptor import OwnedDescriptor
 
 log = logging.getLogger("fusionloader.ranks")
@@ -25,7 +25,7 @@ _STAGGER_SECONDS = 0.3  # rank n starts the manager only if there is none after 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 _warned: set[str] = set()
-_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
+_starters: dict[GlobalManagerConfig, ServiceStarter] = {}  # for all loaders of this process
 
 
 class _Event(OwnedDescriptor):
@@ -70,7 +70,7 @@ class Membership:
         if now - self._polled < _POLL_SECONDS or self._refused:
             return
         self._polled = now
-        _started[:] = [process for process in _started if process.is_alive()]
+        reap_ended()
         if self._connection is not None:
             self._receive(self._connection)
             return
@@ -126,14 +126,17 @@ class Membership:
         if self._missing_since is None:
             self._missing_since = now
         earliest = self._missing_since + self._sharing_offer.ranks.rank * _STAGGER_SECONDS
-        if _started or now < max(earliest, self._start_after):
+        config = GlobalManagerConfig(self.address, self._sharing_offer.ranks.count)
+        last = _starters.get(config)
+        if (last and last.is_under_way()) or now < max(earliest, self._start_after):
             return  # the one started will listen, or another process has the address already
         self._start_after = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        config = GlobalManagerConfig(self.address, self._sharing_offer.ranks.count)
+        starter = _starters[config] = ServiceStarter(
+            "fusionloader.sharing.ranks.global_manager", config
+        )
         try:
-            module = "fusionloader.sharing.ranks.global_manager"
-            _started.append(BareProcess(module, config, (), apart=True))
+            starter.start()
         except OSError as error:
             _warn_once(f"the global manager cannot be started: {error}")
 
