@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -75,6 +76,19 @@ def test_modules_that_load_their_names_late_have_all_of_them(module):
         assert getattr(loaded, name).__module__.startswith("fusionloader.")
     with pytest.raises(AttributeError, match="has no attribute 'DataLoader'"):
         _ = loaded.DataLoader
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_what_is_public_is_documented(module):
+    loaded = importlib.import_module(module)
+    for name in sorted(MODULES[module] - {"__version__"}):
+        found = getattr(loaded, name)
+        if not callable(found) or getattr(found, "__module__", "").startswith("typing"):
+            continue
+        assert inspect.getdoc(found), name
+        for method in vars(found) if inspect.isclass(found) else ():
+            if not method.startswith("_") and callable(getattr(found, method)):
+                assert inspect.getdoc(getattr(found, method)), f"{name}.{method}"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
