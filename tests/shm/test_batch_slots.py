@@ -4,6 +4,7 @@ import contextlib
 import gc
 from functools import partial
 
+import pytest
 import torch
 from support.raised_at import CALLS, Steps
 from torch.utils.data import Dataset, default_collate
@@ -70,3 +71,29 @@ def test_an_exception_where_a_forked_childs_batches_are_freed_frees_no_later_bat
         batches = [slots.lease(slot) for slot in sent]
         assert slots.worker.acquire(1) not in sent, steps.place
         del batches
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_batches_outlive_their_iterator_in_whichever_order_they_were_taken(seen):
+    training = WorkersSlots()
+    fd = training.add_worker()
+    worker = BatchSlots(fd, 4)
+    sent = []
+    for fill in b"12":
+        slot = worker.acquire(8)
+        slot.bytes()[:8] = bytes([fill] * 8)
+        slot.set_free(False)
+        sent.append((memory_of(fd), slot.offset, slot.size, worker.offsets))
+    later = training.lease(*sent[1])
+    (held,) = training.held()
+    fork = Fork()
+    if seen:  # a child looks at the batch, which is dropped here
+        held.forks.append(fork)
+        del later
+    earlier = training.lease(*sent[0])
+    del training
+    gc.collect()
+    assert earlier[:8] == b"1" * 8
+    assert bytes(held.bytes()[:8]) == b"2" * 8
+    fork.close_write()
+    fork.close()

@@ -172,14 +172,23 @@ class WorkersSlots:
         slot = self._mapped.get((memory, offset))
         if slot is None:
             slot = _Mapped(self._fds[memory], offset, size)
-            known = {(memory, there) for there in offsets}
-            for key in [key for key in self._mapped if key[0] == memory and key not in known]:
-                del self._mapped[key]  # it stays mapped while a batch lies in it
+            self._forget_replaced(memory, set(offsets))
             self._mapped[memory, offset] = slot
             used = sum(os.fstat(fd).st_blocks * 512 for fd in self._fds.values())
             self.peak_bytes = max(self.peak_bytes, used)
         slot.is_leased = True
         return slot.bytes(self._ended.append)
+
+    def _forget_replaced(self, memory: int, offsets: set[int]) -> None:
+        """Unmaps slots that a worker has replaced.
+
+        ``offsets`` may be older than what was leased before, because batches are not taken in the
+        order in which they were sent. So slots that are looked at stay, whatever it says.
+        """
+        for key, slot in list(self._mapped.items()):
+            replaced = key[0] == memory and key[1] not in offsets
+            if replaced and not slot.is_leased and slot not in self._seen:
+                del self._mapped[key]
 
     def _collect(self) -> None:
         """Frees the slots of batches that were dropped.
