@@ -25,12 +25,14 @@ struct Names {
   }
 };
 
-inline constexpr Names<Filter, 5> filter_names{"filter",
+inline constexpr Names<Filter, 7> filter_names{"filter",
                                                {{"box", Filter::box},
                                                 {"bilinear", Filter::bilinear},
                                                 {"hamming", Filter::hamming},
                                                 {"bicubic", Filter::bicubic},
-                                                {"lanczos", Filter::lanczos}}};
+                                                {"lanczos", Filter::lanczos},
+                                                {"torch_bilinear", Filter::torch_bilinear},
+                                                {"torch_bicubic", Filter::torch_bicubic}}};
 
 inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
                                                              {{"nearest", Interpolation::nearest},

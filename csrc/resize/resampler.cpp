@@ -91,7 +91,7 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
   grow(planes_, 3 * plane_ + row_slack);
   if (!source.begin(region)) return false;
   const bool vertical_first =
-      vertical_first_allowed_ && resize_x_ && resize_y_ && is_vertical_first(x, y);
+      vertical_first_allowed_ && resize_x_ && resize_y_ && is_vertical_first(pass.filter, x, y);
   if (!resize_x_ && !resize_y_ && !pass.mirrored) return emit_as_is(source);
   return vertical_first ? columns_first(source) : rows_first(source);
 }

@@ -1,5 +1,6 @@
-// Arithmetic of Pillow's src/libImaging/Resample.c: every expression is evaluated in float64 in the
-// same order, so that every weight has the same bits.
+// Arithmetic of Pillow's src/libImaging/Resample.c, and of torch's antialiased resize of 8-bit
+// tensors (aten/src/ATen/native/cpu/UpSampleKernel.cpp): every expression is evaluated in float64
+// in the same order, so that every weight has the same bits.
 #include "resize/weights.hpp"
 
 #include <algorithm>
@@ -100,6 +101,52 @@ void Weights::fill(Kernel kernel, double kernel_support, const Axis& axis) {
   find_extent();
 }
 
+// Torch rounds weights to 16 bits, with as many fractional bits as the largest weight of the axis
+// leaves. The kernels take such a weight with zeros for the other fractional bits: the sum, its
+// rounding and the shift then give what they give with fewer bits.
+template <class Kernel>
+void Weights::fill_as_torch(Kernel kernel, double kernel_support, const Axis& axis) {
+  const double scale = (axis.in_end - axis.in_begin) / axis.out_size;
+  const double support = scale >= 1.0 ? kernel_support * scale : kernel_support;
+  const double inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
+  prepare(axis.keep_count, static_cast<size_t>(std::ceil(support)) * 2 + 1);
+  exact_.assign(static_cast<size_t>(axis.out_size) * stride_, 0.0);
+  double largest = 0.0;
+  for (int i = 0; i < axis.out_size; ++i) {
+    const double centre = axis.in_begin + scale * (i + 0.5);
+    const int begin = std::max(static_cast<int>(centre - support + 0.5), 0);
+    const int end = std::min(static_cast<int>(centre + support + 0.5), axis.in_size);
+    const int taps = std::clamp(end - begin, 0, static_cast<int>(stride_));
+    double* weights = &exact_[static_cast<size_t>(i) * stride_];
+    double sum = 0.0;
+    const double from_centre = begin - centre;
+    for (int t = 0; t < taps; ++t) sum += weights[t] = kernel((t + from_centre + 0.5) * inverse);
+    for (int t = 0; t < taps; ++t) {
+      if (sum != 0.0) weights[t] /= sum;
+      largest = std::max(largest, weights[t]);
+    }
+    const int kept = i - axis.keep_begin;
+    if (kept < 0 || kept >= axis.keep_count) continue;
+    const int target = axis.mirrored ? axis.keep_count - 1 - kept : kept;
+    first_[static_cast<size_t>(target)] = begin;
+    count_[static_cast<size_t>(target)] = taps;
+  }
+  int bits = 0;
+  while (bits < weight_bits && static_cast<int>(0.5 + largest * (1 << (bits + 1))) < 1 << 15)
+    ++bits;
+  for (int kept = 0; kept < axis.keep_count; ++kept) {
+    const int target = axis.mirrored ? axis.keep_count - 1 - kept : kept;
+    const double* weights = &exact_[static_cast<size_t>(axis.keep_begin + kept) * stride_];
+    int32_t* fixed = &taps_[static_cast<size_t>(target) * stride_];
+    for (int t = 0; t < count(target); ++t) {
+      const double scaled = weights[t] * (1 << bits);
+      fixed[t] = static_cast<int32_t>(scaled < 0 ? -0.5 + scaled : 0.5 + scaled) *
+                 (1 << (weight_bits - bits));
+    }
+  }
+  find_extent();
+}
+
 void Weights::compute(Filter filter, const Axis& axis) {
   switch (filter) {
     case Filter::box:
@@ -112,6 +159,10 @@ void Weights::compute(Filter filter, const Axis& axis) {
       return fill([](double x) { return bicubic(x); }, 2.0, axis);
     case Filter::lanczos:
       return fill(lanczos, 3.0, axis);
+    case Filter::torch_bilinear:
+      return fill_as_torch([](double x) { return bilinear(x); }, 1.0, axis);
+    case Filter::torch_bicubic:
+      return fill_as_torch([](double x) { return bicubic(x); }, 2.0, axis);
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The weights of one axis of a resize, as Pillow computes them.
+// The weights of one axis of a resize, as Pillow or torch computes them.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,8 +20,10 @@ struct Axis {
 };
 
 // Pillow's rule: the vertical pass goes first where it removes more than twice as many rows as the
-// horizontal one removes columns. The order shows, because rows are rounded in between.
-inline bool is_vertical_first(const Axis& across, const Axis& down) {
+// horizontal one removes columns. The order shows, because rows are rounded in between. Torch's
+// horizontal pass always goes first.
+inline bool is_vertical_first(Filter filter, const Axis& across, const Axis& down) {
+  if (is_torchs(filter)) return false;
   const int fewer_rows = down.in_size - down.out_size;
   return fewer_rows > 0 && fewer_rows > 2 * (across.in_size - across.out_size);
 }
@@ -44,6 +46,8 @@ class Weights {
  private:
   template <class Kernel>
   void fill(Kernel kernel, double support, const Axis& axis);
+  template <class Kernel>
+  void fill_as_torch(Kernel kernel, double support, const Axis& axis);
   void prepare(int outputs, size_t stride);
   void find_extent();
 

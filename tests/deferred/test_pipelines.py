@@ -190,8 +190,6 @@ def test_an_image_folder_gives_dataloaders_batches(known, folder, pool):
         if not all(is_same(list(other), found, least) for other in others):
             wrong.append(f"{name}: drawn otherwise")
         if not is_drawn(steps, image):
-            if "as on PIL images" in compiled.explain():
-                least = 0.05
             if not is_same(found, expected, least):
                 wrong.append(f"{name}: other values")
         elif not name.startswith(SIZED_AT_RANDOM) and kinds(found) != kinds(expected):

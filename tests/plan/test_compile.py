@@ -12,7 +12,6 @@ from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader import FusionLoader
 from fusionloader.data.sources.datasets import compile_dataset
-from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.transforms import compile_transform
 
 DETERMINISTIC = {
@@ -101,18 +100,6 @@ def test_the_tail_gets_the_kind_of_image_it_would_have_had():
     compiled = compile_transform(v1.Compose(steps))
     assert compiled.plan.convert is None
     assert compiled.tail(photo(np.random.default_rng(0), 32, 32)).dtype == torch.float32
-
-
-def test_a_resize_of_tensors_is_pillow_s():
-    image = photo(np.random.default_rng(0), 70, 90)
-    resize = v2.Resize((32, 40))
-    compiled = compile_transform(v2.Compose([v2.ToImage(), resize]))
-    assert compiled.tail is None and compiled.notes[1].rounding == "as on PIL images"
-    out = np.empty((3, 32, 40), np.uint8)
-    make_executor(compiled.plan).run_pixels(np.asarray(image), 0, 0, 0, 0, out)
-    assert torch.equal(torch.from_numpy(out), v2.functional.pil_to_tensor(resize(image)))
-    on_tensors = resize(v2.functional.pil_to_tensor(image)).int()
-    assert (torch.from_numpy(out).int() - on_tensors).abs().max() <= 1
 
 
 @pytest.mark.parametrize(

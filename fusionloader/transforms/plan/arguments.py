@@ -46,13 +46,28 @@ class NestedTooDeep(NotCompiled):
 class Context:
     """What is known where a transform stands: the image's channels, and what holds it.
 
-    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor); ``depth`` counts
-    the random containers around it.
+    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor). ``exact`` says
+    that a transform of tensors has to give torchvision's levels for tensors, which differ from
+    those for PIL images. ``depth`` counts the random containers around it.
     """
 
     channels: int
     held: str
+    exact: bool = True
     depth: int = 0
+
+    def require_levels(self, same_on_tensors: bool) -> None:
+        """Raises ``NotCompiled`` where a transform of levels would give others than torchvision.
+
+        Args:
+            same_on_tensors: whether torchvision gives the same for uint8 tensors and PIL images.
+        """
+        if self.held == "floats":
+            raise NotCompiled("it works on floats: put it before the conversion")
+        if self.held == "tensor" and self.exact and not same_on_tensors:
+            raise NotCompiled(
+                "torchvision rounds otherwise on tensors: put it before the conversion"
+            )
 
     def inside(self) -> Context:
         """Returns what is known of what a container here holds."""

@@ -154,7 +154,7 @@ def compile_transform(
 
 
 def _compile(steps: list[Transform], decode: Decode, images: ImageKind) -> CompiledTransform:
-    compiling = _Compiling(images)
+    compiling = _Compiling(images, decode)
     for place, step in enumerate(steps):
         try:
             compiling.add(step, place)
@@ -179,6 +179,7 @@ class _Compiling:
     """The stages so far, and the image's kind and channels after them."""
 
     images: ImageKind
+    decode: Decode
     stages: list[Stage] = field(default_factory=list)
     # Conversions change each pixel by itself, so that they may as well come after all stages.
     conversions: list[Transform] = field(default_factory=list)
@@ -186,7 +187,7 @@ class _Compiling:
     erased: list[tuple[Transform, int]] = field(default_factory=list)
     # From places of steps to places of their stages.
     native: dict[int, int] = field(default_factory=dict)
-    # Those of the steps that torchvision gives tensors.
+    # Those of the steps that torchvision gives tensors, with levels as for PIL images.
     on_tensors: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -206,14 +207,15 @@ class _Compiling:
         elif self.erased:
             raise NotCompiled("it comes after RandomErasing")
         else:
-            stage = stage_of(step, Context(self.channels, self.held))
+            stage = stage_of(step, Context(self.channels, self.held, self.decode == "exact"))
             if containers.makes_grey(stage) and step.num_output_channels == 1:
                 if self.conversions:
                     raise NotCompiled("it makes one channel of three after the conversion")
                 self.channels = 1
             self.stages.append(stage)
             self.native[place] = len(self.stages) - 1
-            if self.held == "tensor" and not isinstance(stage, _MOVING):
+            rounds = self.decode == "fast" and not isinstance(stage, _MOVING)
+            if self.held == "tensor" and rounds:
                 self.on_tensors.add(place)
 
     def conversion(self) -> Convert | None:

@@ -31,10 +31,10 @@ def converters() -> dict[type, Converter]:
     known = {
         "ColorJitter": _color_jitter,
         "Grayscale": _grayscale,
-        "RandomGrayscale": _sometimes(lambda step: ("grayscale",)),
+        "RandomGrayscale": _sometimes(lambda step: ("grayscale",), same_on_tensors=False),
         "GaussianBlur": _gaussian_blur,
         "RandomInvert": _sometimes(lambda step: ("invert",)),
-        "RandomAutocontrast": _sometimes(lambda step: ("autocontrast",)),
+        "RandomAutocontrast": _sometimes(lambda step: ("autocontrast",), same_on_tensors=False),
         "RandomEqualize": _sometimes(lambda step: ("equalize",)),
         "RandomPosterize": _sometimes(lambda step: ("posterize", _bits(step.bits))),
         "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
@@ -43,17 +43,14 @@ def converters() -> dict[type, Converter]:
     return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
 
 
-def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
+def _sometimes(
+    operation: Callable[[Transform], Operation], same_on_tensors: bool = True
+) -> Converter:
     def convert(step: Transform, context: Context) -> Stage:
-        _require_levels(context)
+        context.require_levels(same_on_tensors)
         return RandomApply(float(step.p), (Fixed(operation(step)),))
 
     return convert
-
-
-def _require_levels(context: Context) -> None:
-    if context.held == "floats":
-        raise NotCompiled("it works on what is converted to floats: put it before the conversion")
 
 
 def _bits(bits: Argument) -> int:
@@ -69,7 +66,7 @@ def _factor(step: Transform) -> float:
 
 
 def _color_jitter(step: Transform, context: Context) -> Stage:
-    _require_levels(context)
+    context.require_levels(all(part is None for part in (step.contrast, step.saturation, step.hue)))
 
     def factors(value: Argument, name: str) -> Range | None:
         return None if value is None else numbers(value, name)
@@ -83,7 +80,7 @@ def _color_jitter(step: Transform, context: Context) -> Stage:
 
 
 def _grayscale(step: Transform, context: Context) -> Stage:
-    _require_levels(context)
+    context.require_levels(same_on_tensors=False)
     if step.num_output_channels not in (1, 3):
         raise NotCompiled(f"num_output_channels={step.num_output_channels!r}")
     if context.channels == 1 and step.num_output_channels == 3:
@@ -92,6 +89,6 @@ def _grayscale(step: Transform, context: Context) -> Stage:
 
 
 def _gaussian_blur(step: Transform, context: Context) -> Stage:
-    _require_levels(context)
+    context.require_levels(same_on_tensors=False)
     width, height = (int(side) for side in step.kernel_size)
     return GaussianBlur(width, height, numbers(step.sigma, "sigma"))

@@ -119,8 +119,7 @@ def _augmix(step: Transform, context: Context) -> Stage:
 def _policy(
     step: Transform, context: Context, policies: tuple[tuple[PolicyStep, ...], ...], repeats: int
 ) -> RandomPolicy:
-    if context.held == "floats":
-        raise NotCompiled("it works on what is converted to floats: put it before the conversion")
+    context.require_levels(same_on_tensors=False)
     interpolations = (interpolation_name(step.interpolation),)
     return RandomPolicy(policies, repeats, interpolations, color(step.fill, context.channels))
 

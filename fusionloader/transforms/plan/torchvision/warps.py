@@ -72,6 +72,5 @@ def _centre(step: Transform) -> tuple[float, float] | None:
 
 
 def _fill(step: Transform, context: Context) -> Color:
-    if context.held == "floats":
-        raise NotCompiled("it works on what is converted to floats: put it before the conversion")
+    context.require_levels(same_on_tensors=False)
     return color(step.fill, context.channels)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
+import torch
+
+from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.arguments import (
     Context,
     Converter,
@@ -15,6 +21,7 @@ from fusionloader.transforms.plan.arguments import (
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
     Fixed,
+    Plan,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -23,6 +30,9 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
 )
+from fusionloader.transforms.plan.values import Filter
+
+_OF_TORCH: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 
 
 def converters() -> dict[type, Converter]:
@@ -43,18 +53,16 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_resized_crop(step: Transform, context: Context) -> Stage:
-    _require_levels(step, context)
+    filters = (_filter(step, context),)
     height, width = pair(step.size)
     scale, ratio = tuple(map(float, step.scale)), tuple(map(float, step.ratio))
     if not (0 < scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
         raise NotCompiled("its scale or ratio is not an increasing pair of positive numbers")
-    filters = (filter_name(step.interpolation),)
     return RandomResizedCrop(height, width, scale, ratio, filters)  # type: ignore[arg-type]
 
 
 def _resize(step: Transform, context: Context) -> Stage:
-    _require_levels(step, context)
-    filter = filter_name(step.interpolation)
+    filter = _filter(step, context)
     size = step.size
     if size is None:
         raise NotCompiled("size=None")
@@ -70,11 +78,45 @@ def _resize(step: Transform, context: Context) -> Stage:
     return Resize(sizes[0], sizes[1], filter)
 
 
-def _require_levels(step: Transform, context: Context) -> None:
-    if context.held == "floats":
-        raise NotCompiled("it resizes what is converted to floats: put it before the conversion")
-    if context.held == "tensor" and step.antialias is False:
+def _filter(step: Transform, context: Context) -> Filter:
+    """Returns the filter of a resize: Pillow's, or torch's where it resizes a uint8 tensor."""
+    context.require_levels(same_on_tensors=True)
+    name = filter_name(step.interpolation)
+    if context.held != "tensor":
+        return name
+    if step.antialias is False:
         raise NotCompiled("antialias=False")
+    if not context.exact:
+        return name
+    from torchvision.transforms import v2
+
+    if type(step) not in (v2.Resize, v2.RandomResizedCrop) or not _resizes_levels(name):
+        raise NotCompiled(
+            "torchvision resizes tensors as floats there: put it before the conversion"
+        )
+    return _OF_TORCH[name]
+
+
+@functools.cache
+def _resizes_levels(name: Filter) -> bool:
+    """Whether torchvision resizes uint8 tensors as such, by the weights that are known here.
+
+    That depends on its version and on the processor, and is found by trying.
+    """
+    if name not in _OF_TORCH:
+        return False
+    from torchvision.transforms import v2
+
+    levels = np.random.default_rng(1).integers(0, 256, (53, 37, 3), np.uint8)
+    image = torch.from_numpy(levels).permute(2, 0, 1)
+    for size in ([23, 51], [64, 19]):
+        expected = v2.Resize(size, v2.InterpolationMode(name))(image)
+        plan = Plan((Resize(*size, _OF_TORCH[name]),), None, *size, "exact", 3, 3)
+        pixels, shape = make_executor(plan).pixels_of_pixels(levels, 0, 0, 0, 0)
+        found = np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
+        if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
+            return False
+    return True
 
 
 def _center_crop(step: Transform, context: Context) -> Stage:

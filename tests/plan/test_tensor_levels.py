@@ -1,0 +1,109 @@
+"""Transforms of uint8 tensors are compiled where their levels are torchvision's for tensors."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+from support.images import photo
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Plan, Resize
+from fusionloader.transforms.plan.transforms import compile_transform
+
+SIDES = st.integers(1, 90)
+# Each is the same for all images, so that the same is done twice.
+SAME = {
+    "brightness": lambda module: module.ColorJitter(brightness=(1.3, 1.3)),
+    "darker": lambda module: module.ColorJitter(brightness=(0.37, 0.37)),
+    "invert": lambda module: module.RandomInvert(1.0),
+    "posterize": lambda module: module.RandomPosterize(3, 1.0),
+    "solarize": lambda module: module.RandomSolarize(100, 1.0),
+    "equalize": lambda module: module.RandomEqualize(1.0),
+    "sharpness": lambda module: module.RandomAdjustSharpness(1.7, 1.0),
+    "flips": lambda module: module.Compose(
+        [module.RandomHorizontalFlip(1.0), module.RandomVerticalFlip(1.0)]
+    ),
+    "reflected": lambda module: module.Pad(3, padding_mode="reflect"),
+    "cropped": lambda module: module.CenterCrop(30),
+}
+OTHER = {
+    "contrast": lambda module: module.ColorJitter(contrast=0.3),
+    "hue": lambda module: module.ColorJitter(hue=0.1),
+    "saturation": lambda module: module.ColorJitter(saturation=0.1),
+    "grayscale": lambda module: module.Grayscale(3),
+    "autocontrast": lambda module: module.RandomAutocontrast(1.0),
+    "blur": lambda module: module.GaussianBlur(3),
+    "rotation": lambda module: module.RandomRotation(10),
+    "policy": lambda module: module.RandAugment(),
+    "nearest": lambda module: module.Resize((9, 9), v1.InterpolationMode.NEAREST),
+    "lanczos": lambda module: module.Resize((9, 9), v1.InterpolationMode.LANCZOS),
+    "aliased": lambda module: module.Resize((9, 9), antialias=False),
+    "one of many": lambda module: module.RandomApply([module.ColorJitter(hue=0.1)], 1.0),
+}
+
+
+def native(plan, image):
+    levels = np.ascontiguousarray(np.asarray(image))
+    pixels, shape = make_executor(replace(plan, convert=None)).pixels_of_pixels(levels, 0, 0, 0, 0)
+    return torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(*shape, -1).copy())
+
+
+@given(
+    st.sampled_from(["bilinear", "bicubic"]),
+    st.tuples(SIDES, SIDES),
+    st.tuples(SIDES, SIDES),
+    st.integers(0, 99),
+)
+@example("bicubic", (1, 900), (300, 1), 0)
+@example("bilinear", (700, 3), (5, 11), 1)
+@example("bilinear", (64, 64), (64, 32), 2)
+def test_a_resize_has_the_levels_of_torch(name, before, after, seed):
+    levels = np.random.default_rng(seed).integers(0, 256, (*before, 3), np.uint8)
+    image = torch.from_numpy(levels).permute(2, 0, 1)
+    expected = v2.Resize(after, v2.InterpolationMode(name))(image)
+    plan = Plan((Resize(*after, f"torch_{name}"),), None, *after, "exact", 3, 3)
+    assert torch.equal(native(plan, levels).permute(2, 0, 1), expected)
+
+
+@pytest.mark.parametrize("module", [v1, v2])
+@pytest.mark.parametrize("name", SAME)
+def test_what_is_compiled_after_the_conversion_has_the_levels_of_torch(name, module):
+    step = SAME[name](module)
+    for number in range(20):
+        sides = np.random.default_rng(number).integers(31, 90, 2)
+        image = photo(np.random.default_rng(number), *map(int, sides))
+        if number % 4 == 0:  # few levels
+            image = Image.fromarray(np.asarray(image) // 5 + 60)
+        compiled = compile_transform(v1.Compose([v1.PILToTensor(), step]))
+        assert compiled.tail is None, compiled.explain()
+        expected = step(v1.functional.pil_to_tensor(image))
+        assert torch.equal(native(compiled.plan, image).permute(2, 0, 1), expected)
+
+
+@pytest.mark.parametrize("module", [v1, v2])
+@pytest.mark.parametrize("name", OTHER)
+def test_what_torch_rounds_otherwise_is_left_to_it(name, module):
+    compiled = compile_transform(module.Compose([v2.PILToTensor(), OTHER[name](module)]))
+    assert (
+        compiled.tail is not None
+        and "before the conversion" in compiled.explain()
+        or (name in ("nearest", "aliased"))
+    )
+    assert len(compiled.tail.transforms) == 2
+
+
+def test_a_resize_of_tensors_by_the_older_transforms_goes_by_floats_and_is_left_to_it():
+    compiled = compile_transform(v1.Compose([v1.PILToTensor(), v1.Resize((9, 9))]))
+    assert "as floats there" in compiled.explain()
+
+
+def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():
+    for make in (OTHER["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
+        compiled = compile_transform(v2.Compose([v2.ToImage(), make(v2)]), "fast")
+        assert compiled.tail is None and "as on PIL images" in compiled.explain()
