@@ -7,6 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from fusionloader import __version__
+
 COMMANDS = {
     "demo": "train a small network with DataLoader and with FusionLoader, and compare",
     "bench": "measure FusionLoader and its peers side by side",
@@ -26,6 +28,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="fusionloader", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     given = list(sys.argv[1:] if arguments is None else arguments)
     asked = next((word for word in given if word in COMMANDS), None)

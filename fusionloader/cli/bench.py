@@ -85,11 +85,12 @@ def flags_of(options: argparse.Namespace) -> JsonObject:
 
 def run(options: argparse.Namespace) -> int:
     """Measures, prints the table, writes the JSON; returns the exit status."""
-    setting, corpus = setting_of(options, options.workload)
-    try:
-        contenders = contenders_for(setting, options.contenders)
+    try:  # before images are made, which takes minutes
+        contenders_for(Setting(options.workload, 0, 1, Path()), options.contenders)
     except ValueError as error:
         raise SystemExit(f"bench: {error}") from error
+    setting, corpus = setting_of(options, options.workload)
+    contenders = contenders_for(setting, options.contenders)
     epochs = len(contenders) * (1 + options.epochs)
     with Progress("measuring", epochs, patience=0) as progress:
         results, repeated = measure(

@@ -7,13 +7,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from PIL import Image, ImageDraw
 
-from fusionloader.transforms.executors.compiled_plan import CompiledPlan, compile_plan
-from fusionloader.transforms.executors.replay import replay
+if TYPE_CHECKING:  # torch takes seconds to import: arguments are checked before
+    from fusionloader.transforms.executors.compiled_plan import CompiledPlan
 
 COLUMNS = 4
 SIDE = 224  # the longest side of a picture on the sheet, in pixels
@@ -36,12 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the sheet and prints the differences; returns 2 if there is nothing to draw."""
     try:
-        transform = load(options.transform) if options.transform else usual_transform()
         with Image.open(options.image) as opened:
             image = opened.convert("RGB")
-    except (OSError, ImportError, AttributeError, ValueError) as error:
+        transform = load(options.transform) if options.transform else usual_transform()
+    except (OSError, ImportError, AttributeError, TypeError, ValueError) as error:
         print(f"fusionloader show: {error}", file=sys.stderr)
         return 2
+    from fusionloader.transforms.executors.compiled_plan import compile_plan
+
     plan = compile_plan(transform)
     print(plan.explain())
     pairs = [draw_pair(plan, image, options.seed, index) for index in range(options.draws)]
@@ -61,6 +62,7 @@ def load(name: str) -> Any:
         ValueError: the name is not of that form.
         ImportError: there is no such module.
         AttributeError: the module has no such object.
+        TypeError: the object is no transform.
     """
     module, separator, attribute = name.partition(":")
     if not separator:
@@ -72,6 +74,8 @@ def load(name: str) -> Any:
         sys.path.remove("")
     for part in attribute.split("."):
         found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{name} is {found!r}: a transform is called with an image")
     return found
 
 
@@ -94,6 +98,8 @@ Pair = tuple[Image.Image, Image.Image, str]
 
 def draw_pair(plan: CompiledPlan, image: Image.Image, seed: int, index: int) -> Pair:
     """Returns our picture, torchvision's and a caption, for one draw."""
+    from fusionloader.transforms.executors.replay import replay
+
     operations = plan.draw(*image.size, seed=seed, index=index)
     theirs = replay(image, operations)
     if plan.plan.result_channels == 1:
@@ -112,6 +118,8 @@ def caption(operations: Sequence[tuple[Any, ...]]) -> str:
 
 def difference(ours: Image.Image, theirs: Image.Image) -> int:
     """Returns the largest difference of two pictures of the same size, in levels."""
+    import numpy as np
+
     first, second = (np.asarray(picture, dtype=np.int16) for picture in (ours, theirs))
     return int(np.abs(first - second).max())
 

@@ -12,6 +12,7 @@ import pytest
 from support import warm_start
 from support.waiting import PATIENCE
 
+import fusionloader
 from fusionloader.__main__ import main
 from fusionloader.cli.corpus import ensure_corpus
 
@@ -49,6 +50,19 @@ def test_the_demo_trains_with_both_loaders_and_prints_the_speed_up(images):
         assert len(lines) == 2
     assert re.search(r"speed-up of this training: +\d+\.\d\dx", done.stdout)
     assert re.search(r"speed-up of loading alone: +\d+\.\d\dx", done.stdout)
+
+
+def test_arguments_are_checked_before_anything_is_made_or_imported(tmp_path):
+    version = run_fresh("-m", "fusionloader", "--version")
+    assert version.stdout.split() == ["fusionloader", fusionloader.__version__]
+    known = (
+        "import sys; from fusionloader.__main__ import main; print(main(['show', 'missing.jpg']))"
+    )
+    assert run_fresh("-c", f"{known}; assert 'torch' not in sys.modules").returncode == 0
+    bench = "-m", "fusionloader", "bench", "--contenders", "nobody", "--cache", str(tmp_path)
+    done = run_python(*bench)
+    assert done.returncode == 1 and "no contender nobody" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.studies

@@ -10,6 +10,7 @@ from fusionloader.__main__ import main
 MODULE = """
 from torchvision import transforms
 policy = transforms.Compose([transforms.Resize((60, 80)), transforms.RandAugment(num_ops=3)])
+MODULE = 3
 grey = transforms.Compose([transforms.RandomCrop(30), transforms.Grayscale()])
 """
 
@@ -44,6 +45,7 @@ def test_the_usual_transform_is_shown_when_none_is_named(picture, capsys):
         (["photo.png", "--transform", "my_transforms"], "MODULE:OBJECT"),
         (["photo.png", "--transform", "my_transforms:nothing"], "nothing"),
         (["photo.png", "--transform", "no_such_module:thing"], "no_such_module"),
+        (["photo.png", "--transform", "my_transforms:MODULE"], "a transform is called with"),
         (["my_transforms.py"], "cannot identify image"),
     ],
 )
