@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from fusionloader.observe.statistics.histogram import Histogram, quantiles
 from fusionloader.observe.statistics.snapshot import WorkerStats
-from fusionloader.observe.statistics.totals import WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Counters:
                 latency_p95=p95,
                 latency_p99=p99,
                 workers=totals.workers,
-                worker_restarts=totals.restarts,
-                worker_seconds=totals.busy_seconds,
+                worker_restarts=totals.worker_restarts,
+                worker_seconds=totals.worker_seconds,
                 pillow_images=totals.pillow_samples,
                 read_bytes=totals.read_bytes,
                 shared_memory_bytes=resident,
