@@ -227,7 +227,7 @@ class FastFlowGate:
         decision = self._profile.decision
         if decision is not None and self._counters is None:
             self._counters = OffloadCounters(decision.ratio, now.local_samples, now.remote_samples)
-            self._board.off_ratio = decision.ratio
+            self._board.off_millionths = round(decision.ratio * 1e6)
 
 
 def make_gate(work: RemoteWork, board: RemoteBoard, observer: Observer, keys: MetricKeys) -> Gate:
