@@ -124,18 +124,18 @@ def sum_records(
     records: Sequence[_native.WorkerSnapshot], workers: Sequence[WorkerStats], **others: Any
 ) -> WorkerTotals:
     """Returns the sums over the records of a control block, with ``others`` beside them."""
+    columns = zip(*(record.counts for record in records), strict=True)
+    sums = dict(zip(records[0].names(), map(sum, columns), strict=True))
+    named: dict[str, Any] = {name: sums[name] for name in _SUMS if name in sums}
     parts = zip_longest(*(record.part_seconds for record in records), fillvalue=0.0)
     return WorkerTotals(
-        made=sum(record.samples for record in records),
-        worker_seconds=sum(record.busy_seconds for record in records),
-        pillow_samples=sum(record.pillow_samples for record in records),
+        made=sums["samples"],
+        worker_seconds=sums["busy_ns"] / 1e9,
         borrowed_samples=sum(each.samples for each in workers if each.kind == "borrowed"),
-        read_bytes=sum(record.read_bytes for record in records),
-        cache_counts=[
-            sum(counts) for counts in zip(*(r.cache_counts for r in records), strict=True)
-        ],
+        cache_counts=[sums[f"cache_{name}"] for name in cache_counts.NAMES],
         part_seconds=[sum(part) for part in parts],
         workers=tuple(workers),
+        **named,
         **others,
     )
 
