@@ -6,8 +6,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fusionloader import _native
 from fusionloader.observe.statistics.snapshot import LoaderStats, WorkerStats
 from fusionloader.observe.statistics.worker_totals import AllWorkers, WorkerTotals
+from fusionloader.system.shm import cache_counts
 
 
 class Iterator:
@@ -72,3 +74,9 @@ def test_gauges_are_those_of_the_later_one_and_sums_are_subtracted():
     assert (both.made, both.slots, both.part_seconds, both.read_bytes) == (7, 2, [1.5, 2.0], 11)
     since = both - before
     assert (since.made, since.slots, since.part_seconds, since.read_bytes) == (4, 2, [0.5, 2.0], 1)
+
+
+def test_every_count_of_a_record_is_added_up():
+    known = {"samples", "busy_ns", *(f"cache_{name}" for name in cache_counts.NAMES)}
+    counted = {field.name for field in dataclasses.fields(WorkerTotals)}
+    assert set(_native.WorkerSnapshot.names()) <= known | counted
