@@ -95,14 +95,14 @@ class Cores:
 
 
 class Link:
-    """Delivers bytes in the order in which they were asked for, at once without a bandwidth."""
+    """Delivers bytes in the order in which they were sent, at once if it has no bandwidth."""
 
     def __init__(self, engine: Engine, bandwidth: float | None) -> None:
         self._engine, self._bandwidth = engine, bandwidth
         self._free = 0.0  # when all is delivered that was asked for
 
     def send(self, nbytes: float, action: Action, delay: float = 0.0, latency: float = 0.0) -> None:
-        """Calls ``action`` so much ``delay`` behind the bytes; latencies of several overlap."""
+        """Calls ``action`` ``delay`` seconds after the bytes have come; latencies overlap."""
         now = self._engine.now
         if self._bandwidth is not None:
             self._free = max(now + latency, self._free) + nbytes / self._bandwidth

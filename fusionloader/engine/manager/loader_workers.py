@@ -189,7 +189,7 @@ class LoaderWorkers:
     # ---- what they have done -------------------------------------------------------------------
 
     def totals(self, **memory: int | float) -> WorkerTotals:
-        """Returns what the workers have counted, with fields on ``memory`` of mini-batches."""
+        """Returns what the workers have counted; ``memory``: further fields of the totals."""
         everyone = self._queue.workers()
         workers = list(self._stats_of(everyone))
         # What a GPU worker or machines elsewhere have done says nothing of these CPU workers.

@@ -59,7 +59,7 @@ class WorkerTotals:
         return self._with(later, 1, tuple(workers))
 
     def __sub__(self, before: WorkerTotals) -> WorkerTotals:
-        """Returns what was counted since, in records that others have used ``before``."""
+        """Returns what was counted since ``before``, in records that were in use already."""
         earlier = {worker.number: worker for worker in before.workers}
         workers = (_subtract(each, earlier.get(each.number)) for each in self.workers)
         return before._with(self, -1, tuple(workers))

@@ -101,7 +101,7 @@ class GroupWorkers:
         return [worker.process for worker in self._set.workers]
 
     def totals(self, **memory: int) -> WorkerTotals:
-        """Returns what they have counted since they were started, with fields on ``memory``."""
+        """Returns what the workers have counted; ``memory``: further fields of the totals."""
         first = self._numbers.start
         elapsed = max(time.monotonic() - self._started, 1e-9)
         records = self._queue.workers(first, len(self._numbers))
