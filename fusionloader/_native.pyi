@@ -272,13 +272,17 @@ class HeldTinyBatch:
 class WorkerSnapshot:
     """A worker's record, as it is at one moment."""
 
+    @staticmethod
+    def names() -> list[str]:
+        """Returns the names of the counts."""
+
     @property
     def busy_seconds(self) -> float:
         """Wall time spent on samples."""
 
     @property
-    def cache_counts(self) -> typing.Annotated[list[int], "FixedSize(7)"]:
-        """Samples by where they came from, as in csrc/queue/cache_counts.hpp."""
+    def counts(self) -> typing.Annotated[list[int], "FixedSize(11)"]:
+        """What it has counted, as `names()` says."""
 
     @property
     def part_seconds(self) -> list[float]:
@@ -289,16 +293,8 @@ class WorkerSnapshot:
         """0 before it has begun."""
 
     @property
-    def pillow_samples(self) -> int:
-        """Samples of a compiled plan that Pillow decoded."""
-
-    @property
     def position(self) -> int:
         """Of its sample, in the order of the tiny-batches."""
-
-    @property
-    def read_bytes(self) -> int:
-        """Of files that were read, as they are stored."""
 
     @property
     def samples(self) -> int:

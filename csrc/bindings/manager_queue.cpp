@@ -75,15 +75,18 @@ void bind_values(py::module_& m) {
                     "Of its sample, in the order of the tiny-batches.")
       .def_property_readonly("since_seconds", in_seconds(&WorkerSnapshot::since_ns),
                              "CLOCK_MONOTONIC at the start of that sample.")
-      .def_readonly("samples", &WorkerSnapshot::samples, "Samples done so far.")
-      .def_property_readonly("busy_seconds", in_seconds(&WorkerSnapshot::busy_ns),
-                             "Wall time spent on samples.")
-      .def_readonly("pillow_samples", &WorkerSnapshot::pillow_samples,
-                    "Samples of a compiled plan that Pillow decoded.")
-      .def_readonly("read_bytes", &WorkerSnapshot::read_bytes,
-                    "Of files that were read, as they are stored.")
-      .def_readonly("cache_counts", &WorkerSnapshot::cache_counts,
-                    "Samples by where they came from, as in csrc/queue/cache_counts.hpp.")
+      .def_property_readonly(
+          "samples", [](const WorkerSnapshot& seen) { return seen.count(WorkerCount::samples); },
+          "Samples done so far.")
+      .def_property_readonly(
+          "busy_seconds",
+          [](const WorkerSnapshot& seen) { return to_seconds(seen.count(WorkerCount::busy_ns)); },
+          "Wall time spent on samples.")
+      .def_readonly("counts", &WorkerSnapshot::counts, "What it has counted, as `names()` says.")
+      .def_static(
+          "names",
+          [] { return std::vector<std::string>(kWorkerCounts.begin(), kWorkerCounts.end()); },
+          "Returns the names of the counts.")
       .def_property_readonly(
           "part_seconds",
           [](const WorkerSnapshot& seen) {

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "queue/cache_counts.hpp"
 #include "queue/parts.hpp"
 #include "queue/trace_ring.hpp"
+#include "queue/worker_counts.hpp"
 
 namespace fusionloader {
 
@@ -74,20 +74,19 @@ enum class WorkerActivity : uint32_t {
 struct alignas(kAlign) WorkerRecord {
   Atomic32 pid;
   Atomic32 tiny_batch;
-  Atomic64 sequence;                    // of the mini-batch that it works on, plus 1; 0 when idle
-  Atomic64 position;                    // of the sample in the mini-batch
-  Atomic64 since_ns;                    // CLOCK_MONOTONIC at the start of that sample
-  Atomic64 samples;                     // done so far
-  Atomic64 busy_ns;                     // wall time spent on samples
-  Atomic64 pillow_samples;              // samples of a compiled plan that Pillow decoded
-  Atomic64 read_bytes;                  // of files, as they are stored
-  Atomic64 cache_counts[kCacheCounts];  // samples, as in queue/cache_counts.hpp
+  Atomic64 sequence;                      // of the mini-batch that it works on, plus 1; 0 when idle
+  Atomic64 position;                      // of the sample in the mini-batch
+  Atomic64 since_ns;                      // CLOCK_MONOTONIC at the start of that sample
+  Atomic64 counts[kWorkerCounts.size()];  // as in queue/worker_counts.hpp
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in queue/parts.hpp
   // Of a worker that may be sent to other ranks, see worker_sharing.hpp.
   Atomic64 assignment;
   Atomic64 answered;
   Atomic32 activity;  // a WorkerActivity
   Atomic64 owner;     // of a guest slot: identity of the process that has it; 0: free
+
+  Atomic64& count(WorkerCount what) { return counts[place(what)]; }
+  const Atomic64& count(WorkerCount what) const { return counts[place(what)]; }
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written

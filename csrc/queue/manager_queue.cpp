@@ -254,13 +254,9 @@ WorkerSnapshot ManagerQueue::worker(uint32_t number) {
                       record.tiny_batch.load(),
                       record.position.load(),
                       record.since_ns.load(),
-                      record.samples.load(),
-                      record.busy_ns.load(),
-                      record.pillow_samples.load(),
-                      record.read_bytes.load(),
                       {},
                       {}};
-  for (size_t i = 0; i < kCacheCounts; ++i) seen.cache_counts[i] = record.cache_counts[i].load();
+  for (size_t i = 0; i < seen.counts.size(); ++i) seen.counts[i] = record.counts[i].load();
   for (size_t part = 0; part < kParts; ++part) seen.part_ns[part] = record.part_ns[part].load();
   return seen;
 }

@@ -61,12 +61,10 @@ struct WorkerSnapshot {
   uint32_t tiny_batch;
   uint64_t position;  // of the sample in the mini-batch
   uint64_t since_ns;  // CLOCK_MONOTONIC at the start of that sample
-  uint64_t samples;   // done so far
-  uint64_t busy_ns;
-  uint64_t pillow_samples;
-  uint64_t read_bytes;  // of files, as they are stored
-  std::array<uint64_t, kCacheCounts> cache_counts;
+  std::array<uint64_t, kWorkerCounts.size()> counts;
   std::array<uint64_t, kParts> part_ns;
+
+  uint64_t count(WorkerCount what) const { return counts[place(what)]; }
 };
 
 // A tiny-batch that a dead worker had claimed.

@@ -63,8 +63,8 @@ WorkerQueue::Work WorkerQueue::work_of(uint32_t first, uint32_t count) {
   Work work{};
   const uint32_t end = std::min(control_->record_count(), first + count);
   for (uint32_t worker = first; worker < end; ++worker) {
-    work.samples += control_->records()[worker].samples.load();
-    work.busy_ns += control_->records()[worker].busy_ns.load();
+    work.samples += control_->records()[worker].count(WorkerCount::samples).load();
+    work.busy_ns += control_->records()[worker].count(WorkerCount::busy_ns).load();
   }
   return work;
 }
@@ -248,8 +248,8 @@ void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t
 
 void WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples) {
   WorkerRecord& mine = record();
-  mine.busy_ns.fetch_add(monotonic_ns() - mine.since_ns.load());
-  mine.samples.fetch_add(samples);
+  mine.count(WorkerCount::busy_ns).fetch_add(monotonic_ns() - mine.since_ns.load());
+  mine.count(WorkerCount::samples).fetch_add(samples);
   claim.batch->progress()[tiny_batch].fetch_add(samples);
 }
 
@@ -267,10 +267,10 @@ TraceRecord WorkerQueue::counted() {
   sums.decode_ns = ns(Part::passes);
   sums.python_ns = ns(Part::python);
   sums.write_ns = ns(Part::write);
-  sums.read_bytes = mine.read_bytes.load();
+  sums.read_bytes = mine.count(WorkerCount::read_bytes).load();
   for (size_t part = static_cast<size_t>(Part::first_stage); part < kParts; ++part)
     sums.augment_ns += mine.part_ns[part].load();
-  sums.samples = static_cast<uint32_t>(mine.samples.load());
+  sums.samples = static_cast<uint32_t>(mine.count(WorkerCount::samples).load());
   sums.pid = mine.pid.load();
   return sums;
 }
@@ -280,7 +280,7 @@ void WorkerQueue::begin_span() {
   if (control_->header.tracing.load(std::memory_order_relaxed) == 0) return;
   span_ = counted();
   span_->begin_ns = monotonic_ns();
-  span_busy_ns_ = record().busy_ns.load();
+  span_busy_ns_ = record().count(WorkerCount::busy_ns).load();
 }
 
 void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
@@ -302,7 +302,7 @@ void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
   span.count = count;
   if (rest_is_python) {
     const uint64_t others = span.read_ns + span.decode_ns + span.augment_ns;
-    const uint64_t busy = record().busy_ns.load() - span_busy_ns_;
+    const uint64_t busy = record().count(WorkerCount::busy_ns).load() - span_busy_ns_;
     span.python_ns = std::max(busy, others) - others;
   }
   control_->trace_rings()[worker_].push(span);
@@ -310,8 +310,9 @@ void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
 }
 
 void WorkerQueue::add_reads(uint64_t bytes, const std::array<uint64_t, kCacheCounts>& counts) {
-  record().read_bytes.fetch_add(bytes);
-  for (size_t i = 0; i < kCacheCounts; ++i) record().cache_counts[i].fetch_add(counts[i]);
+  record().count(WorkerCount::read_bytes).fetch_add(bytes);
+  Atomic64* of_cache = &record().count(WorkerCount::cache_decoded);
+  for (size_t i = 0; i < kCacheCounts; ++i) of_cache[i].fetch_add(counts[i]);
 }
 
 std::string_view WorkerQueue::layout() {

@@ -21,22 +21,22 @@ bool KeptFiles::holds(uint64_t item) const {
 std::optional<KeptFiles::Found> KeptFiles::find(uint64_t item, FileStamp stamp) {
   stamp_ = stamp;
   if (const auto found = pixels(stores_.decoded, item))
-    return Found{CacheCount::decoded, found, {}};
+    return Found{WorkerCount::cache_decoded, found, {}};
   if (in(stores_.encoded, item))
     if (const auto found = stores_.encoded->find(item, stamp_, buffer_))
-      return Found{CacheCount::encoded, {}, found->data};
+      return Found{WorkerCount::cache_encoded, {}, found->data};
   // What comes from the disk is in memory the next time, where there is room.
   if (const auto found = pixels(stores_.disk_decoded, item)) {
     if (stores_.decoded)
       stores_.decoded->put(item, stamp_, static_cast<uint32_t>(found->width),
                            static_cast<uint32_t>(found->height),
                            {found->pixels, bytes_of(found->width, found->height)});
-    return Found{CacheCount::disk_decoded, found, {}};
+    return Found{WorkerCount::cache_disk_decoded, found, {}};
   }
   if (in(stores_.disk_encoded, item))
     if (const auto found = stores_.disk_encoded->find(item, stamp_, buffer_)) {
       if (stores_.encoded) stores_.encoded->put(item, stamp_, 0, 0, found->data);
-      return Found{CacheCount::disk_encoded, {}, found->data};
+      return Found{WorkerCount::cache_disk_encoded, {}, found->data};
     }
   return std::nullopt;
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/image_keeper.hpp"
-#include "queue/cache_counts.hpp"
+#include "queue/worker_counts.hpp"
 #include "worker/cache_control.hpp"
 #include "worker/file_store.hpp"
 
@@ -31,7 +31,7 @@ class KeptFiles final : public ImageKeeper {
   // What is found of a file that has this stamp now: pixels, or encoded bytes, in this order. They
   // are there until the next call.
   struct Found {
-    CacheCount where;
+    WorkerCount where;
     std::optional<PixelView> pixels;
     ByteView encoded;
   };

@@ -208,7 +208,7 @@ bool PlanWorker::run_given(const CurrentSample& sample) {
   const auto given = at_->queue->encoded(*claim_, static_cast<uint64_t>(sample.item));
   if (!given) return false;
   encoded_ = {reinterpret_cast<const uint8_t*>(given->data()), given->size()};
-  at_->queue->record().read_bytes.fetch_add(encoded_.size, std::memory_order_relaxed);
+  count(WorkerCount::read_bytes, encoded_.size);
   if (encoded_.size == 0 || encoded_.size > SampleFiles::largest) return false;
   try {
     return at_->executor->run_encoded(encoded_, sample.key, sample.image) == Status::ok;
@@ -289,7 +289,7 @@ const PlanWorker::Supplied* PlanWorker::supplied(uint64_t item) const {
 bool PlanWorker::run_supplied(const CurrentSample& sample, const Supplied& given) {
   encoded_ = {given.encoded.data(), given.encoded.size()};
   if (given.is_hit)
-    count(CacheCount::remote);
+    count(WorkerCount::cache_remote);
   else
     count_read(at_->table->is_remote() ? given.ns : 0);
   return run_bytes(sample, given.item, given.stamp, !at_->table->is_remote());
@@ -299,8 +299,8 @@ bool PlanWorker::run_supplied(const CurrentSample& sample, const Supplied& given
 void PlanWorker::count_read(uint64_t ns) {
   if (CacheControl* measured = ns ? kept_.measured() : nullptr)
     measured->count_read(ns, encoded_.size);
-  at_->queue->record().read_bytes.fetch_add(encoded_.size, std::memory_order_relaxed);
-  if (kept_.keeps_files()) count(CacheCount::missed);
+  count(WorkerCount::read_bytes, encoded_.size);
+  if (kept_.keeps_files()) count(WorkerCount::cache_missed);
 }
 
 bool PlanWorker::run_bytes(const CurrentSample& sample, uint64_t item, FileStamp stamp,
@@ -312,7 +312,7 @@ bool PlanWorker::run_bytes(const CurrentSample& sample, uint64_t item, FileStamp
   struct Filling {
     PlanWorker& worker;
     ~Filling() {
-      if (worker.kept_.end()) worker.count(CacheCount::filled);
+      if (worker.kept_.end()) worker.count(WorkerCount::cache_filled);
     }
   } filling{*this};
   stamp_ = stamp;
@@ -337,8 +337,9 @@ void PlanWorker::sample_done() {
   WorkerRecord& record = at_->queue->record();
   at_->executor->times().move_to(record.part_ns);
   const uint64_t now = monotonic_ns();
-  record.busy_ns.fetch_add(now - record.since_ns.load(std::memory_order_relaxed));
-  record.samples.fetch_add(1);
+  record.count(WorkerCount::busy_ns)
+      .fetch_add(now - record.since_ns.load(std::memory_order_relaxed));
+  record.count(WorkerCount::samples).fetch_add(1);
   claim_->batch->progress()[tiny_batch_].fetch_add(1);
   if (++position_ < stop_)
     at_->queue->begin_sample(*claim_, tiny_batch_, position_);
@@ -351,7 +352,7 @@ void PlanWorker::sample_skipped() {
   sample_done();
 }
 
-void PlanWorker::count_pillow_sample() { at_->queue->record().pillow_samples.fetch_add(1); }
+void PlanWorker::count_pillow_sample() { count(WorkerCount::pillow_samples); }
 
 void PlanWorker::sample_failed() { finish_tiny_batch(TinyBatchState::failed); }
 

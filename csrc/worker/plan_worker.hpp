@@ -112,9 +112,8 @@ class PlanWorker {
   bool is_home() const { return at_ == &home_; }
   bool may_be_supplied() const { return is_home() || at_->table->is_remote(); }
   bool run_bytes(const CurrentSample& sample, uint64_t item, FileStamp stamp, bool is_kept);
-  void count(CacheCount what) {
-    at_->queue->record().cache_counts[static_cast<size_t>(what)].fetch_add(
-        1, std::memory_order_relaxed);
+  void count(WorkerCount what, uint64_t many = 1) {
+    at_->queue->record().count(what).fetch_add(many, std::memory_order_relaxed);
   }
   bool wants_fetch();
   bool claim_at_home();

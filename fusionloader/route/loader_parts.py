@@ -51,7 +51,7 @@ class LoaderParts(LoaderState):
             return None
         from fusionloader.observe.statistics.remote_stats import remote_stats
 
-        here = self.statistics.all_workers.total().samples
+        here = self.statistics.all_workers.total().made
         return remote_stats(self._link.board, self._settings.offload, here)
 
     def explain(self) -> list[str]:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from fusionloader import FusionLoader
 from fusionloader.addons.integrations import prometheus
-from fusionloader.observe.statistics.metrics import METRICS
+from fusionloader.observe.statistics.table import COUNTERS
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "examples" / "grafana_dashboard.json").read_text()
@@ -37,7 +37,7 @@ def test_every_name_is_exported(query, exported):
 
 
 def test_every_label_is_one_of_the_metric():
-    labels = {f"fusionloader_{metric.name}": set(metric.labels) for metric in METRICS}
+    labels = {f"fusionloader_{metric.name}": set(metric.labels) for metric in COUNTERS}
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             name = re.search(r"fusionloader_\w+", target["expr"])[0].removesuffix("_total")

@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Sum
 
 from fusionloader import FusionLoader
 from fusionloader.addons.integrations import otel
-from fusionloader.observe.statistics.metrics import METRICS
+from fusionloader.observe.statistics.table import COUNTERS
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_instruments_say_what_stats_says(train_set, reader, provider):
     assert values(found["waits"]) == {of(): 4}
     capacities = values(found["stage_capacity_samples_per_second"])
     assert capacities == {of(stage=stage.name): stage.capacity for stage in told.stages}
-    assert set(found) <= {metric.name for metric in METRICS} | {"wait_seconds", "waits"}
+    assert set(found) <= {metric.name for metric in COUNTERS} | {"wait_seconds", "waits"}
 
 
 def test_counters_are_sums_that_only_grow_and_units_are_ucum(train_set, reader, provider):

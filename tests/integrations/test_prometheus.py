@@ -13,7 +13,7 @@ from support.waiting import PATIENCE
 
 from fusionloader import DecodedCache, FusionLoader
 from fusionloader.addons.integrations import prometheus
-from fusionloader.observe.statistics.metrics import METRICS
+from fusionloader.observe.statistics.table import COUNTERS
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_bad_arguments_are_refused(train_set, registry):
 
 
 def test_names_follow_prometheus():
-    for metric in METRICS:
+    for metric in COUNTERS:
         assert metric.help.endswith(".") and "total" not in metric.name
         unit = {"samples/second": "samples_per_second"}.get(metric.unit, metric.unit)
         assert metric.name.endswith(unit.replace("-", "_")) or metric.unit in (
@@ -147,7 +147,7 @@ def test_names_follow_prometheus():
             "workers",
             "images",
         )
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert len({metric.name for metric in COUNTERS}) == len(COUNTERS)
 
 
 @pytest.mark.parametrize(

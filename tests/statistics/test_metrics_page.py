@@ -1,17 +1,9 @@
 """docs/observe/metrics.md lists what is exported."""
 
-from pathlib import Path
-
-from fusionloader.observe.statistics.metrics import METRICS
-
-PAGE = (Path(__file__).parents[2] / "docs" / "observe/metrics.md").read_text()
+from docs import metrics_table
 
 
 def test_the_page_lists_every_metric():
-    listed = [line for line in PAGE.splitlines() if line.startswith("| `") and ". |" in line]
-    rows = {line.split("`")[1]: [cell.strip() for cell in line.split("|")[2:5]] for line in listed}
-    assert rows.pop("wait_seconds")[0] == "histogram"
-    assert rows == {
-        metric.name: [metric.kind, ", ".join(f"`{name}`" for name in metric.labels), metric.help]
-        for metric in METRICS
-    }
+    page = metrics_table.PAGE.read_text()
+    assert metrics_table.written(page) == page, "run python -m docs.metrics_table"
+    assert page.count(metrics_table.HEAD) == 1

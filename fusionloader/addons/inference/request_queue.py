@@ -29,7 +29,7 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.engine.manager.loader_workers import LoaderWorkers
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.participant import Hub, LostTinyBatch
-from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.slots import Arena, PageLocking, Slot
@@ -363,8 +363,7 @@ class RequestQueue:
 
     def totals(self) -> WorkerTotals:
         """Returns what workers have counted, to any thread, and after the end, too."""
-        memory = MemoryTotals(0, 0, 0, 0, 0.0)
-        return self._workers.totals(memory, len(self._jobs))
+        return self._workers.totals(in_flight=len(self._jobs))
 
     @property
     def resident_bytes(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from fusionloader.observe.statistics.histogram import Histogram, quantiles
 from fusionloader.observe.statistics.snapshot import WorkerStats
-from fusionloader.observe.statistics.totals import WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +63,44 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latency = Histogram()
-        self._requests = self._images = self._failed = self._cancelled = 0
-        self._batches = self._rows = 0
+        self._counts = dict.fromkeys(("requests", "images", "failed", "cancelled", "batches"), 0)
+        self._rows = 0
 
     def answered(self, seconds: float, failed: bool, images: int = 1) -> None:
         """Counts a request and the time that it took."""
         with self._lock:
             self._latency.add(seconds)
-            self._requests += 1
-            self._images += images
-            self._failed += failed
+            self._counts["requests"] += 1
+            self._counts["images"] += images
+            self._counts["failed"] += failed
 
     def cancelled(self) -> None:
         """Counts a request that was cancelled."""
         with self._lock:
-            self._cancelled += 1
+            self._counts["cancelled"] += 1
 
     def batch(self, images: int) -> None:
         """Counts a dynamic batch."""
         with self._lock:
-            self._batches += 1
+            self._counts["batches"] += 1
             self._rows += images
 
     def snapshot(self, queued: int, totals: WorkerTotals, resident: int) -> PreprocessorStats:
         """Returns everything that was counted until now."""
         with self._lock:
             p50, p95, p99 = quantiles(self._latency.counts(), (0.5, 0.95, 0.99))
+            batches = self._counts["batches"]
             return PreprocessorStats(
-                requests=self._requests,
-                images=self._images,
-                failed=self._failed,
-                cancelled=self._cancelled,
-                batches=self._batches,
-                mean_batch_size=self._rows / self._batches if self._batches else None,
+                mean_batch_size=self._rows / batches if batches else None,
                 queued=queued,
                 latency_p50=p50,
                 latency_p95=p95,
                 latency_p99=p99,
                 workers=totals.workers,
-                worker_restarts=totals.restarts,
-                worker_seconds=totals.busy_seconds,
+                worker_restarts=totals.worker_restarts,
+                worker_seconds=totals.worker_seconds,
                 pillow_images=totals.pillow_samples,
                 read_bytes=totals.read_bytes,
                 shared_memory_bytes=resident,
+                **self._counts,
             )

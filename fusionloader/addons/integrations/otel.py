@@ -7,8 +7,7 @@ from weakref import WeakKeyDictionary
 
 from fusionloader.addons.integrations.exported import ExportedLoaders, Loaders
 from fusionloader.addons.integrations.extras import extra
-from fusionloader.observe.statistics.metrics import METRICS, WAIT_HELP, WAIT_HISTOGRAM, Metric
-from fusionloader.observe.statistics.readings import one
+from fusionloader.observe.statistics.table import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM, Counter
 
 __all__ = ["export"]
 
@@ -49,26 +48,26 @@ def export(loaders: Loaders, *, meter_provider: MeterProvider | None = None) -> 
         return
     exported = ExportedLoaders(loaders)
     meter = provider.get_meter("fusionloader")
-    for metric in (*_WAITS, *METRICS):
-        counter = metric.kind == "counter"
-        create = meter.create_observable_counter if counter else meter.create_observable_gauge
-        unit = _UNITS.get(metric.unit, f"{{{metric.unit}}}")
-        create(_PREFIX + metric.name, [_observer(metric, exported)], unit, metric.help)
+    for counter in (*_WAITS, *COUNTERS):
+        is_sum = counter.kind == "sum"
+        create = meter.create_observable_counter if is_sum else meter.create_observable_gauge
+        unit = _UNITS.get(counter.unit, f"{{{counter.unit}}}")
+        create(_PREFIX + counter.name, [_observer(counter, exported)], unit, counter.help)
     _exported[provider] = exported
 
 
 _WAITS = (
-    Metric(WAIT_HISTOGRAM, "counter", "seconds", WAIT_HELP, one("waits.seconds")),
-    Metric("waits", "counter", "waits", WAIT_HELP, one("waits.steps")),
+    Counter(WAIT_HISTOGRAM, "seconds", "sum", WAIT_HELP, "waits.seconds"),
+    Counter("waits", "waits", "sum", WAIT_HELP, "waits.steps"),
 )
 
 
 def _observer(
-    metric: Metric, exported: ExportedLoaders
+    counter: Counter, exported: ExportedLoaders
 ) -> Callable[[CallbackOptions], Iterator[Observation]]:
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         for loader, stats in exported.read():
-            for labels, value in metric.known(stats):
+            for labels, value in counter.readings(stats):
                 yield Observation(value, loader | labels)
 
     return observe

@@ -9,8 +9,8 @@ from typing import Any
 
 from fusionloader.addons.integrations.exported import ExportedLoaders, Loaders
 from fusionloader.addons.integrations.extras import extra
-from fusionloader.observe.statistics.metrics import METRICS, WAIT_HELP, WAIT_HISTOGRAM, Metric
 from fusionloader.observe.statistics.snapshot import LoaderStats
+from fusionloader.observe.statistics.table import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM, Counter
 
 __all__ = ["Exporter", "export"]
 
@@ -140,16 +140,16 @@ class _LoaderCollector(Collector):
 
 def _families(snapshots: _Snapshots) -> Iterator[MetricFamily]:
     yield _wait_family(snapshots)
-    for metric in METRICS:
-        yield _family(metric, snapshots)
+    for counter in COUNTERS:
+        yield _family(counter, snapshots)
 
 
-def _family(metric: Metric, snapshots: _Snapshots) -> MetricFamily:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    names = (*_LABELS, *metric.labels)
-    family = kind(_PREFIX + metric.name, metric.help, labels=names)
+def _family(counter: Counter, snapshots: _Snapshots) -> MetricFamily:
+    kind = CounterMetricFamily if counter.kind == "sum" else GaugeMetricFamily
+    names = (*_LABELS, *counter.labels)
+    family = kind(_PREFIX + counter.name, counter.help, labels=names)
     for loader, stats in snapshots:
-        for labels, value in metric.known(stats):
+        for labels, value in counter.readings(stats):
             family.add_metric([(loader | labels)[name] for name in names], value)
     return family
 

@@ -10,6 +10,7 @@ from fusionloader.cli.analysis.phases import Phase
 from fusionloader.cli.analysis.what_if.equations import share_for
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
+from fusionloader.observe.statistics.stages import costliest_stage
 
 _NOTICED = 0.05  # of the time, from which on waiting is worth a word
 _REACHED = 0.97  # of the rate on data in memory
@@ -62,13 +63,17 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
     waits = today.wait_share if today else None
     model = Model.of(findings)
     limit = _limit(findings)
-    stage = _slowest_stage(findings) if limit == "preparation" else ""
+    stages = findings.service.warm.stages if findings.service else ()
+    stage, what = "", ""
+    if limit == "preparation" and stages:
+        costliest, share = costliest_stage(stages)
+        stage, what = costliest.name, f" ({costliest.name}: {share:.0%} of the workers' time)"
     if model is None:
-        return Verdict(waits, limit, stage, False, (), tuple(_opening(findings, limit, stage)))
+        return Verdict(waits, limit, stage, False, (), tuple(_opening(findings, limit, what)))
     out = limit == "preparation" and _out_of_cores(model)
     helps = limit in ("preparation", "reading")
     remedies = tuple(_remedies(model, limit)) if helps else ()
-    sentences = [*_opening(findings, limit, stage)]
+    sentences = [*_opening(findings, limit, what)]
     if out:
         sentences.append(
             f"The {model.shape.cores:g} cores are busy: more workers would not help here."
@@ -92,12 +97,7 @@ def _limit(findings: LoaderFindings) -> str:
     return "preparation" if warm - memory >= today - warm else "reading"
 
 
-def _slowest_stage(findings: LoaderFindings) -> str:
-    stages = findings.service.warm.stages if findings.service else ()
-    return max(stages, key=lambda stage: stage.seconds).name if stages else ""
-
-
-def _opening(findings: LoaderFindings, limit: str, stage: str) -> Iterator[str]:
+def _opening(findings: LoaderFindings, limit: str, what: str) -> Iterator[str]:
     phases = findings.phases
     if Phase.TODAY not in phases:
         return
@@ -110,10 +110,6 @@ def _opening(findings: LoaderFindings, limit: str, stage: str) -> Iterator[str]:
     elif limit == "reading":
         yield "Reading files limits it: with files in memory it is faster."
     else:
-        service = findings.service
-        spent = sum(each.seconds for each in service.warm.stages) if service else 0.0
-        share_of = max((each.seconds for each in service.warm.stages), default=0) if service else 0
-        what = f" ({stage}: {share_of / spent:.0%} of the workers' time)" if stage else ""
         yield f"Preparing samples limits it{what}."
 
 

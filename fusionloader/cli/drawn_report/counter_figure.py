@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusionloader.cli.drawn_report.analysis.counters import Counter, counters_of
+from fusionloader.cli.drawn_report.analysis.counters import CounterCourse, counters_of
 from fusionloader.cli.drawn_report.analysis.words import count, duration
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
@@ -41,13 +41,13 @@ def counters_figure(timeline: Timeline, work: Work) -> Figure:
     return Figure("counters", title, text, charts, table)
 
 
-def _in_words(counter: Counter) -> str:
+def _in_words(counter: CounterCourse) -> str:
     name = counter.name[:1].upper() + counter.name[1:]
     meaning = f" ({_MEANINGS[counter.name]})" if counter.name in _MEANINGS else ""
     return f"{name}{meaning}: {counter.least:,} to {counter.most:,}, at last {counter.last:,}."
 
 
-def _chart(place: int, counter: Counter, work: Work) -> Chart:
+def _chart(place: int, counter: CounterCourse, work: Work) -> Chart:
     label = f"{_in_words(counter)}" + (" Means of short times." if counter.is_mean else "")
     at = (counter.moments - work.begin_ns) / 1e9
     # The last value holds until the end.
@@ -56,7 +56,7 @@ def _chart(place: int, counter: Counter, work: Work) -> Chart:
     return chart(f"counter-{place}-chart", label, _spec(counter, work.seconds), rows=rows)
 
 
-def _spec(counter: Counter, seconds: float) -> Spec:
+def _spec(counter: CounterCourse, seconds: float) -> Spec:
     scale = {"domain": [0, max(counter.most, 1)]}
     shape: Spec = {
         "mark": {
@@ -75,7 +75,7 @@ def _spec(counter: Counter, seconds: float) -> Spec:
     return spec(110, shape, title={"text": counter.name, "anchor": "start"})
 
 
-def _axis(counter: Counter) -> Spec:
+def _axis(counter: CounterCourse) -> Spec:
     """Returns ticks at whole numbers."""
     return {"tickCount": 4} if counter.most > 4 else {"values": [*range(max(counter.most, 1) + 1)]}
 

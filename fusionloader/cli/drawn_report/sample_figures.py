@@ -27,7 +27,7 @@ from fusionloader.cli.drawn_report.chart import (
     spec,
     tip,
 )
-from fusionloader.observe.statistics.stages import StageStats
+from fusionloader.observe.statistics.stages import costliest_stage
 from fusionloader.observe.trace.timeline import Timeline
 
 _LEGEND = {"expr": "width < 420 ? 3 : 6"}  # columns: one row of them does not fit on a phone
@@ -50,7 +50,9 @@ def stages_figure(work: Work) -> Figure:
         "stage": [stage.name for _, stage in found],
         "order": [STAGES.index(stage.name) for _, stage in found],
         "ms": rounded(milliseconds),
-        "share": rounded([stage.seconds / _seconds(kind.stages) for kind, stage in found]),
+        "share": rounded(
+            [stage.seconds / sum(each.seconds for each in kind.stages) for kind, stage in found]
+        ),
     }
     listed = tuple(
         (kind.name, stage.name, f"{number(ms)} ms")
@@ -63,16 +65,11 @@ def stages_figure(work: Work) -> Figure:
 
 
 def _in_words(kind: KindWork) -> str:
-    costliest = kind.costliest
+    stage, share = costliest_stage(kind.stages)
     takes = f"A sample takes a {kind.name.removesuffix('s')} {duration(kind.seconds_per_sample)}"
-    if costliest.name == OTHER:  # as on a GPU, where stages overlap
+    if stage.name == OTHER:  # as on a GPU, where stages overlap
         return f"{takes}."
-    share = percent(costliest.seconds / _seconds(kind.stages))
-    return f"{takes}, {share} of it {IN_WORDS[costliest.name]}."
-
-
-def _seconds(stages: tuple[StageStats, ...]) -> float:
-    return sum(stage.seconds for stage in stages)
+    return f"{takes}, {percent(share)} of it {IN_WORDS[stage.name]}."
 
 
 def _stages_spec(kinds: int, seen: list[str]) -> Spec:

@@ -7,13 +7,12 @@ import random
 from fusionloader.cli.simulator.engine import Engine, SimulatedDevice, Tenant
 from fusionloader.cli.simulator.machine import SimulatedMachine
 from fusionloader.cli.simulator.setup import Outcome, SimulatedStep, SimulationSetup
-from fusionloader.cli.simulator.times import Sample
+from fusionloader.cli.simulator.times import Sample, draw_tiny_batches
 from fusionloader.cli.simulator.two_ended import SimulatedClaim, TwoEndedQueue
 from fusionloader.scheduler.affinity import MiniBatchDone, Side, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
-from fusionloader.scheduler.tiny_batches import order_by_size
 
 GPU_WORKER = 0  # CPU workers count from 1
 
@@ -105,11 +104,10 @@ class SimulatedLoader:
         setup = self._setup
         until = min(self._delivered + setup.in_flight, setup.iterations)
         while len(self._batches) < until:
-            samples = setup.times.draw(self._random, setup.batch_size)
-            if self._variant.affinity:
-                samples = [samples[i] for i in order_by_size([s.nbytes for s in samples])]
-            size = setup.tiny_batch_size
-            tiny = [samples[start : start + size] for start in range(0, len(samples), size)]
+            tiny = draw_tiny_batches(
+                setup.times, self._random, setup.batch_size, setup.tiny_batch_size,
+                by_size=self._variant.affinity,
+            )  # fmt: skip
             self._batches.append(_MiniBatch(tiny))
             self._queue.publish(len(tiny))
         self._wake()

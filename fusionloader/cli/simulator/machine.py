@@ -94,13 +94,29 @@ class Cores:
         action()
 
 
+class Link:
+    """Delivers bytes in the order in which they were sent, at once if it has no bandwidth."""
+
+    def __init__(self, engine: Engine, bandwidth: float | None) -> None:
+        self._engine, self._bandwidth = engine, bandwidth
+        self._free = 0.0  # when all is delivered that was asked for
+
+    def send(self, nbytes: float, action: Action, delay: float = 0.0, latency: float = 0.0) -> None:
+        """Calls ``action`` ``delay`` seconds after the bytes have come; latencies overlap."""
+        now = self._engine.now
+        if self._bandwidth is not None:
+            self._free = max(now + latency, self._free) + nbytes / self._bandwidth
+            delay += self._free - now
+        self._engine.after(delay, action)
+
+
 class SimulatedMachine:
     """Runs what workers and training do."""
 
     def __init__(self, engine: Engine, model: MachineModel) -> None:
-        self._engine, self._storage = engine, model.storage
+        self._storage = model.storage
+        self._link = Link(engine, model.storage.bandwidth if model.storage else None)
         self.cores = Cores(engine, model.speed)
-        self._free = 0.0  # when the storage has delivered what was asked for
 
     def make(self, samples: Sequence[Sample], end: Action) -> None:
         """A worker makes samples, one after the other."""
@@ -124,6 +140,4 @@ class SimulatedMachine:
         if self._storage is None or not nbytes:
             action()
             return
-        arrives = self._engine.now + self._storage.latency
-        self._free = max(arrives, self._free) + nbytes / self._storage.bandwidth
-        self._engine.after(self._free - self._engine.now + self._storage.wake, action)
+        self._link.send(nbytes, action, self._storage.wake, self._storage.latency)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
 
-from fusionloader.cli.simulator.engine import Action, Engine
-from fusionloader.cli.simulator.machine import Cores, MachineModel
+from fusionloader.cli.simulator.engine import Engine
+from fusionloader.cli.simulator.machine import Cores, Link, MachineModel
 from fusionloader.cli.simulator.offload_setup import (
     OffloadOutcome,
     OffloadSetup,
@@ -15,6 +14,7 @@ from fusionloader.cli.simulator.offload_setup import (
     Policy,
     share_of_code,
 )
+from fusionloader.cli.simulator.times import draw_tiny_batches
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, Metrics, OffloadCounters
 from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
@@ -37,28 +37,6 @@ class _MiniBatch:
         return sum(self.costs[self.claimed - count : self.claimed])
 
 
-@dataclass(slots=True)
-class _Lane:
-    """A remote core: when it will have done what it was asked for."""
-
-    free: float = 0.0
-
-
-class _Link:
-    """Delivers bytes in the order in which they were sent."""
-
-    def __init__(self, engine: Engine, bandwidth: float | None) -> None:
-        self._engine, self._bandwidth = engine, bandwidth
-        self._free = 0.0
-
-    def send(self, nbytes: float, action: Action, delay: float = 0.0) -> None:
-        now = self._engine.now
-        if self._bandwidth is not None:
-            self._free = max(now, self._free) + nbytes / self._bandwidth
-            delay += self._free - now
-        self._engine.after(delay, action)
-
-
 class OffloadSimulation:
     """Runs one setup."""
 
@@ -67,13 +45,13 @@ class OffloadSimulation:
         self._random = random.Random(setup.seed)
         self._engine = engine = Engine()
         self._cores = Cores(engine, MachineModel(cores=setup.local_workers).speed)
-        self._up = _Link(engine, setup.network.bandwidth)
-        self._down = _Link(engine, setup.network.bandwidth)
-        self._storage = _Link(engine, setup.network.storage)
+        self._up = Link(engine, setup.network.bandwidth)
+        self._down = Link(engine, setup.network.bandwidth)
+        self._storage = Link(engine, setup.network.storage)
         self._batches: list[_MiniBatch] = []
         self._oldest_unclaimed = 0
         self._delivered = self._ready = 0  # mini-batches; ready: up to here all are complete
-        lanes = [_Lane() for _ in range(setup.lanes)]
+        lanes = [Link(engine, 1.0) for _ in range(setup.lanes)]  # remote cores: of seconds
         self._slots = deque(lane for _ in range(setup.depth) for lane in lanes)
         self._idle = setup.local_workers
         self._out = 0
@@ -129,11 +107,11 @@ class OffloadSimulation:
     def _publish(self) -> None:
         setup = self._setup
         while len(self._batches) < self._delivered + setup.window:
-            samples = setup.times.draw(self._random, setup.batch_size)
-            costs = [s.cpu_seconds for s in sorted(samples, key=lambda s: s.nbytes)]
-            size = setup.tiny_batch_size
-            tiny = [sum(costs[at : at + size]) for at in range(0, len(costs), size)]
-            self._batches.append(_MiniBatch(tiny))
+            tiny_batches = draw_tiny_batches(
+                setup.times, self._random, setup.batch_size, setup.tiny_batch_size
+            )
+            costs = [sum(sample.cpu_seconds for sample in tiny) for tiny in tiny_batches]
+            self._batches.append(_MiniBatch(costs))
         self._wake()
 
     def _unclaimed(self) -> int | None:
@@ -198,8 +176,7 @@ class OffloadSimulation:
             )
 
         def read() -> None:
-            lane.free = max(lane.free, self._engine.now) + seconds
-            self._engine.after(lane.free - self._engine.now, made)
+            lane.send(seconds, made)
 
         def made() -> None:
             self._down.send(samples * setup.workload.row_bytes, received, delay)
@@ -275,7 +252,7 @@ class OffloadSimulation:
         profiling = self._setup.policy is Policy.FASTFLOW
         if profiling and self._profile.phase is not ProfilePhase.DECIDED:
             before, seen = self._candidate, self._seen
-            self._profile.observe(_between(self._told, seen, self._slowest))
+            self._profile.observe(seen.since(self._told, self._slowest))
             self._told, self._slowest = seen, 0.0
             if self._candidate is not before:
                 self._limit = self._new_limit()
@@ -312,19 +289,6 @@ class OffloadSimulation:
 
         self._engine.after(step, end)
         self._publish()
-
-
-def _between(before: ProfileWindow, after: ProfileWindow, slowest: float) -> ProfileWindow:
-    return ProfileWindow(
-        after.steps - before.steps,
-        after.seconds - before.seconds,
-        after.waited - before.waited,
-        after.local_samples - before.local_samples,
-        after.remote_samples - before.remote_samples,
-        after.local_cpu_seconds - before.local_cpu_seconds,
-        after.remote_cpu_seconds - before.remote_cpu_seconds,
-        slowest,
-    )
 
 
 def simulate_offload(setup: OffloadSetup) -> OffloadOutcome:

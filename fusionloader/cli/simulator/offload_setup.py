@@ -120,7 +120,7 @@ class OffloadSetup:
     @property
     def sample_seconds(self) -> float:
         """CPU seconds of a worker for a sample, on average."""
-        return sum(seconds for _, seconds in self.times.measured) / len(self.times.measured)
+        return self.times.mean_seconds
 
     @property
     def training_rate(self) -> float:
@@ -185,9 +185,8 @@ def share_of_code(metrics: Metrics) -> float:
 
 def eight_gpus(times: ServiceTimes) -> Workload:
     """Returns ResNet-50 on eight devices, with the measured sample times."""
-    mean = sum(seconds for _, seconds in times.measured) / len(times.measured)
-    encoded = sum(nbytes for nbytes, _ in times.measured) / len(times.measured)
-    return Workload("8 GPUs", 8 * times.models["ResNet-50"] * mean, encoded_bytes=encoded)
+    cores = 8 * times.models["ResNet-50"] * times.mean_seconds
+    return Workload("8 GPUs", cores, encoded_bytes=times.mean_bytes)
 
 
 def fastflow_workloads(times: ServiceTimes) -> tuple[Workload, ...]:
@@ -198,13 +197,11 @@ def fastflow_workloads(times: ServiceTimes) -> tuple[Workload, ...]:
     14, CTC ASR above 14: 12 and 16 are assumed. So are the bytes, but for the 410 and 275 MB/s of
     Transformer ASR and Learnable Resizer. The eighth is ResNet-50 with the measured sample times.
     """
-    mean = sum(seconds for _, seconds in times.measured) / len(times.measured)
+    resnet = times.models["ResNet-50"] * times.mean_seconds
 
     def rows(rate: float, cores: float) -> float:
-        return rate * mean / cores
+        return rate * times.mean_seconds / cores
 
-    encoded = sum(nbytes for nbytes, _ in times.measured) / len(times.measured)
-    resnet = times.models["ResNet-50"] * mean
     return (
         Workload("Transformer ASR", 20, rows(410e6, 20)),
         Workload("GAN ADA", 10),
@@ -213,5 +210,5 @@ def fastflow_workloads(times: ServiceTimes) -> tuple[Workload, ...]:
         Workload("RandAugment", 12),
         Workload("MelGAN", 7),
         Workload("Learnable Resizer", 7, rows(275e6, 7)),
-        Workload("ResNet-50, measured", resnet, encoded_bytes=encoded),
+        Workload("ResNet-50, measured", resnet, encoded_bytes=times.mean_bytes),
     )

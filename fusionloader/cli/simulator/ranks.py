@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fusionloader.cli.simulator.engine import Engine
-from fusionloader.cli.simulator.times import ServiceTimes
+from fusionloader.cli.simulator.times import ServiceTimes, draw_tiny_batches
 from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
 
 _TAIL = 1.5  # exponent of the Pareto distribution that sample times are multiplied by
@@ -103,13 +103,15 @@ class RanksSimulation:
             slow = self._random.randrange(setup.ranks) if setup.random_rank else 0
             for rank, queue in enumerate(self._queues):
                 factor = setup.slower if rank == slow else 1.0
-                samples = setup.times.draw(self._random, setup.batch_size)
-                costs = [
-                    sample.cpu_seconds * factor * min(self._random.paretovariate(_TAIL), _LONGEST)
-                    for sample in sorted(samples, key=lambda sample: sample.nbytes)
+                tiny = [
+                    sum(
+                        each.cpu_seconds * factor * min(self._random.paretovariate(_TAIL), _LONGEST)
+                        for each in samples
+                    )
+                    for samples in draw_tiny_batches(
+                        setup.times, self._random, setup.batch_size, setup.tiny_batch_size
+                    )
                 ]
-                size = setup.tiny_batch_size
-                tiny = [sum(costs[at : at + size]) for at in range(0, len(costs), size)]
                 queue.append(_MiniBatch(tiny, len(tiny)))
 
     def _wake(self) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fusionloader.scheduler.tiny_batches import order_by_size
+
 FORMAT = 1
 
 
@@ -57,6 +59,16 @@ class Times(Protocol):
         """Returns the samples of a mini-batch."""
 
 
+def draw_tiny_batches(
+    times: Times, source: random.Random, batch_size: int, size: int, by_size: bool = True
+) -> list[list[Sample]]:
+    """Returns a mini-batch in tiny-batches of ``size`` samples, ``by_size`` the smallest first."""
+    samples = times.draw(source, batch_size)
+    if by_size:
+        samples = [samples[i] for i in order_by_size([sample.nbytes for sample in samples])]
+    return [samples[start : start + size] for start in range(0, batch_size, size)]
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceTimes:
     """The contents of a file.
@@ -69,6 +81,16 @@ class ServiceTimes:
     measured: tuple[tuple[int, float], ...]
     gpu: GpuTimes
     models: dict[str, float]
+
+    @property
+    def mean_seconds(self) -> float:
+        """CPU seconds of a worker for a sample."""
+        return sum(seconds for _, seconds in self.measured) / len(self.measured)
+
+    @property
+    def mean_bytes(self) -> float:
+        """Encoded bytes of a sample."""
+        return sum(nbytes for nbytes, _ in self.measured) / len(self.measured)
 
     def draw(self, source: random.Random, count: int) -> list[Sample]:
         """Returns samples drawn from the measured ones: sizes, times and tails stay together."""

@@ -3,22 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
-
-_FIELDS = (
-    "requests",
-    "samples",
-    "bytes",
-    "hedged",
-    "hedges_won",
-    "retries",
-    "failures",
-    "on_demand",
-    "waited",
-    "wait_us",
-    "held_bytes",
-    "restarts",
-)
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +49,21 @@ class StreamStats:
         return f"{text}; the process was replaced {self.restarts} times" if self.restarts else text
 
 
+_FIELDS = tuple(each.name for each in fields(StreamStats))
+
+
 class StreamCounters:
-    """The counters, in memory of a descriptor. One process adds to each of them."""
+    """The fields of ``StreamStats``, in memory of a descriptor. One process adds to each of them.
+
+    They are doubles, which hold whole numbers up to 2 ** 53.
+    """
 
     nbytes = mmap.PAGESIZE
 
     def __init__(self, fd: int) -> None:
         """Maps the memory of ``fd``, which may be closed then."""
         self._memory = mmap.mmap(fd, self.nbytes)
-        self._words = memoryview(self._memory).cast("q")
+        self._words = memoryview(self._memory).cast("d")
 
     @classmethod
     def create(cls) -> tuple[int, StreamCounters]:
@@ -82,7 +73,7 @@ class StreamCounters:
         fd = objects.create(cls.nbytes, "stream")
         return fd, cls(fd)
 
-    def add(self, name: str, amount: int) -> None:
+    def add(self, name: str, amount: float) -> None:
         """Adds to a counter."""
         self._words[_FIELDS.index(name)] += amount
 
@@ -92,6 +83,6 @@ class StreamCounters:
 
     def stats(self) -> StreamStats:
         """Returns all of them."""
-        found = dict(zip(_FIELDS, self._words.tolist(), strict=False))
-        seconds = found.pop("wait_us") / 1e6
-        return StreamStats(**found, wait_seconds=seconds)
+        found = zip(_FIELDS, self._words.tolist(), strict=False)
+        whole = {name: int(value) for name, value in found if name != "wait_seconds"}
+        return StreamStats(**whole, wait_seconds=self._words[_FIELDS.index("wait_seconds")])

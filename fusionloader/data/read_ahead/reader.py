@@ -185,7 +185,7 @@ class _Reader:
         self._counters.add("samples", len(found))
         if waited > 1e-3:
             self._counters.add("waited", len(items))
-            self._counters.add("wait_us", int(waited * 1e6))
+            self._counters.add("wait_seconds", waited)
         self._count()
         try:
             fd_messages.send(connection, answer.message(fds))

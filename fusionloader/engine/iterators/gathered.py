@@ -41,8 +41,8 @@ class GatheredIterator(InProcessIterator):
             super()._notice_changes()
             return super()._make(due, epoch_state)
         count, statistics = len(due.indices), self._statistics
-        statistics.workers.samples += count
-        statistics.workers.busy_seconds += time.perf_counter() - start
+        statistics.workers.made += count
+        statistics.workers.worker_seconds += time.perf_counter() - start
         statistics.batches += 1
         statistics.samples += count
         self._tracer.made(epoch_state.epoch, due.number, count)

@@ -37,7 +37,7 @@ from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.observe.statistics.waits import WaitClock
-from fusionloader.observe.statistics.worker_counters import AllWorkers
+from fusionloader.observe.statistics.worker_totals import AllWorkers
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions

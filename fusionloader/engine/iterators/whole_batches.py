@@ -360,8 +360,8 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         statistics, start = self._state.statistics, time.perf_counter()
         with self._deferral.fetching():
             batch = super()._next_data()  # type: ignore[no-untyped-call]
-        statistics.workers.samples += self._asked
-        statistics.workers.busy_seconds += time.perf_counter() - start
+        statistics.workers.made += self._asked
+        statistics.workers.worker_seconds += time.perf_counter() - start
         statistics.samples += self._asked
         return batch
 

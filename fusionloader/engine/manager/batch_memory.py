@@ -15,7 +15,6 @@ from fusionloader.engine.delivery.device_ring import BufferOpener
 from fusionloader.engine.manager.in_flight import Job, MiniBatch
 from fusionloader.engine.manager.options import ManagerOptions
 from fusionloader.engine.manager.participant import Participant
-from fusionloader.observe.statistics.totals import MemoryTotals
 from fusionloader.options.aliases import Batch
 from fusionloader.system.amounts import mib
 from fusionloader.system.shm import objects
@@ -59,17 +58,17 @@ class BatchMemory:
         self._most_in_flight: int | None = None
         self._limit_bytes = 0
 
-    def totals(self) -> MemoryTotals:
-        """Returns what was counted until now."""
+    def totals(self) -> dict[str, int | float]:
+        """Returns the fields of ``WorkerTotals`` that were counted here."""
         copies, receiver = self._copies, self._options.receiver
         slots = self._rows if receiver is None else receiver.slots
-        return MemoryTotals(
-            slots=slots.count,
-            peak_bytes=slots.peak_bytes,
-            limit_bytes=self._limit_bytes,
-            copied_bytes=0 if copies is None else copies.copied_bytes,
-            copy_seconds=0.0 if copies is None else copies.copy_seconds,
-        )
+        return {
+            "slots": slots.count,
+            "shared_memory_bytes": slots.peak_bytes,
+            "shared_memory_limit_bytes": self._limit_bytes,
+            "copied_bytes": 0 if copies is None else copies.copied_bytes,
+            "copy_seconds": 0.0 if copies is None else copies.copy_seconds,
+        }
 
     def settle(self, layout: Layout, jobs: Iterable[Job]) -> None:
         """Lets workers know the layout of rows; those of ``jobs`` have none yet.

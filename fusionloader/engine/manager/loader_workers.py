@@ -19,9 +19,8 @@ from fusionloader.engine.manager.participant import (
     Participant,
 )
 from fusionloader.engine.manager.worker_report import worker_report
-from fusionloader.engine.manager.worker_totals import stats_of, totals_of
 from fusionloader.observe.statistics.snapshot import WorkerStats
-from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_records, worker_stats
 from fusionloader.system.cpus import lease
 from fusionloader.system.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet
@@ -189,15 +188,20 @@ class LoaderWorkers:
 
     # ---- what they have done -------------------------------------------------------------------
 
-    def totals(self, memory: MemoryTotals, in_flight: int) -> WorkerTotals:
-        """Returns what the workers have counted, with what is known of mini-batches."""
+    def totals(self, **memory: int | float) -> WorkerTotals:
+        """Returns what the workers have counted; ``memory``: further fields of the totals."""
         everyone = self._queue.workers()
         workers = list(self._stats_of(everyone))
         # What a GPU worker or machines elsewhere have done says nothing of these CPU workers.
         records = [*everyone[: self.most], *everyone[self.first_guest_slot :]]
-        user_code = self._options.worker_kind == "python"
-        restarts = self.restarts.total()
-        return totals_of(records, workers, restarts, memory, in_flight, self.count, user_code)
+        return sum_records(
+            records,
+            workers,
+            worker_restarts=self.restarts.total(),
+            wanted=self.count,
+            user_code=self._options.worker_kind == "python",
+            **memory,
+        )
 
     def _stats_of(self, records: list[_native.WorkerSnapshot]) -> Iterator[WorkerStats]:
         elapsed = max(time.monotonic() - self._started, 1e-9)
@@ -206,7 +210,7 @@ class LoaderWorkers:
                 continue  # there is none, or nobody has come
             participant = self.participant_of(number)
             kind = self._options.worker_kind if participant is None else participant.kind
-            yield stats_of(number, record, kind, elapsed, self.restarts[number])
+            yield worker_stats(number, record, kind, elapsed, self.restarts[number])
 
     @property
     def restarts(self) -> Counter[int]:

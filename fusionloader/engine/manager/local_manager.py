@@ -46,7 +46,7 @@ from fusionloader.engine.manager.participant import Hub, LostTinyBatch, Particip
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.engine.manager.tracing import ManagerTrace
 from fusionloader.engine.manager.worker_report import sample_name
-from fusionloader.observe.statistics.totals import WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.options.aliases import Batch
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import Process, refuse_in_child
@@ -445,7 +445,8 @@ class LocalManager(Manager):
 
     def totals(self) -> WorkerTotals:
         """Returns what its workers have counted, to any thread, and after the end, too."""
-        return self._workers.totals(self._memory.totals(), len(self.in_flight.wanted))
+        in_flight = len(self.in_flight.wanted)
+        return self._workers.totals(in_flight=in_flight, **self._memory.totals())
 
     @property
     def processes(self) -> list[Process]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
 from fusionloader.engine.manager.participant import Participant
-from fusionloader.observe.statistics.totals import WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recording import Feed
 from fusionloader.system.processes import Process
 from fusionloader.transforms.executors.layout import Layout, Memory

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.data.deferred.counts import Counts
@@ -16,7 +17,7 @@ from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.statistics.stages import stage_stats, total_capacity
 from fusionloader.observe.statistics.waits import StepObserver, Waits
-from fusionloader.observe.statistics.worker_counters import AllWorkers, WorkerCounters
+from fusionloader.observe.statistics.worker_totals import AllWorkers, WorkerTotals
 from fusionloader.system.shm import cache_counts
 from fusionloader.workers.messages import SampleSkipped
 
@@ -48,7 +49,7 @@ class Statistics:
     all_workers: AllWorkers = field(default_factory=AllWorkers)
 
     @property
-    def workers(self) -> WorkerCounters:
+    def workers(self) -> WorkerTotals:
         """Counters of workers that have ended, and of whoever else makes samples."""
         return self.all_workers.ended
 
@@ -68,7 +69,7 @@ class Statistics:
 
     def epoch_ended(self) -> None:
         """Notes what the cache has saved until here."""
-        counts = self.all_workers.total().cache
+        counts = self.all_workers.total().cache_counts
         self._cache_of_epoch = [
             now - before for now, before in zip(counts, self._cache_before, strict=True)
         ]
@@ -94,47 +95,47 @@ class Statistics:
         workers = self.all_workers.total()
         stages = stage_stats(
             workers.part_seconds,
-            workers.busy_seconds,
-            workers.samples,
+            workers.worker_seconds,
+            workers.made,
             workers.wanted,
             workers.user_code,
             workers.copy_seconds,
         )
         waits = self.waits.stats()
-        return LoaderStats(
-            wait_share=waits.share,
-            waits=waits,
-            capacity=total_capacity(stages),
-            stages=stages,
-            rank=rank_here(),
-            epochs=epochs,
-            batches=self.batches,
-            samples=self.samples,
-            skipped=self.skipped,
-            substituted=self.substituted,
-            errors=tuple(self.errors),
-            workers=workers.workers,
-            worker_restarts=workers.restarts,
-            worker_seconds=workers.busy_seconds,
-            pillow_samples=workers.pillow_samples,
-            borrowed_samples=workers.borrowed_samples,
-            read_bytes=workers.read_bytes,
-            cache_hits=sum(workers.cache[place] for place in cache_counts.HITS),
-            cache=cache_stats(workers.cache, self._cache_of_epoch, kept),
-            in_flight=workers.in_flight,
-            slots=workers.slots,
-            shared_memory_bytes=workers.peak_bytes,
-            shared_memory_limit_bytes=workers.limit_bytes,
-            copied_bytes=workers.copied_bytes,
-            part_seconds=tuple(workers.part_seconds),
-            gpu_worker=dict(self.gpu_worker),
-            deferred_images=self.deferred.as_dict(),
-            decoded_cache=kept.get("decoded_cache"),
-            jpeg_index=kept.get("jpeg_index"),
-            shared_prep=shared,
-            remote=remote,
-            stream=stream,
-        )
+        counted: dict[str, Any] = {
+            name: _frozen(getattr(source, name))
+            for source, names in ((self, _OWN), (workers, _OF_WORKERS))
+            for name in names
+        }
+        counted |= {
+            "wait_share": waits.share,
+            "waits": waits,
+            "capacity": total_capacity(stages),
+            "stages": stages,
+            "rank": rank_here(),
+            "epochs": epochs,
+            "cache_hits": sum(workers.cache_counts[place] for place in cache_counts.HITS),
+            "cache": cache_stats(workers.cache_counts, self._cache_of_epoch, kept),
+            "deferred_images": self.deferred.as_dict(),
+            "decoded_cache": kept.get("decoded_cache"),
+            "jpeg_index": kept.get("jpeg_index"),
+            "shared_prep": shared,
+            "remote": remote,
+            "stream": stream,
+        }
+        return LoaderStats(**counted)
+
+
+_NAMES = {each.name for each in fields(LoaderStats)}
+_OWN = _NAMES & {each.name for each in fields(Statistics)}
+_OF_WORKERS = _NAMES & {each.name for each in fields(WorkerTotals)}
+
+
+def _frozen(value: object) -> object:
+    """Returns a value that no longer changes."""
+    if isinstance(value, dict):
+        return dict(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def rank_here() -> int:

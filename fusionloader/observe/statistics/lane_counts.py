@@ -15,34 +15,27 @@ class LaneState(enum.IntEnum):
     REFUSED = 3  # it does not take this loader's work
 
 
-class LaneCount(enum.IntEnum):
-    """The words of a lane, each of which only ever grows."""
-
-    SAMPLES = 1
-    TINY_BATCHES = 2
-    LOST = 3
-    DECLINED = 4
-    BYTES_SENT = 5
-    BYTES_RECEIVED = 6
-    ROUND_TRIP_NS = 7
-    BUSY_NS = 8
-
-
 class LaneCounts(NamedTuple):
     """One lane: a connection to a core of a remote worker.
 
-    ``samples`` and ``tiny_batches`` were made there; of ``lost`` tiny-batches no answer came in
-    time, and ``declined`` ones were left to this machine. ``round_trip_ns`` is the time from
-    request to answer and ``busy_ns`` what of it the worker worked, both summed up.
+    The fields behind ``state`` are sums, a word each of the shared memory, and a sum over lanes is
+    the field of that name of ``RemoteWorkerStats`` and ``RemoteStats``. ``samples`` and
+    ``tiny_batches`` were made there; of ``leases_lost`` tiny-batches no answer came in time, and
+    ``declined`` ones were left to this machine. ``round_trip_ns`` is the time from request to
+    answer and ``busy_ns`` what of it the worker worked, both summed up.
     """
 
     address: str
     state: LaneState
     samples: int
     tiny_batches: int
-    lost: int
+    leases_lost: int
     declined: int
     bytes_sent: int
     bytes_received: int
     round_trip_ns: int
     busy_ns: int
+
+
+COUNTED = LaneCounts._fields[2:]
+"""Names of the sums."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fusionloader.observe.statistics.lane_counts import LaneCounts, LaneState
+from fusionloader.observe.statistics.lane_counts import COUNTED, LaneCounts, LaneState
 from fusionloader.options.remote_settings import Offload
 from fusionloader.system.amounts import mib
 
@@ -98,43 +98,34 @@ class RemoteStats:
 def remote_stats(board: RemoteBoard, offload: Offload, local_samples: int) -> RemoteStats:
     """Returns what a board says; ``local_samples`` were made by this machine's workers."""
     lanes = board.lanes()
-    samples = sum(lane.samples for lane in lanes)
-    made = samples + local_samples
+    sums = _sum(lanes)
+    made = sums["samples"] + local_samples
     return RemoteStats(
         offload=offload,
-        off_ratio=board.off_ratio if offload == "fastflow" else None,
-        samples=samples,
-        share=samples / made if made else None,
-        leases_lost=sum(lane.lost for lane in lanes),
-        declined=sum(lane.declined for lane in lanes),
-        bytes_sent=sum(lane.bytes_sent for lane in lanes),
-        bytes_received=sum(lane.bytes_received for lane in lanes),
+        off_ratio=board.off_millionths / 1e6 if offload == "fastflow" else None,
+        share=sums["samples"] / made if made else None,
         cpu_seconds=board.proxy_cpu_ns / 1e9,
         workers=tuple(_workers(lanes)),
+        **{name: sums[name] for name in COUNTED if name in RemoteStats.__slots__},
     )
+
+
+def _sum(lanes: Sequence[LaneCounts]) -> dict[str, int]:
+    return {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTED}
 
 
 def _workers(lanes: Sequence[LaneCounts]) -> Iterable[RemoteWorkerStats]:
     for address in dict.fromkeys(lane.address for lane in lanes):
         own = [lane for lane in lanes if lane.address == address]
-        answers = sum(lane.tiny_batches + lane.declined for lane in own)
-        round_trips = sum(lane.round_trip_ns for lane in own)
+        sums = _sum(own)
+        answers = sums["tiny_batches"] + sums["declined"]
         states = {lane.state for lane in own}
-        best = (
-            next(each for each in _STATES if each in states and each)
-            if any(states)
-            else (LaneState.AWAY)
-        )
+        best = next((each for each in _STATES if each in states and each), LaneState.AWAY)
         yield RemoteWorkerStats(
             address=address,
             state=_STATES[best],
             lanes=len(own),
-            samples=sum(lane.samples for lane in own),
-            tiny_batches=sum(lane.tiny_batches for lane in own),
-            leases_lost=sum(lane.lost for lane in own),
-            declined=sum(lane.declined for lane in own),
-            bytes_sent=sum(lane.bytes_sent for lane in own),
-            bytes_received=sum(lane.bytes_received for lane in own),
-            round_trip_seconds=round_trips / 1e9 / answers if answers else None,
-            busy_seconds=sum(lane.busy_ns for lane in own) / 1e9,
+            round_trip_seconds=sums["round_trip_ns"] / 1e9 / answers if answers else None,
+            busy_seconds=sums["busy_ns"] / 1e9,
+            **{name: sums[name] for name in COUNTED if name in RemoteWorkerStats.__slots__},
         )

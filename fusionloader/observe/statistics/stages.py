@@ -6,7 +6,7 @@ the workers and the machine, and not on how fast training is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ, WRITE
@@ -55,13 +55,26 @@ def stage_stats(
     seconds = {"read": parts[READ], "decode": parts[PASSES], "augment": sum(parts[FIRST_STAGE:])}
     seconds["python" if user_code else "other"] = busy_seconds - sum(seconds.values())
     seconds["write"] = parts[WRITE]
-    at_once = dict.fromkeys(seconds, workers) | {"copy": 1}
-    seconds["copy"] = copy_seconds
+    return make_stages(seconds, samples, workers) + make_stages({"copy": copy_seconds}, samples, 1)
+
+
+def make_stages(seconds: Mapping[str, float], samples: int, at_once: int) -> tuple[StageStats, ...]:
+    """Returns the stages on which time was spent, with capacities of so many workers."""
     return tuple(
-        StageStats(name, samples, spent, at_once[name] * samples / spent)
+        StageStats(name, samples, spent, at_once * samples / spent)
         for name, spent in seconds.items()
         if spent > 0 and samples
     )
+
+
+def costliest_stage(stages: Sequence[StageStats]) -> tuple[StageStats, float]:
+    """Returns the stage on which workers spend most, and its fraction of their time.
+
+    Raises:
+        ValueError: there are no stages.
+    """
+    found = max(stages, key=lambda stage: stage.seconds)
+    return found, found.seconds / sum(stage.seconds for stage in stages)
 
 
 def total_capacity(stages: Sequence[StageStats]) -> float | None:

@@ -67,6 +67,11 @@ class ProfileWindow:
             max(self.answer_seconds, other.answer_seconds),
         )
 
+    def since(self, before: ProfileWindow, slowest: float) -> ProfileWindow:
+        """Returns what these sums have grown by; ``slowest`` is the answer that took longest."""
+        grown = {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)}
+        return ProfileWindow(**grown | {"answer_seconds": slowest})
+
     @property
     def usable(self) -> bool:
         """Whether all of it are finite numbers, and none is negative."""

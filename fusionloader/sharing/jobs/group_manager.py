@@ -16,7 +16,7 @@ from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
 from fusionloader.engine.manager.manager import Manager
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.stalls import StallWatch
-from fusionloader.observe.statistics.totals import WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.sharing.jobs.connection import PreparedBatch
 from fusionloader.sharing.jobs.group_memory import GroupMemory
@@ -222,7 +222,8 @@ class GroupManager(Manager):
 
     def totals(self) -> WorkerTotals:
         """Returns what this job's workers have counted, for the group."""
-        return self._workers.totals(self._memory.totals(), len(self.in_flight.wanted))
+        in_flight = len(self.in_flight.wanted)
+        return self._workers.totals(in_flight=in_flight, **self._memory.totals())
 
     @property
     def processes(self) -> list[Process]:

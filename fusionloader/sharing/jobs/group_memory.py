@@ -14,7 +14,6 @@ import weakref
 import torch
 
 from fusionloader import _native
-from fusionloader.observe.statistics.totals import MemoryTotals
 from fusionloader.sharing.jobs.connection import CoordinatorConnection, HeldBatch, PreparedBatch
 from fusionloader.system.shm.slots import Owner
 from fusionloader.transforms.executors.layout import Memory
@@ -67,9 +66,9 @@ class GroupMemory:
             self._peak_bytes += prepared.nbytes
         return found
 
-    def totals(self) -> MemoryTotals:
-        """Returns what was counted until now."""
-        return MemoryTotals(len(self._mappings), self._peak_bytes, 0, 0, 0.0)
+    def totals(self) -> dict[str, int]:
+        """Returns the fields of ``WorkerTotals`` that were counted here."""
+        return {"slots": len(self._mappings), "shared_memory_bytes": self._peak_bytes}
 
 
 class _Lease:

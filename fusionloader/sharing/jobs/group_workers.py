@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from fusionloader import _native
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker, WorkerConnection
-from fusionloader.engine.manager.worker_totals import since, stats_of, totals_of
-from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_records, worker_stats
 from fusionloader.sharing.jobs.membership import GroupMembership, end_at_once
 from fusionloader.system.cpus import lease
 from fusionloader.system.processes import Process
@@ -47,8 +46,8 @@ class GroupWorkers:
             return method(number, message_fd)
 
         self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
-        self._before: WorkerTotals | None = None
-        self._before = self.totals(MemoryTotals(0, 0, 0, 0, 0.0), 0)
+        self._before = WorkerTotals()
+        self._before = self.totals()
         membership.run_workers(self._set)
         try:
             self._start_missing()
@@ -101,18 +100,20 @@ class GroupWorkers:
         """The processes."""
         return [worker.process for worker in self._set.workers]
 
-    def totals(self, memory: MemoryTotals, in_flight: int) -> WorkerTotals:
-        """Returns what they have counted since they were started."""
+    def totals(self, **memory: int) -> WorkerTotals:
+        """Returns what the workers have counted; ``memory``: further fields of the totals."""
         first = self._numbers.start
         elapsed = max(time.monotonic() - self._started, 1e-9)
         records = self._queue.workers(first, len(self._numbers))
         workers = [
-            stats_of(place, record, self._kind, elapsed, self._set.restarts[first + place])
+            worker_stats(place, record, self._kind, elapsed, self._set.restarts[first + place])
             for place, record in enumerate(records[: self.count])
         ]
         restarts = self._set.restarts.total()
-        counted = totals_of(records, workers, restarts, memory, in_flight, self.count, False)
-        return counted if self._before is None else since(self._before, counted)
+        counted = sum_records(
+            records, workers, worker_restarts=restarts, wanted=self.count, user_code=False, **memory
+        )
+        return counted - self._before
 
     def end(self) -> None:
         """Ends the processes at once: what they hold is taken back by the coordinator."""

@@ -94,7 +94,8 @@ class RemoteLink:
     def asked(self) -> None:
         """Training has entered ``next()``: notes the steps until here."""
         steps, seconds, waited = self._steps.sums()
-        self.board.set_steps(steps, int(seconds * 1e9), int(waited * 1e9))
+        self.board.steps = steps
+        self.board.step_ns, self.board.waited_ns = int(seconds * 1e9), int(waited * 1e9)
 
     def delivered(self) -> None:
         """``next()`` is about to return, and counts this step then."""

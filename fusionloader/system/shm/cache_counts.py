@@ -1,4 +1,4 @@
-"""What a worker counts of its cache, as in ``csrc/queue/cache_counts.hpp``.
+"""What a worker counts of its cache, as in ``csrc/queue/worker_counts.hpp``.
 
 DECODED: samples made of pixels in memory. ENCODED: of encoded bytes in memory. DISK_DECODED and
 DISK_ENCODED: the same from a disk. REMOTE: of encoded bytes that another server keeps. MISSED:

@@ -14,7 +14,7 @@ MOST_POINTS = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class CounterCourse:
     """A counter's course.
 
     Attributes:
@@ -36,7 +36,7 @@ class Counter:
     is_mean: bool
 
 
-def counters_of(timeline: Timeline, end_ns: int) -> tuple[Counter, ...]:
+def counters_of(timeline: Timeline, end_ns: int) -> tuple[CounterCourse, ...]:
     """Returns the counters that the timeline has, in order of their first values."""
     by_name: dict[str, list[CounterValue]] = {}
     for each in timeline.counters:
@@ -44,14 +44,14 @@ def counters_of(timeline: Timeline, end_ns: int) -> tuple[Counter, ...]:
     return tuple(_counter(name, values, end_ns) for name, values in by_name.items())
 
 
-def _counter(name: str, seen: Sequence[CounterValue], end_ns: int) -> Counter:
+def _counter(name: str, seen: Sequence[CounterValue], end_ns: int) -> CounterCourse:
     whole = [each.value for each in seen]
     moments = np.array([each.at_ns for each in seen], dtype=np.float64)
     values = np.array(whole, dtype=np.float64)
     is_mean = len(seen) > MOST_POINTS
     if is_mean:
         moments, values = _means(moments, values, end_ns)
-    return Counter(name, moments, values, min(whole), max(whole), whole[-1], is_mean)
+    return CounterCourse(name, moments, values, min(whole), max(whole), whole[-1], is_mean)
 
 
 def _means(moments: Array, values: Array, end_ns: int) -> tuple[Array, Array]:

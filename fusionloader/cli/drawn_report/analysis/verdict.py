@@ -9,6 +9,7 @@ from typing import Literal
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import IN_WORDS, KindWork, Work
+from fusionloader.observe.statistics.stages import costliest_stage
 from fusionloader.observe.trace.timeline import CACHED, INDEXED, Timeline
 
 _HARDLY, _A_LITTLE = 0.03, 0.10  # of training's time
@@ -135,7 +136,7 @@ def _remedy(stage: str, timeline: Timeline) -> str:
 def _workers(
     waits: TraceWaits, work: Work, timeline: Timeline, cpu: KindWork, busy: float
 ) -> tuple[tuple[str, ...], str]:
-    stage = cpu.costliest
+    stage, _ = costliest_stage(cpu.stages)
     seconds = stage.seconds / stage.samples
     reasons = [
         f"Workers limit: {percent(busy)} of their time was busy while training waited for them.",

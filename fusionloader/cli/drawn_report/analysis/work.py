@@ -10,7 +10,7 @@ import numpy as np
 
 from fusionloader.cli.drawn_report.analysis.busy_time import BusyTime
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
-from fusionloader.observe.statistics.stages import StageStats, total_capacity
+from fusionloader.observe.statistics.stages import StageStats, make_stages, total_capacity
 from fusionloader.observe.trace.timeline import PARTS, Span, Timeline, Worker, WorkerKind
 
 KINDS: dict[WorkerKind, str] = {
@@ -71,11 +71,6 @@ class KindWork:
     def seconds_per_sample(self) -> float:
         """Of one worker."""
         return sum(stage.seconds / stage.samples for stage in self.stages)
-
-    @property
-    def costliest(self) -> StageStats:
-        """The stage that takes the most of a sample."""
-        return max(self.stages, key=lambda stage: stage.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +158,5 @@ def _kind_work(kind: WorkerKind, workers: int, spans: Sequence[Span]) -> KindWor
     samples = sum(span.samples for span in spans)
     spent = {part: sum(map(attrgetter(f"{part}_ns"), spans)) for part in PARTS}
     spent[OTHER] = sum(span.duration_ns for span in spans) - sum(spent.values())
-    stages = tuple(
-        StageStats(name, samples, nanoseconds / 1e9, workers * samples / (nanoseconds / 1e9))
-        for name, nanoseconds in spent.items()
-        if nanoseconds > 0 and samples
-    )
-    return KindWork(kind, workers, stages)
+    seconds = {name: nanoseconds / 1e9 for name, nanoseconds in spent.items()}
+    return KindWork(kind, workers, make_stages(seconds, samples, workers))

@@ -14,10 +14,10 @@ from typing import Protocol
 from fusionloader import _native
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, OffloadCounters
-from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase
+from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
 from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
-from fusionloader.sharing.remote.proxy.observed import Observed, Observer
+from fusionloader.sharing.remote.proxy.observed import Observer
 from fusionloader.sharing.remote.proxy.work import RemoteWork
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 
@@ -92,8 +92,8 @@ class BalanceGate:
         self._limit = LeaseLimit(self._most, time.monotonic())
         self._out = 0
         self._overhead: float | None = None
-        self._begun: Observed | None = None
-        self._seen: deque[Observed] = deque(maxlen=64)
+        self._begun: ProfileWindow | None = None
+        self._seen: deque[ProfileWindow] = deque(maxlen=64)
         self._step_seconds = math.inf
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
@@ -139,18 +139,18 @@ class BalanceGate:
             self._seen.popleft()
         steps = now.steps - self._seen[0].steps
         if steps >= self._in_flight:
-            self._step_seconds = (now.step_seconds - self._seen[0].step_seconds) / steps
+            self._step_seconds = (now.seconds - self._seen[0].seconds) / steps
         self._note_cost(now)
 
-    def _note_cost(self, now: Observed) -> None:
+    def _note_cost(self, now: ProfileWindow) -> None:
         """The processor time of starting is not counted."""
         if self._begun is None:
             self._begun = now if now.remote_samples else None
             return
         remote = now.remote_samples - self._begun.remote_samples
-        if remote >= _FEW_SAMPLES and now.local_samples and now.local_seconds > 0:
+        if remote >= _FEW_SAMPLES and now.local_samples and now.local_cpu_seconds > 0:
             here = (now.remote_cpu_seconds - self._begun.remote_cpu_seconds) / remote
-            self._overhead = here / (now.local_seconds / now.local_samples)
+            self._overhead = here / (now.local_cpu_seconds / now.local_samples)
 
 
 class FastFlowGate:
@@ -174,7 +174,7 @@ class FastFlowGate:
             local=self._store.local(keys),
             remote=self._store.remote(keys),
         )
-        self._before: Observed | None = None
+        self._before: ProfileWindow | None = None
         self._slowest = 0.0
         self._counters: OffloadCounters | None = None
 
@@ -223,11 +223,11 @@ class FastFlowGate:
             self._store.save_local(self._keys, self._profile.local)
         self._store.save_remote(self._keys, self._profile.remote)
 
-    def _count_from(self, now: Observed) -> None:
+    def _count_from(self, now: ProfileWindow) -> None:
         decision = self._profile.decision
         if decision is not None and self._counters is None:
             self._counters = OffloadCounters(decision.ratio, now.local_samples, now.remote_samples)
-            self._board.off_ratio = decision.ratio
+            self._board.off_millionths = round(decision.ratio * 1e6)
 
 
 def make_gate(work: RemoteWork, board: RemoteBoard, observer: Observer, keys: MetricKeys) -> Gate:

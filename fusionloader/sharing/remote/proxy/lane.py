@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
-from fusionloader.observe.statistics.lane_counts import LaneCount, LaneState
+from fusionloader.observe.statistics.lane_counts import LaneState
 from fusionloader.scheduler.offload.decision import Candidate
 from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.protocol import (
@@ -250,7 +250,7 @@ class Lane:
             if asked is None:  # by an error, too
                 self._return(claim)
         if asked is None:
-            self._board.add(self._number, LaneCount.DECLINED, claim.count)
+            self._board.add(self._number, declined=claim.count)
             return
         if not self._under_way:
             self._begin(claim)
@@ -258,7 +258,7 @@ class Lane:
         self._shared.gate.claimed()
         self._expect(self._deadline, asked.nbytes)
         self._greeted.connection.send(Outgoing(PREPARE, asked.head, asked.body), self._deadline)
-        self._board.add(self._number, LaneCount.BYTES_SENT, asked.nbytes)
+        self._board.add(self._number, bytes_sent=asked.nbytes)
 
     @property
     def _most(self) -> int:
@@ -288,7 +288,7 @@ class Lane:
         message = connection.receive_beginning(deadline, deadline, MOST_BODY)
         seconds = time.monotonic() - lease.asked
         self._times.add(seconds)
-        self._board.add(self._number, LaneCount.ROUND_TRIP_NS, int(seconds * 1e9))
+        self._board.add(self._number, round_trip_ns=int(seconds * 1e9))
         if message.kind == ROWS:
             self._write(lease, message, connection, int(seconds * 1e9))
         elif message.body_bytes:
@@ -339,13 +339,19 @@ class Lane:
             queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         self._declined_in_a_row = 0
         busy_ns = min(answer.busy_ns, round_trip_ns)
-        self._board.add_rows(self._number, lease.samples, claim.count, message.body_bytes, busy_ns)
+        self._board.add(
+            self._number,
+            samples=lease.samples,
+            tiny_batches=claim.count,
+            bytes_received=message.body_bytes,
+            busy_ns=busy_ns,
+        )
 
     def _decline(self, lease: _Lease, answer: Declined) -> None:
         _require_number(answer.number, lease)
         text = answer.text[:_LONGEST_TEXT]
         self._return(lease.claim)
-        self._board.add(self._number, LaneCount.DECLINED, lease.claim.count)
+        self._board.add(self._number, declined=lease.claim.count)
         self._declined_in_a_row += 1
         if answer.reason is Reason.DATA and self._shared.work.data == "auto":
             self._answered()
@@ -359,7 +365,7 @@ class Lane:
         """Leaves what is under way to this machine's workers."""
         for lease in self._under_way:
             self._return(lease.claim)
-            self._board.add(self._number, LaneCount.LOST, lease.claim.count)
+            self._board.add(self._number, leases_lost=lease.claim.count)
             self._shared.gate.lost()
         self._under_way.clear()
         self._queue.idle()

@@ -1,13 +1,15 @@
 """Counters of workers over iterators that begin and end in any order."""
 
+import dataclasses
 import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.observe.statistics.snapshot import WorkerStats
-from fusionloader.observe.statistics.totals import MemoryTotals, WorkerTotals
-from fusionloader.observe.statistics.worker_counters import AllWorkers
+from fusionloader import _native
+from fusionloader.observe.statistics.snapshot import LoaderStats, WorkerStats
+from fusionloader.observe.statistics.worker_totals import AllWorkers, WorkerTotals
+from fusionloader.system.shm import cache_counts
 
 
 class Iterator:
@@ -22,23 +24,8 @@ class Iterator:
     def counted(self):
         seconds = self.ns * 1e-9
         worker = WorkerStats(0, 1, "native", self.ns, seconds, 0.5, 0)
-        sums = dict.fromkeys(
-            (
-                *("restarts", "borrowed_samples", "pillow_samples"),
-                *("read_bytes", "in_flight"),
-            ),
-            0,
-        )
         return WorkerTotals(
-            samples=self.ns,
-            busy_seconds=seconds,
-            wanted=1,
-            user_code=False,
-            part_seconds=[seconds],
-            workers=(worker,),
-            memory=MemoryTotals(0, 0, 0, 0, 0.0),
-            cache=[0] * 7,
-            **sums,
+            made=self.ns, worker_seconds=seconds, part_seconds=[seconds], workers=(worker,)
         )
 
 
@@ -58,7 +45,7 @@ def test_no_counter_decreases_in_whatever_order_iterators_end(seed):
         told = counters.total()
         worker = told.workers[0] if told.workers else None
         now = (
-            *(told.samples, told.busy_seconds),
+            *(told.made, told.worker_seconds),
             *((worker.samples, worker.busy_seconds) if worker else (0, 0.0)),
         )
         assert all(later >= earlier for earlier, later in zip(before, now, strict=True))
@@ -71,5 +58,25 @@ def test_sums_are_those_of_all_iterators():
         counters.begin(iterator.counted)
         iterator.work(10**number)
     counters.end(iterators[1].counted)
-    assert (counters.ended.samples, counters.total().samples) == (10, 111)
+    assert (counters.ended.made, counters.total().made) == (10, 111)
     assert counters.total().workers[0].samples == 111
+
+
+def test_all_that_workers_count_comes_into_the_snapshot_by_its_name():
+    counted = {field.name for field in dataclasses.fields(WorkerTotals)}
+    shown = {field.name for field in dataclasses.fields(LoaderStats)}
+    assert counted - shown == {"made", "cache_counts", "copy_seconds", "wanted", "user_code"}
+
+
+def test_gauges_are_those_of_the_later_one_and_sums_are_subtracted():
+    before = WorkerTotals(made=3, slots=7, part_seconds=[1.0], read_bytes=10)
+    both = before + WorkerTotals(made=4, slots=2, part_seconds=[0.5, 2.0], read_bytes=1)
+    assert (both.made, both.slots, both.part_seconds, both.read_bytes) == (7, 2, [1.5, 2.0], 11)
+    since = both - before
+    assert (since.made, since.slots, since.part_seconds, since.read_bytes) == (4, 2, [0.5, 2.0], 1)
+
+
+def test_every_count_of_a_record_is_added_up():
+    known = {"samples", "busy_ns", *(f"cache_{name}" for name in cache_counts.NAMES)}
+    counted = {field.name for field in dataclasses.fields(WorkerTotals)}
+    assert set(_native.WorkerSnapshot.names()) <= known | counted
