@@ -109,10 +109,11 @@ def _resizes_levels(name: Filter) -> bool:
 
     levels = np.random.default_rng(1).integers(0, 256, (53, 37, 3), np.uint8)
     image = torch.from_numpy(levels).permute(2, 0, 1)
-    for size in ([23, 51], [64, 19]):
-        expected = v2.Resize(size, v2.InterpolationMode(name))(image)
-        plan = Plan((Resize(*size, _OF_TORCH[name]),), None, *size, "exact", 3, 3)
-        pixels, shape = make_executor(plan).pixels_of_pixels(levels, 0, 0, 0, 0)
+    for height, width in ((23, 51), (64, 19)):
+        expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
+        stages = (Resize(height, width, _OF_TORCH[name]),)
+        executor = make_executor(Plan(stages, None, height, width, "exact", 3, 3))
+        pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
         found = np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
         if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
             return False
