@@ -10,6 +10,7 @@ from typing import Any
 
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.statistics.stages import StageStats
+from fusionloader.observe.statistics.waits import waiting
 from fusionloader.options.loader_options import LoaderOptions
 
 # Colors are the notebook's, light or dark.
@@ -89,7 +90,7 @@ def as_html(loader: DescribedLoader) -> str:
         name=escape(loader.name),
         samples=escape(_samples(loader)),
         arguments=escape(_arguments(loader)),
-        waiting=escape(waiting(loader.stats)),
+        waiting=escape(waiting(loader.stats.waits)),
         table=_table(loader.stats.stages),
         explained=escape(loader.explain()),
     )
@@ -117,18 +118,7 @@ def measured(stats: LoaderStats) -> list[str]:
     lines = []
     if stats.cache is not None and stats.cache.epoch_hits + stats.cache.epoch_misses:
         lines.append(stats.cache.explain())
-    return lines if stats.wait_share is None else [*lines, waiting(stats)]
-
-
-def waiting(stats: LoaderStats) -> str:
-    """Returns a line of how long training waits."""
-    waits = stats.waits
-    if waits.share is None or waits.p50 is None or waits.p95 is None:
-        return "Nothing has been measured yet."
-    return (
-        f"Training waits {waits.share:.1%} of its time. Half of the waits take up to "
-        f"{waits.p50 * 1e3:.3g} ms, 95 in 100 up to {waits.p95 * 1e3:.3g} ms."
-    )
+    return lines if stats.wait_share is None else [*lines, waiting(stats.waits)]
 
 
 def _table(stages: tuple[StageStats, ...]) -> str:

@@ -207,3 +207,13 @@ def test_a_batch_is_a_batch_of_any_size():
     assert sorted(loader) == list(range(7))
     assert loader.stats().samples == 7
     assert torch.is_tensor(next(iter(FusionLoader(list(range(7)), 2))))
+
+
+def test_printed_they_are_some_lines(train_set):
+    loader = FusionLoader(train_set, 4, num_workers=2)
+    assert "Nothing has been measured yet." in str(loader.stats())
+    assert len(list(loader)) == len(loader)
+    lines = str(loader.stats()).splitlines()
+    assert lines[0] == f"{len(train_set)} samples in {len(loader)} batches, 1 whole epochs"
+    assert 4 <= len(lines) <= 10 and all(len(line) < 120 for line in lines)
+    assert any(line.startswith("2 workers could make") for line in lines)

@@ -14,7 +14,8 @@ from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.stages import StageStats
 from fusionloader.observe.statistics.table import scalars
-from fusionloader.observe.statistics.waits import WaitStats
+from fusionloader.observe.statistics.waits import WaitStats, waiting
+from fusionloader.system.amounts import mib
 
 Scalar = int | float
 AnyWorkerKind = Literal["native", "python", "gpu", "borrowed", "remote"]
@@ -136,6 +137,40 @@ class LoaderStats:
     shared_prep: SharedPrepStats | None
     remote: RemoteStats | None
     stream: StreamStats | None
+
+    def __str__(self) -> str:
+        """Returns a summary of some lines; ``repr`` has everything."""
+        lines = [
+            f"{self.samples:,} samples in {self.batches:,} batches, {self.epochs:,} whole epochs",
+            waiting(self.waits),
+        ]
+        if self.waits.first_seconds:
+            lines.append(f"It has waited {self.waits.first_seconds:.3g} s for first batches.")
+        if self.capacity is not None:
+            lines.append(f"{self._workers()} could make {self.capacity:,.0f} samples/s.")
+        total = sum(stage.seconds for stage in self.stages)
+        shares = [
+            f"{each.name} {each.seconds / total:.0%}"
+            for each in self.stages
+            if each.seconds > 0.005 * total
+        ]
+        if len(shares) > 1:
+            lines.append(f"Their time: {', '.join(shares)}")
+        counts = {
+            "bad samples left out": self.skipped,
+            "bad samples replaced": self.substituted,
+            "workers replaced": self.worker_restarts,
+            "samples from the cache": self.cache_hits,
+            "samples by workers of other ranks": self.borrowed_samples,
+        }
+        lines += [f"{count:,} {what}" for what, count in counts.items() if count]
+        if self.shared_memory_bytes:
+            lines.append(f"{mib(self.shared_memory_bytes)} of shared memory at the peak")
+        return "\n".join(lines)
+
+    def _workers(self) -> str:
+        count = len(self.workers)
+        return "The training process" if not count else f"{count} worker{'s' * (count > 1)}"
 
     @property
     def wait_seconds(self) -> float:

@@ -142,3 +142,13 @@ class WaitClock:
             self._waits.add_first(waited)
         else:
             self._waits.add(waited, self._entered - left)
+
+
+def waiting(waits: WaitStats) -> str:
+    """Returns a line of how long training waits."""
+    if waits.share is None or waits.p50 is None or waits.p95 is None:
+        return "Nothing has been measured yet."
+    return (
+        f"Training waits {waits.share:.1%} of its time. Half of the waits take up to "
+        f"{waits.p50 * 1e3:.3g} ms, 95 in 100 up to {waits.p95 * 1e3:.3g} ms."
+    )

@@ -41,4 +41,4 @@ if not TYPE_CHECKING:  # to checkers every name would be there
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted(__all__)
