@@ -95,8 +95,9 @@ def test_an_exception_is_raised_by_its_loader_alone(train_set, pool):
     assert same_batches(alone(train_set), [*batches, *healthy])
 
 
-def test_a_sample_that_never_ends_is_ended_with_its_loader(train_set, pool):
-    hanging = FusionLoader(Hanging(), 4, pool=pool, timeout=2)
+def test_a_sample_that_never_ends_is_ended_with_its_loader(train_set, pool, monkeypatch):
+    monkeypatch.setattr(worker_set, "_PATIENCE_SECONDS", 0.5)
+    hanging = FusionLoader(Hanging(), 4, pool=pool, timeout=1)
     iterator = iter(hanging)
     with pytest.raises(RuntimeError, match="timed out"):
         list(iterator)
