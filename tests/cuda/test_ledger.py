@@ -181,7 +181,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len(self.lender.borrowers) == 2
 
     @invariant()
-    def same(self):
+    def the_ledger_is_as_the_loans_are(self):
         if not hasattr(self, "loans"):
             return
         me = os.getpid()

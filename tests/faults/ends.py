@@ -26,7 +26,7 @@ def end(iterator):
         time.sleep(1)
 
 
-def check_end(folder, script, how, *arguments):
+def assert_nothing_is_left_of(folder, script, how, *arguments):
     """Runs a script that calls ``end``, ends it, and sees that nothing is left.
 
     Args:

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 import torch
-from ends import check_end
+from ends import assert_nothing_is_left_of
 from support.batches import same_batches
 from support.waiting import PATIENCE, gone, left_behind, wait_until
 from torch.utils.data import Dataset
@@ -315,7 +315,7 @@ if __name__ == "__main__":
 )
 @pytest.mark.few(2)
 def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
-    check_end(tmp_path, BEGIN, how, method, str(image_folder))
+    assert_nothing_is_left_of(tmp_path, BEGIN, how, method, str(image_folder))
 
 
 def test_workers_that_could_not_receive_a_loader_are_replaced(pool):
