@@ -44,9 +44,3 @@ def assert_nothing_is_left_of(folder, script, how, *arguments):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
     wait_until_nothing_is_left(process.pid)
-
-
-def kill_all(iterator):
-    """Leaves a loader nobody to go on with: it has to start others."""
-    for process in iterator._workers:
-        process.kill()
