@@ -117,7 +117,8 @@ ray: ready-to-test  #: remote workers that Ray starts, on real clusters
 # FUSIONLOADER_NOTEBOOK=examples/tour.ipynb keeps the notebook with its outputs.
 examples: ready-to-test  #: all examples, and the notebook
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
-	    tests/integrations/test_notebook.py tests/cli/test_commands.py -k "example or notebook"
+	    tests/integrations/test_notebook.py tests/cli/test_commands.py tests/ranks/test_torchrun.py \
+	    -k "example or notebook or torchrun"
 
 servers: ready-to-test  #: the examples of inference in LitServe, Ray Serve and Triton
 	# Triton's server, whose test is skipped without it. Its Python code pins an older NumPy.

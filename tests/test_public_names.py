@@ -13,9 +13,6 @@ PAGE = (ROOT / "docs/reference/api_stability.md").read_text()
 RECORD = (ROOT / ".ci/public-api.txt").read_text()
 ROW = re.compile(r"^\| `(fusionloader[\w.]*)` \| (.*) \|$", re.MULTILINE)
 EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-# In code blocks of both kinds, fenced and indented.
-IMPORT = re.compile(r"^ *from (fusionloader[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
 
 def public_names(path):
@@ -35,6 +32,16 @@ MODULES = {
     for path in sorted(ROOT.glob("fusionloader/**/*.py"))
     if (names := public_names(path)) is not None
 }
+
+
+def imported_names(tree):
+    """Pairs of a module of the package and a name that is imported from it."""
+    return [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("fusionloader.")
+        for alias in node.names
+    ]
 
 
 def private_imports(imported):
@@ -94,27 +101,10 @@ def test_what_is_public_is_documented(module):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_imports_nothing_but_public_names(path):
     tree = ast.parse(path.read_text())
-    imported = [
-        (node.module, alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("fusionloader.")
-        for alias in node.names
-    ]
-    assert private_imports(imported) == []
+    assert private_imports(imported_names(tree)) == []
     private = [
         ast.unparse(node)
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr)
     ]
     assert [name for name in private if not name.startswith("self.")] == []
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_page_imports_nothing_but_public_names(path):
-    imported = [
-        (module, name.split(" as ")[0].strip())
-        for module, names in IMPORT.findall(path.read_text())
-        for name in names.strip("() \n").split(",")
-        if name.strip()
-    ]
-    assert private_imports(imported) == []

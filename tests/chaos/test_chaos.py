@@ -1,15 +1,17 @@
-"""Short runs of every kind of epochs under faults; `make chaos` goes on for long.
+"""Short runs of kinds of epochs under faults; `make chaos` runs all kinds for long.
 
-FUSIONLOADER_SEED says where random choices begin, and a failure which command does it again.
+`make kills` sends so many signals to processes of each kind. FUSIONLOADER_SEED says where random
+choices begin, and a failure which command does it again.
 """
 
 import pytest
-from support.campaigns import SEED
+from support.campaigns import KILLS, SEED
 
 from chaos.campaign import campaign, laboratory, missing
 from chaos.registry import KINDS
 
-STEPS = 10
+STEPS = 80 if KILLS else 10
+LIMIT = {"kills": KILLS} if KILLS else {"runs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +24,15 @@ def place():
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=name, marks=[] if kind.is_short else pytest.mark.matrix)
+        pytest.param(kind, id=name, marks=[] if kind.in_suite else pytest.mark.matrix)
         for name, kind in KINDS.items()
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.timeout(300 + 10 * KILLS)
 def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):
     lacking = missing(kind)
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}")
-    tally = campaign(place, [kind], SEED, STEPS, runs=1)[kind.name]
+    tally = campaign(place, [kind], SEED, STEPS, **LIMIT, only_kills=KILLS > 0)[kind.name]
     assert tally.faults.total() > 0 and tally.samples > 0
     assert (tally.lost, tally.doubled, tally.altered, tally.hangs) == (0, 0, 0, 0)

@@ -41,10 +41,14 @@ def photo(width: int, height: int, seed: int, colorful: bool = True) -> Image.Im
     return image if colorful else image.convert("L")
 
 
-def jpeg(image: Image.Image, **options: Any) -> bytes:
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
-    image.save(file, "JPEG", **{"quality": 88, **options})
+    image.save(file, kind, **options)
     return file.getvalue()
+
+
+def jpeg(image: Image.Image, **options: Any) -> bytes:
+    return saved(image, "JPEG", **{"quality": 88, **options})
 
 
 def pillow_pixels(encoded: bytes) -> Bytes:
@@ -86,3 +90,29 @@ def apply(image: Image.Image, parameters: list[tuple[Any, ...]]) -> Image.Image:
         else:
             image = image.transpose(FLIPS[name])
     return image
+
+
+def frame_of(encoded: bytes) -> int:
+    """Where the frame's segment begins, of a file of three components."""
+    frames = (b"\xff\xc0\x00\x11\x08", b"\xff\xc2\x00\x11\x08")
+    return next(i for i in range(len(encoded)) if encoded[i : i + 5] in frames)
+
+
+def with_sampling(encoded: bytes, sampling: int) -> bytes:
+    """The file with the luma's sampling factors replaced: other block layout, no damage."""
+    at = frame_of(encoded)
+    return encoded[: at + 11] + bytes([sampling]) + encoded[at + 12 :]
+
+
+def relaid(image: Image.Image, sampling: int, options: dict) -> bytes:
+    """A JPEG of the wanted size and layout, its coefficients from a 4:2:x scan that has enough."""
+    h, v = sampling >> 4, sampling & 15
+    subsampling, donor_sampling = {2: (1, 0x21), 4: (2, 0x22)}[h * v]
+    units_x, units_y = -(-image.width // (8 * h)), -(-image.height // (8 * v))
+    donor_h, donor_v = donor_sampling >> 4, donor_sampling & 15
+    donor_image = image.resize((units_x * 8 * donor_h, units_y * 8 * donor_v))
+    encoded = jpeg(donor_image, subsampling=subsampling, **options)
+    at = frame_of(encoded)
+    size = image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
+    encoded = encoded[: at + 5] + size + encoded[at + 9 :]
+    return with_sampling(encoded, sampling)

@@ -1,4 +1,4 @@
-"""Entry indexes: every window has the same pixels with one, and damaged files have none."""
+"""Entry indexes of damaged files, and of other files; of sound ones test_window_decoder."""
 
 from __future__ import annotations
 
@@ -6,46 +6,13 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels
-from test_window_decoder import RESTARTS, SAMPLINGS, encoded_as, part, restarts, some_window
+from native_samples import jpeg, photo, pillow_pixels
+from window_trials import BEST, LIBJPEG, READERS, part, restarts, some_window
 
 from fusionloader._native import testing
 
-OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
-READERS = {level: testing.WindowReader(OWN, level) for level in SIMD_LEVELS}
-READER = READERS[SIMD_LEVELS[-1]]
+READER = READERS[BEST]
 ENTRY = np.dtype([("bit", np.uint32), ("predictors", np.int16, 3), ("unused", np.uint16)])
-STEP = 8  # MCUs
-
-
-def mcus_of(sampling: str, width: int, height: int) -> int:
-    h = 16 if sampling in ("4:2:2", "4:2:0") else 8
-    v = 16 if sampling in ("4:2:0", "4:4:0") else 8
-    return -(-width // h) * -(-height // v)
-
-
-@settings(max_examples=250, deadline=None)
-@given(
-    size=st.tuples(st.integers(5, 200), st.integers(1, 200)),
-    sampling=st.sampled_from(SAMPLINGS),
-    quality=st.integers(1, 100),
-    optimize=st.booleans(),
-    restarts=st.sampled_from(RESTARTS),
-    level=st.sampled_from(SIMD_LEVELS),
-    seed=st.integers(0, 2**32),
-)
-def test_every_window_has_pillow_s_pixels(size, sampling, quality, optimize, restarts, level, seed):
-    options = {"quality": quality, "optimize": optimize, **restarts}
-    encoded = encoded_as(sampling, photo(*size, seed % 1000), **options)
-    expected = pillow_pixels(encoded)
-    reader, random = READERS[level], Random(seed)
-    index = reader.index(encoded)
-    assert index is not None and len(index) == 12 * ((mcus_of(sampling, *size) - 1) // STEP)
-    for window in [(0, 0, *size), *(some_window(random, *size) for _ in range(4))]:
-        assert reader.read(encoded, *window, index) == part(expected, window)
-        assert reader.started is OWN
 
 
 def test_entries_are_what_is_started_from():

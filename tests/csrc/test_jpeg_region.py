@@ -1,4 +1,4 @@
-"""Every window of every kind of JPEG, against Pillow's decode of the whole image."""
+"""Every window of every kind of file, against Pillow's decode of the whole image."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import io
 
 import numpy as np
 import pytest
-from native_samples import jpeg, photo, pillow_pixels, pixel_plan, plan_for_size
+from native_samples import (
+    SIMD_LEVELS,
+    jpeg,
+    photo,
+    pillow_pixels,
+    pixel_plan,
+    plan_for_size,
+    relaid,
+    saved,
+)
 from PIL import Image
+from window_trials import assert_windows_match
 
 from fusionloader._native import RunStatus
 from fusionloader.transforms.executors.native import make_executor
@@ -40,18 +50,6 @@ TINY = [
 ]
 
 
-def frame_of(encoded: bytes) -> int:
-    """Where the frame's segment begins, of a file of three components."""
-    frames = (b"\xff\xc0\x00\x11\x08", b"\xff\xc2\x00\x11\x08")
-    return next(i for i in range(len(encoded)) if encoded[i : i + 5] in frames)
-
-
-def with_sampling(encoded: bytes, sampling: int) -> bytes:
-    """The file with the luma's sampling factors replaced: other block layout, no damage."""
-    at = frame_of(encoded)
-    return encoded[: at + 11] + bytes([sampling]) + encoded[at + 12 :]
-
-
 def encode(image: Image.Image, sampling: str, options: dict) -> bytes:
     standard = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
     if sampling in standard:
@@ -59,41 +57,6 @@ def encode(image: Image.Image, sampling: str, options: dict) -> bytes:
     # Pillow encodes no other: take as many blocks as the layout needs from a 4:2:0 or 4:4:4 file
     # of another size. The picture is scrambled, which decoders do not mind.
     return relaid(image, SAMPLINGS[sampling], options)
-
-
-def relaid(image: Image.Image, sampling: int, options: dict) -> bytes:
-    """A JPEG of the wanted size and layout, its coefficients from a 4:2:x scan that has enough."""
-    h, v = sampling >> 4, sampling & 15
-    subsampling, donor_sampling = {2: (1, 0x21), 4: (2, 0x22)}[h * v]
-    units_x, units_y = -(-image.width // (8 * h)), -(-image.height // (8 * v))
-    donor_h, donor_v = donor_sampling >> 4, donor_sampling & 15
-    donor_image = image.resize((units_x * 8 * donor_h, units_y * 8 * donor_v))
-    encoded = jpeg(donor_image, subsampling=subsampling, **options)
-    at = frame_of(encoded)
-    size = image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
-    encoded = encoded[: at + 5] + size + encoded[at + 9 :]
-    return with_sampling(encoded, sampling)
-
-
-def windows(rng, width, height, count):
-    yield (0, 0, width, height)
-    for _ in range(count):
-        w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
-        yield (int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1)), w, h)
-    for x, y in {(0, 0), (width - 1, height - 1), (width // 2, height // 2)}:
-        yield (x, y, 1, 1)
-
-
-def assert_windows_match(encoded: bytes, rng, count: int) -> None:
-    expected = pillow_pixels(encoded)
-    height, width, _ = expected.shape
-    for x, y, w, h in windows(rng, width, height, count):
-        executor = make_executor(plan_for_size(h, w))
-        out = np.zeros((h, w, 3), np.uint8)
-        assert executor.run_with(encoded, [("crop", x, y, w, h, (0, 0, 0))], out) is RunStatus.OK
-        np.testing.assert_array_equal(
-            out, expected[y : y + h, x : x + w], err_msg=f"{(x, y, w, h)} of {(width, height)}"
-        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,6 +68,24 @@ def test_a_window_has_the_pixels_of_the_whole_image(sampling, kind):
             size = (size[0] // 32 * 32, size[1] // 32 * 32 or 32)  # scans of one component pad less
         encoded = encode(photo(*size, seed), sampling, KINDS[kind])
         assert_windows_match(encoded, rng, 25)
+
+
+OTHERS = {
+    **{f"png {mode}": {"mode": mode} for mode in ("RGB", "L", "RGBA", "P")},
+    "webp": {"kind": "WEBP", "quality": 80},
+    "webp without loss": {"kind": "WEBP", "lossless": True},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("simd", SIMD_LEVELS)
+def test_a_window_of_another_format_has_the_pixels_of_the_whole_image(name, simd):
+    options = dict(OTHERS[name])
+    image = photo(90, 70, 4)
+    if options.get("mode") == "RGBA":
+        image.putalpha(photo(90, 70, 5, colorful=False))
+    encoded = saved(image.convert(options.pop("mode", "RGB")), **options)
+    assert_windows_match(encoded, np.random.default_rng(2), 40, simd)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,8 @@ from jpeg_writer import Frame, segment
 from native_samples import jpeg, photo
 from PIL import Image
 from scan_writer import Scan, write_scans
-from test_progressive import UNUSUAL, data_of_scans, random_planes
+from test_progressive import UNUSUAL
+from window_trials import data_of_scans, random_planes
 
 from fusionloader._native import is_never_refused
 

@@ -11,34 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from native_samples import SIMD_LEVELS, photo, pillow_pixels, plan_for_size
+from native_samples import SIMD_LEVELS, photo, pillow_pixels, plan_for_size, saved
 from PIL import Image
-from support.png_files import chunk, data_chunks, file_of, filtered, header, png, with_checksums
+from support.png_files import chunk, data_chunks, file_of, filtered, header, png
+from window_trials import decoded
 
 from fusionloader._native import RunStatus
-from fusionloader.transforms.executors.native import executor_of_size, make_executor
+from fusionloader.transforms.executors.native import make_executor
 
-EXECUTORS = {simd: make_executor(plan_for_size(0, 0), simd=simd) for simd in SIMD_LEVELS}
 IMAGES = arrays.arrays(
     np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 40), st.sampled_from([1, 3, 4]))
 )
 BLACK = (0, 0, 0)
-
-
-def decoded(encoded, simd=None):
-    """Height x width x 4, or ``None`` where the file is left to Pillow."""
-    executor = EXECUTORS[simd] if simd else executor_of_size(3, 0, 0)
-    size = executor.image_size(encoded)
-    if size is None:
-        return None
-    out = np.full((size[1], size[0], 4), 77, np.uint8)
-    return out if executor.decode(encoded, out) is RunStatus.OK else None
-
-
-def saved(image, **options):
-    file = io.BytesIO()
-    image.save(file, "PNG", **options)
-    return file.getvalue()
 
 
 def assert_is_pillow_s(encoded, simd=None):
@@ -71,25 +55,6 @@ def test_every_filter_is_undone(simd, pixels, filters, split):
 def test_pillow_s_own_files_have_its_pixels(mode, options):
     for seed, size in enumerate([(1, 1), (2, 300), (301, 2), (64, 64), (401, 302)]):
         assert_is_pillow_s(saved(photo(*size, seed).convert(mode), **options))
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
-@pytest.mark.parametrize("simd", SIMD_LEVELS)
-def test_windows_have_the_pixels_of_the_whole(mode, simd):
-    rng = np.random.default_rng(2)
-    image = photo(90, 70, 4)
-    if mode == "RGBA":
-        image.putalpha(photo(90, 70, 5, colorful=False))
-    encoded = saved(image.convert(mode))
-    whole = pillow_pixels(encoded)
-    for _ in range(40):
-        x, y = int(rng.integers(90)), int(rng.integers(70))
-        width, height = int(rng.integers(1, 91 - x)), int(rng.integers(1, 71 - y))
-        executor = make_executor(plan_for_size(height, width), simd=simd)
-        out = np.zeros((height, width, 3), np.uint8)
-        status = executor.run_with(encoded, [("crop", x, y, width, height, BLACK)], out)
-        assert status is RunStatus.OK
-        np.testing.assert_array_equal(out, whole[y : y + height, x : x + width])
 
 
 def test_what_tells_about_the_image_may_stand_on_both_sides_of_its_pixels():
@@ -188,35 +153,6 @@ def test_a_color_that_the_palette_lacks_may_stand_beyond_the_window():
     out = np.zeros((4, 6, 3), np.uint8)
     assert executor.run_with(encoded, [("crop", 0, 0, 6, 4, BLACK)], out) is RunStatus.OK
     np.testing.assert_array_equal(out, pillow_pixels(encoded)[:4])
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
-def test_a_file_cut_anywhere_is_left_to_pillow(mode):
-    encoded = saved(photo(30, 20, 3).convert(mode))
-    assert decoded(encoded) is not None
-    for length in range(len(encoded)):
-        assert decoded(encoded[:length]) is None
-
-
-@pytest.mark.parametrize("repaired", [False, True])
-@pytest.mark.parametrize("samples", [1, 3, 4])
-def test_whatever_bytes_change_the_pixels_are_pillow_s_or_left_to_it(samples, repaired):
-    rng = np.random.default_rng(6)
-    pixels = np.asarray(photo(30, 20, 4).convert("RGBA"))[..., :samples]
-    original = png(pixels, split=200, before=[(b"tEXt", b"a\0b")], behind=[(b"tIME", bytes(7))])
-    accepted = 0
-    for _ in range(1500):
-        changed = bytearray(original)
-        for _ in range(rng.integers(1, 4)):
-            # Half of the time in what is not the stream, where every bit means something.
-            end = 80 if rng.integers(2) else len(changed)
-            changed[rng.integers(8, end)] ^= 1 << rng.integers(8)
-        encoded = with_checksums(bytes(changed)) if repaired else bytes(changed)
-        found = decoded(encoded)
-        if found is not None:
-            accepted += 1
-            np.testing.assert_array_equal(found[..., :3], pillow_pixels(encoded))
-    assert (accepted > 50) is repaired  # texts and the like
 
 
 def test_a_stream_whose_checksum_is_right_is_whatever_it_inflates_to():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -10,20 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpeg_writer import Frame
 from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels
-from scan_writer import Grid, Scan, blocks_of, random_script, write_scans
-from test_window_decoder import (
+from scan_writer import Scan, random_script, write_scans
+from window_trials import (
+    BEST,
     LIBJPEG,
     OWN,
     READERS,
-    RESTARTS,
+    assert_windows,
+    data_of_scans,
     outcome,
-    part,
+    random_planes,
     some_window,
 )
 
 from fusionloader._native import testing
 
-BEST = SIMD_LEVELS[-1]
 FACTORS = {
     "grey": (0x11,),
     "4:4:4": (0x11, 0x11, 0x11),
@@ -33,52 +33,6 @@ FACTORS = {
     "4:1:1": (0x41, 0x11, 0x11),
 }
 SIZES = st.tuples(st.integers(1, 150), st.integers(1, 150))
-
-
-def random_planes(random: Random, frame: Frame, largest: int, density: float) -> list[Grid]:
-    def block() -> list[int]:
-        values = [
-            random.randint(-largest, largest) if random.random() < density else 0 for _ in "." * 64
-        ]
-        if random.random() < 0.3:
-            values[random.choice((1, 2, 40, 63)) :] = []
-        return values + [0] * (64 - len(values))
-
-    planes = []
-    for component in range(len(frame.factors)):
-        across, down = blocks_of(frame, component, padded=True)
-        planes.append([[block() for _ in range(across)] for _ in range(down)])
-    return planes
-
-
-def assert_windows(encoded: bytes, random: Random, level: str = BEST, count: int = 4) -> None:
-    expected = pillow_pixels(encoded)
-    height, width, _ = expected.shape
-    whole = (0, 0, width, height)
-    for window in [whole, *(some_window(random, width, height) for _ in range(count))]:
-        assert READERS[level].read(encoded, *window) == part(expected, window), window
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    size=SIZES,
-    subsampling=st.sampled_from((0, 1, 2, None)),
-    quality=st.integers(1, 100),
-    restarts=st.sampled_from(RESTARTS),
-    level=st.sampled_from(SIMD_LEVELS),
-    seed=st.integers(0, 2**32),
-)
-def test_every_window_has_pillow_s_pixels(size, subsampling, quality, restarts, level, seed):
-    image = photo(*size, seed % 1000)
-    options = {"progressive": True, "quality": quality, **restarts}
-    if subsampling is None:
-        encoded = jpeg(image.convert("L"), **options)
-    else:
-        encoded = jpeg(image, subsampling=subsampling, **options)
-    assert_windows(encoded, Random(seed), level)
-    # Fewer than three chroma samples are not interpolated: left to libjpeg.
-    narrow = subsampling in (1, 2) and size[0] <= 4
-    assert READERS[level].started is (LIBJPEG if narrow else OWN)
 
 
 @settings(max_examples=150, deadline=None)
@@ -213,36 +167,6 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_changed_bytes_give_pillow_s_pixels_or_are_left_to_it(kind):
-    original = jpeg(photo(60, 45, 4), progressive=True, **DAMAGED[kind])
-    random = Random(7)
-    outcomes = []
-    for number in range(1500):
-        changed = bytearray(original)
-        for _ in range(random.randint(1, 2)):
-            limit = len(changed) if number % 4 else min(700, len(changed))
-            changed[random.randrange(limit)] ^= 1 << random.randrange(8)
-        data, window = bytes(changed), some_window(random, 60, 45)
-        if READERS[BEST].read(data, *window) is not None and READERS[BEST].started is LIBJPEG:
-            continue  # which stops at the window's end
-        outcomes.append(outcome(data, window))
-    assert min(outcomes.count(kind) for kind in ("decoded", "left to Pillow")) > 50
-
-
-def data_of_scans(encoded: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and end of the entropy-coded data of each scan."""
-    at = 2
-    while encoded[at + 1] != 0xD9:
-        marker = encoded[at + 1]
-        at += 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
-        if marker == 0xDA:
-            begin = at
-            while encoded[at] != 0xFF or encoded[at + 1] == 0 or 0xD0 <= encoded[at + 1] <= 0xD7:
-                at += 1
-            yield begin, at
-
-
-@pytest.mark.parametrize("kind", DAMAGED)
 def test_damage_below_the_window_does_not_matter_in_any_scan(kind):
     encoded = bytearray(jpeg(photo(60, 120, 5), progressive=True, quality=90, **DAMAGED[kind]))
     for begin, end in list(data_of_scans(bytes(encoded))):
@@ -270,15 +194,3 @@ def test_a_grey_file_of_few_bytes_takes_no_large_buffers():
     at = encoded.index(b"\xff\xc2")
     encoded[at + 5 : at + 9] = (9400).to_bytes(2, "big") * 2
     assert READERS[BEST].read(bytes(encoded), 0, 0, 9400, 9400) is None
-
-
-def test_magnitudes_beyond_the_transform_are_left_to_pillow():
-    random = Random(3)
-    outcomes = []
-    for _ in range(60):
-        frame = Frame(40, 24, (0x22, 0x11, 0x11), (random.choice((1, 4, 255)),) * 2)
-        largest = random.choice((60, 500, 1500, 8000))
-        planes = random_planes(random, frame, largest, 0.1)
-        encoded = write_scans(frame, planes, random_script(random, 3))
-        outcomes.append(outcome(encoded, (3, 2, 30, 20)))
-    assert min(outcomes.count(kind) for kind in ("decoded", "left to Pillow")) > 5

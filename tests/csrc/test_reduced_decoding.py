@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 from jpeg_writer import Frame, write
 from native_samples import SIMD_LEVELS, photo
 from PIL import Image
-from test_window_decoder import RESTARTS, encoded_as, part, random_block, some_window
+from window_trials import (
+    LIBJPEG,
+    OWN,
+    READERS,
+    RESTARTS,
+    encoded_as,
+    part,
+    random_block,
+    some_window,
+)
 
-from fusionloader._native import testing
-
-OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
-READERS = {level: testing.WindowReader(OWN, level) for level in SIMD_LEVELS}
 DENOMINATORS = (2, 4, 8)
 
 

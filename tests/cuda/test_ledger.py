@@ -1,16 +1,51 @@
-"""The ledger of lent blocks against a plain reference."""
+"""The ledger of lent blocks: against a plain reference, after deaths, and damaged."""
 
 import os
+import struct
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ledger_loans import HANDLE, arm, lender_ledger
 
+from fusionloader import _native
 from fusionloader._native import cuda, testing
-from fusionloader.system.gpu_memory.errors import GrantError, LedgerError
+from fusionloader.system.gpu_memory.errors import (
+    GrantError,
+    LedgerError,
+    MemorySharingError,
+    PeerError,
+)
+from fusionloader.system.limits import anonymous_memory
+
+HANDLE, UUID = bytes(range(64)), bytes(range(16))
+
+
+def lender_ledger(slots):
+    fd = anonymous_memory.create("ledger", cuda.Lender.ledger_bytes(slots))
+    try:
+        return testing.LenderLedger(fd, slots)
+    finally:
+        os.close(fd)
+
+
+def arm(lender, nbytes=4096, offset=512):
+    return lender.arm(HANDLE, UUID, 1 << 30, offset, nbytes)
+
+
+def lend(lender, nbytes=4096):
+    ticket = arm(lender, nbytes)
+    lender.publish(ticket)
+    return ticket
+
+
+@pytest.fixture
+def lender():
+    return lender_ledger(4)
+
 
 SLOTS = 3
 HELD = ("borrowed", "revoking", "quarantined")
@@ -146,7 +181,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len(self.lender.borrowers) == 2
 
     @invariant()
-    def same(self):
+    def the_ledger_is_as_the_loans_are(self):
         if not hasattr(self, "loans"):
             return
         me = os.getpid()
@@ -173,3 +208,202 @@ LedgerMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestLedgerMachine = LedgerMachine.TestCase
+
+
+# ---- what the death of a borrower leaves --------------------------------------------------------
+
+CHILD = """
+import sys
+from fusionloader._native import testing
+borrower = testing.BorrowerLedger(int(sys.argv[1]))
+borrower.want(100)
+print(borrower.borrow(1) is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def child():
+    """Starts a process that borrows one block and keeps it."""
+    started = []
+
+    def start(lender):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(lender.fd)],
+            pass_fds=[lender.fd],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "True\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_block_comes_back_when_its_borrower_has_ended(lender, child):
+    ticket = lend(lender)
+    process = child(lender)
+    assert cuda.pid_of(lender.owner(ticket)) == process.pid
+    assert lender.wanted_bytes == 100
+    assert not lender.revoke(ticket)
+    assert not lender.take_back(ticket)
+    (identity,) = lender.borrowers
+    assert cuda.kill_child(identity)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped yet
+    assert cuda.ended(identity)
+    assert cuda.kill_child(identity), "one that has ended counts as killed"
+    lender.empty_borrower_slots()
+    assert len(lender.borrowers) == 1, "the borrower slot of a block that is out was emptied"
+    assert lender.take_back(ticket)
+    lender.empty_borrower_slots()
+    assert lender.borrowers == []
+    assert lender.wanted_bytes == 0
+
+
+def test_a_process_whose_first_thread_has_ended_still_lives():
+    program = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        identity = _native.process_identity(process.pid)
+        process.stdout.readline()
+        while _native.process_identity(process.pid):
+            os.sched_yield()
+        assert not cuda.ended(identity)
+    finally:
+        process.kill()
+        process.communicate()
+    assert cuda.ended(identity)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def test_a_forged_ticket_is_refused(lender):
+    lend(lender)
+    borrower = testing.BorrowerLedger(lender.fd)
+    for forged in (cuda.Ticket(99, 1), cuda.Ticket(0, 2), cuda.Ticket(0, 2**48 + 1)):
+        for call in (lender.revoke, lender.take_back, lender.quarantine, borrower.give_back):
+            with pytest.raises(GrantError):
+                call(forged)
+
+
+def test_what_is_no_ledger_is_refused(tmp_path, lender):
+    with open(tmp_path / "file", "w+b") as file:
+        file.write(bytes(8192))
+        file.flush()
+        with pytest.raises(LedgerError, match="not that of a ledger"):
+            testing.BorrowerLedger(file.fileno())
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        testing.BorrowerLedger(-1)
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.write(unsealed, os.pread(lender.fd, 1 << 20, 0))
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        testing.BorrowerLedger(unsealed)
+    os.close(unsealed)
+
+
+def test_a_ledger_of_another_version_is_refused(lender):
+    os.pwrite(lender.fd, b"FLedger0", 0)
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        testing.BorrowerLedger(lender.fd)
+
+
+def test_no_process_can_cut_a_ledger_short(lender):
+    with pytest.raises(PermissionError):
+        os.ftruncate(lender.fd, 0)
+
+
+def test_eight_processes_can_borrow_at_a_time(lender):
+    borrower_slots = [testing.BorrowerLedger(lender.fd) for _ in range(8)]
+    with pytest.raises(LedgerError, match="all 8 borrower slots"):
+        testing.BorrowerLedger(lender.fd)
+    borrower_slots.pop().leave()
+    testing.BorrowerLedger(lender.fd)
+
+
+def test_a_borrower_with_a_block_keeps_its_slot(lender):
+    lend(lender)
+    borrower = testing.BorrowerLedger(lender.fd)
+    ticket = borrower.borrow(1).ticket
+    with pytest.raises(GrantError, match="was not returned"):
+        borrower.leave()
+    borrower.give_back(ticket)
+    borrower.leave()
+    assert lender.borrowers == []
+
+
+def test_a_forked_child_cannot_use_its_parents_end(lender):
+    ticket = lend(lender)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lender.revoke(ticket)
+        except LedgerError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    assert b"not to its forked child" in os.read(reading, 4096)
+    os.close(reading)
+    assert lender.state(ticket) is cuda.LoanState.YIELDED
+
+
+def test_a_borrower_of_another_user_is_told_so(lender):
+    # The user's number in the header, by which the lender is known.
+    head = os.pread(lender.fd, 12, 0)
+    os.pwrite(lender.fd, (os.geteuid() + 1).to_bytes(4, "little"), len(head) - 4)
+    with pytest.raises(PeerError, match=f"user {os.geteuid() + 1}"):
+        testing.BorrowerLedger(lender.fd)
+
+
+def test_a_block_on_offer_that_names_a_borrower_blocks_no_borrower(lender):
+    borrower = testing.BorrowerLedger(lender.fd)
+    lend(lender)
+    size, yielded = os.fstat(lender.fd).st_size, 2
+    on_offer = struct.pack("<BBHI", yielded, 0xFF, 1, 0)  # by no borrower, the first loan
+    place = os.pread(lender.fd, size, 0).index(on_offer)
+    os.pwrite(lender.fd, b"\x05", place + 1)
+    assert borrower.borrow(1) is not None
+    assert borrower.borrow(1) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=16)), max_size=20))
+def test_a_damaged_ledger_crashes_no_process(damage):
+    lender = lender_ledger(4)
+    borrower = testing.BorrowerLedger(lender.fd)
+    tickets = [lend(lender) for _ in range(3)]
+    borrowed = borrower.borrow(1).ticket
+    size = os.fstat(lender.fd).st_size
+    for place, data in damage:
+        os.pwrite(lender.fd, data[: size - place % size], place % size)
+    calls = [lambda: testing.BorrowerLedger(lender.fd), lambda: borrower.borrow(1)]
+    calls += [borrower.any_revoked, lambda: borrower.want(5), lender.empty_borrower_slots]
+    calls += [lambda: lender.wanted_bytes, lambda: lender.borrowers]
+    for ticket in (*tickets, borrowed):
+        for call in (
+            lender.revoke,
+            lender.quarantine,
+            lender.owner,
+            lender.take_back,
+            borrower.is_revoked,
+            borrower.give_back,
+            lender.publish,
+        ):
+            calls.append(lambda call=call, ticket=ticket: call(ticket))
+    for call in calls:
+        try:
+            call()
+        except MemorySharingError as error:
+            assert str(error)

@@ -8,7 +8,6 @@ import signal
 import numpy as np
 import pytest
 import torch
-from deferred.test_uses import is_same
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from support.batches import equal
 from support.images import NORMALIZE, photo
@@ -132,7 +131,7 @@ def test_the_library_does_what_a_bug_prevents_and_draws_the_same(
     expected = uses()
     plant(monkeypatch, *PLANTS[where])
     with deferring():
-        assert is_same(uses(), expected)
+        assert equal(uses(), expected)
     failed = counts.take().failed
     assert failed
     assert all(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from deferred.pipelines import BLURRED, pipelines
 from PIL import Image
+from support.batches import equal
 from support.images import photo
 from support.seeding import SeededByIndex, seed_everything
 from torch.utils.data import DataLoader, Dataset
@@ -77,26 +78,8 @@ def differences(names, found, expected, least=0.0):
     return [
         name
         for name, ours, theirs in zip(names, found, expected, strict=True)
-        if not is_same(ours, theirs, 0.02 if name in BLURRED else least)
+        if not equal(ours, theirs, 0.02 if name in BLURRED else least)
     ]
-
-
-def is_same(one, other, tolerance):
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, torch.Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        return torch.equal(one, other) or bool((one - other).abs().max() <= tolerance)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if isinstance(one, dict):
-        pairs = [(one[name], other.get(name)) for name in one] if one.keys() == other.keys() else []
-        return len(pairs) == len(one) and all(is_same(*pair, tolerance) for pair in pairs)
-    if isinstance(one, (list, tuple)):
-        pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(is_same(*pair, tolerance) for pair in pairs)
-    return bool(one == other)
 
 
 def epoch(loader):
@@ -158,7 +141,7 @@ def is_drawn(steps, image):
     for seed in range(2):
         torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
         results.append(steps(image))
-    return not is_same(*results, 0.0)
+    return not equal(*results, 0.0)
 
 
 def kinds(batches):
@@ -187,10 +170,10 @@ def test_an_image_folder_gives_dataloaders_batches(known, folder, pool):
         if compiled.tail is not None:
             others.append(FusionLoader(dataset, seed=3, deferred_images="off"))
         least = 0.02 if name in BLURRED else 0.0
-        if not all(is_same(list(other), found, least) for other in others):
+        if not all(equal(list(other), found, least) for other in others):
             wrong.append(f"{name}: drawn otherwise")
         if not is_drawn(steps, image):
-            if not is_same(found, expected, least):
+            if not equal(found, expected, least):
                 wrong.append(f"{name}: other values")
         elif not name.startswith(SIZED_AT_RANDOM) and kinds(found) != kinds(expected):
             wrong.append(f"{name}: of another kind")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from deferred.uses import NEARLY, USES
-from fuzz.damaged_files import damaged
 from PIL import Image
+from support.batches import equal
 from support.images import photo
 from support.webp_files import shortened
 
@@ -101,20 +101,6 @@ def outcome(use, path):
     return value, error, random.getstate(), torch.get_rng_state()
 
 
-def is_same(one, other):
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    return bool(one == other)
-
-
 @pytest.mark.parametrize("use", USES)
 def test_the_result_or_the_error_is_pillows(files, use):
     for name, path in files.items():
@@ -122,9 +108,9 @@ def test_the_result_or_the_error_is_pillows(files, use):
         with deferring():
             found, found_error, *found_states = outcome(USES[use], path)
             assert found_error == error, name
-            assert is_same(found, expected), name
-            assert is_same(found_states, states), name
-        assert is_same(found, expected), f"{name}, after the fetch"
+            assert equal(found, expected), name
+            assert equal(found_states, states), name
+        assert equal(found, expected), f"{name}, after the fetch"
 
 
 @pytest.mark.parametrize("use", NEARLY)
@@ -178,36 +164,3 @@ def test_a_file_that_may_be_refused_is(files):
         image = Image.open(files["number of lines"])
         image.load()
         assert image._im.source._whole is not None
-
-
-def stages(content):
-    """Where the reading of a file ends, and with what."""
-    stage = "open"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(content))
-            if image.width * image.height > 1 << 18:
-                return "large", None
-            stage = "load"
-            image.load()
-            stage = "convert"
-            image = image.convert("RGB")
-            stage = "crop"
-            cropped = np.asarray(image.crop((1, 2, 9, 7)))
-            return "pixels", cropped.tobytes() + np.asarray(image).tobytes()
-    except Exception as error:
-        return stage, type(error), str(error).partition(" at 0x")[0]
-
-
-def test_damaged_files_give_what_pillow_gives_and_raise_where_it_does():
-    chance, ends = random.Random(6), []
-    counts.take()
-    for number in range(1500):
-        content = damaged(chance)
-        expected = stages(content)
-        with deferring():
-            assert stages(content) == expected, number
-        ends.append(expected[0])
-    assert min(ends.count(end) for end in ("open", "load", "pixels")) > 30
-    assert counts.take().files > 300

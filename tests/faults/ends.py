@@ -26,7 +26,7 @@ def end(iterator):
         time.sleep(1)
 
 
-def check_end(folder, script, how, *arguments):
+def assert_nothing_is_left_of(folder, script, how, *arguments):
     """Runs a script that calls ``end``, ends it, and sees that nothing is left.
 
     Args:
@@ -44,9 +44,3 @@ def check_end(folder, script, how, *arguments):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
     wait_until_nothing_is_left(process.pid)
-
-
-def kill_all(iterator):
-    """Leaves a loader nobody to go on with: it has to start others."""
-    for process in iterator._workers:
-        process.kill()

@@ -1,18 +1,13 @@
-"""Workers that die lose no sample."""
+"""Workers that die at their first step, or at one sample again and again."""
 
 import ctypes
-import random
 
 import pytest
-from ends import kill_all
 from support.batches import same_batches
-from support.campaigns import seeds
-from support.images import train_transform
 from support.waiting import PATIENCE
 from torch.utils.data import Dataset
-from torchvision.datasets import ImageFolder
 
-from fusionloader import DecodedCache, FusionLoader
+from fusionloader import FusionLoader
 
 
 class Crashing(Dataset):
@@ -23,47 +18,6 @@ class Crashing(Dataset):
         if index == 5:
             ctypes.string_at(0)
         return index
-
-
-def killed_along_the_way(loader, generator):
-    iterator = iter(loader)
-    batches = [next(iterator)]
-    kill_all(iterator)
-    while True:
-        if generator.random() < 0.4:
-            generator.choice(iterator._workers).kill()
-        try:
-            batches.append(next(iterator))
-        except StopIteration:
-            return batches
-
-
-@pytest.mark.kills
-@pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", seeds(2))
-def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    batches = [list(range(start, start + 4)) for start in range(0, 40, 4)] * 5
-    arguments = {"batch_sampler": batches, "num_workers": 2, "seed": trial}
-    expected = list(FusionLoader(dataset, **arguments))
-    loader = FusionLoader(dataset, **arguments)
-    assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
-    assert loader.stats().worker_restarts > 0
-
-
-@pytest.mark.kills
-@pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", seeds(1))
-def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, trial):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    arguments = {"batch_size": 4, "num_workers": 2, "seed": trial}
-    plain = FusionLoader(dataset, **arguments)
-    expected = [list(plain) for _ in range(6)]
-    loader = FusionLoader(dataset, **arguments, cache=DecodedCache("16MiB"))
-    for epoch in expected:
-        assert same_batches(epoch, killed_along_the_way(loader, random.Random(trial)))
-    assert loader.stats().worker_restarts > 0
-    assert 30 < loader.stats().decoded_cache.images <= 40
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

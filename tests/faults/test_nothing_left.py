@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ends import check_end
+from ends import assert_nothing_is_left_of
 from support.datasets import Nested
 from support.waiting import gone, left_behind, wait_until
 
@@ -57,7 +57,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 )
 @pytest.mark.few(4)
 def test_nothing_is_left(tmp_path, image_folder, how, method, kind):
-    check_end(tmp_path, BEGIN, how, kind, method, str(image_folder))
+    assert_nothing_is_left_of(tmp_path, BEGIN, how, kind, method, str(image_folder))
 
 
 @pytest.mark.parametrize("kind", ["plan", "objects"])
@@ -66,7 +66,7 @@ def test_nothing_is_left_where_memory_lies_in_dev_shm(tmp_path, image_folder, ki
     places = Path(__file__).parents[1] / "places"
     refuse = f"import sys; sys.path.append({str(places)!r})\nimport confined\n"
     script = f"{refuse}confined.refuse(confined.MEMFD)\n{BEGIN}"
-    check_end(tmp_path, script, "SIGKILL", kind, "fork", str(image_folder))
+    assert_nothing_is_left_of(tmp_path, script, "SIGKILL", kind, "fork", str(image_folder))
     wait_until(lambda: not [n for n in set(os.listdir("/dev/shm")) - before if "fusionl" in n])
 
 

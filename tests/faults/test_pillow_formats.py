@@ -35,7 +35,7 @@ def register(accept=accepts):
     Image.register_decoder("{name}", {name}Decoder)
 """
 SCRIPT = """
-import logging, sys
+import logging
 {definitions}
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
@@ -49,7 +49,7 @@ def main():
     steps = v1.Compose([v1.CenterCrop(4), v1.ToTensor()])
     dataset = DatasetFolder({folder!r}, default_loader, (".own",), steps)
     theirs = DataLoader(dataset, 2)
-    ours = FusionLoader(dataset, 2, num_workers=1, multiprocessing_context=sys.argv[1])
+    ours = FusionLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn")
     assert "python" not in ours.explain()
     assert all(torch.equal(a[0], b[0]) for a, b in zip(theirs, ours, strict=True))
 
@@ -62,36 +62,32 @@ if __name__ == "__main__":
 def folder(tmp_path):
     (tmp_path / "data" / "class").mkdir(parents=True)
     pixels = Image.linear_gradient("L").convert("RGB").resize((8, 8)).tobytes()
-    for number in range(3):
-        (tmp_path / "data" / "class" / f"{number}.own").write_bytes(b"OWNF\x08" + pixels)
+    for number, name in enumerate([b"OWNF", b"OWNP", b"OWNF"]):
+        (tmp_path / "data" / "class" / f"{number}.own").write_bytes(name + b"\x08" + pixels)
     return tmp_path
 
 
-def run(folder, method, definitions, register):
+def run(folder, definitions, register):
     script = folder / "train.py"
     text = SCRIPT.format(definitions=definitions, register=register, folder=str(folder / "data"))
     script.write_text(text)
     root = str(Path(__file__).parents[2])
-    return warm_start.completed(script, method, env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"})
+    return warm_start.completed(script, env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"})
 
 
-@pytest.mark.parametrize("method", ["spawn"])  # a fresh interpreter, as of forkserver
-def test_a_plugin_that_the_script_registered_is_known(folder, method):
-    (folder / "plugin.py").write_text(PLUGIN.format(name="OWNF"))
-    done = run(folder, method, "import plugin", "plugin.register()")
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_format_that_the_script_defines_is_known(folder):
-    done = run(folder, "spawn", PLUGIN.format(name="OWNF"), "register()")
+def test_formats_of_a_plugin_and_of_the_script_itself_are_known(folder):
+    (folder / "plugin.py").write_text(PLUGIN.format(name="OWNP"))
+    own = f"import plugin\n{PLUGIN.format(name='OWNF')}"
+    done = run(folder, own, "plugin.register(), register()")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.matrix
 def test_a_format_that_cannot_be_carried_is_named_before_the_file_is(folder):
+    (folder / "data" / "class" / "1.own").unlink()  # of the other format
     (folder / "plugin.py").write_text(PLUGIN.format(name="OWNF"))
     register = "plugin.register(lambda prefix: plugin.accepts(prefix))"
-    done = run(folder, "spawn", "import plugin", register)
+    done = run(folder, "import plugin", register)
     assert done.returncode != 0
     assert "Pillow's format OWNF was added with a function that cannot be pickled" in done.stderr
     assert "UnidentifiedImageError" in done.stderr and "0.own" in done.stderr

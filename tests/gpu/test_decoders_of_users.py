@@ -8,19 +8,15 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
 from support import bad_decoders
 from support.bad_decoders import PillowDecoder
-from support.cropped_epochs import BATCHES
-from support.participants import participant
-from support.waiting import wait_until
+from support.cropped_epochs import BATCHES, assert_epoch, assert_epochs_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode
 
 from fusionloader import Decoder, FusionLoader, GpuWorker
 from fusionloader.gpu import control
-from fusionloader.gpu.control import GpuControl
 from fusionloader.transforms.executors.decoders import by_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -38,33 +34,6 @@ def loader_with(dataset, decoder, **options):
     )
 
 
-def check_epoch(loader, expected):
-    loader.set_epoch(7)
-    for (images, targets), (wanted, labels) in zip(list(loader), expected, strict=True):
-        assert torch.equal(images, wanted)
-        assert torch.equal(targets, labels)
-
-
-def check_until(loader, expected, condition):
-    """Compares epochs with what CPU workers make, until something of the GPU worker is so."""
-
-    def one_more():
-        check_epoch(loader, expected)
-        return condition(loader.stats().gpu_worker)
-
-    if one_more():
-        return
-    manager = loader._iterator._manager
-
-    def is_built():
-        return manager.queue.gpu_is_ready or not any(
-            p.is_alive() for p in participant(manager, GpuControl).processes
-        )
-
-    wait_until(is_built)  # epochs would take its time on the processors
-    wait_until(one_more, "it has not come to that")
-
-
 @pytest.fixture
 def card(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -77,7 +46,7 @@ def card(monkeypatch):
 def test_a_card_that_finishes_in_any_order_fills_the_right_rows(dataset, expected, card, sharing):
     decoder: Decoder = card.CardDecoder(units=3)
     with loader_with(dataset, decoder, sharing=sharing, group_size=8) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 60)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 60)
         told = loader.stats().gpu_worker
         assert (told["decoder"], told["refused"], told["restarts"]) == ("CardDecoder", {}, 0)
     assert "decoded by CardDecoder" in loader.explain()
@@ -90,12 +59,12 @@ def test_named_decoders_give_the_same_bits_without_a_resize(dataset, expected, d
     if by_name.missing_package(GpuWorker(device="cpu", decoder=decoder)):
         pytest.skip(f"{decoder} is not installed")
     with loader_with(dataset, decoder) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 20)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 20)
 
 
 def test_refused_images_go_to_cpu_workers_and_are_counted_by_reason(dataset, expected):
     with loader_with(dataset, bad_decoders.Refuses()) as loader:
-        check_until(loader, expected, lambda told: told["refused"].get("odd", 0) > 5)
+        assert_epochs_until(loader, expected, lambda told: told["refused"].get("odd", 0) > 5)
         assert set(loader.stats().gpu_worker["refused"]) == {"odd"}
         assert loader.stats().gpu_worker["gone"] is None
 
@@ -119,40 +88,40 @@ BROKEN = {
 def test_training_goes_on_without_one_that_breaks_the_rules(dataset, expected, name, tmp_path):
     decoder = getattr(bad_decoders, name)(tmp_path / "flag")
     with loader_with(dataset, decoder, decoder_timeout=0.5) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 0)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match=BROKEN[name]) as warned:
-            check_until(loader, expected, lambda told: told["gone"])
+            assert_epochs_until(loader, expected, lambda told: told["gone"])
         (warning,) = [str(each.message) for each in warned if "GPU worker" in str(each.message)]
         assert re.fullmatch(r"FusionLoader goes on without its GPU worker, [^\n]*", warning)
         assert "choose another one: GpuWorker(decoder=...)" in warning
         assert loader.stats().gpu_worker["restarts"] == 0
-        check_epoch(loader, expected)
+        assert_epoch(loader, expected)
 
 
 def test_a_decoder_that_cannot_start_is_told_in_a_line(dataset, expected):
     with loader_with(dataset, bad_decoders.RaisesAtStart()) as loader:
         with pytest.warns(RuntimeWarning, match="raised OSError in start: no such card"):
-            check_until(loader, expected, lambda told: told["gone"])
-        check_epoch(loader, expected)
+            assert_epochs_until(loader, expected, lambda told: told["gone"])
+        assert_epoch(loader, expected)
 
 
 def test_a_decoder_that_hangs_is_killed_and_its_work_done(dataset, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
     with loader_with(dataset, bad_decoders.Hangs(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 0)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match="GPU worker.*killed by signal"):
-            check_until(loader, expected, lambda told: told["restarts"] >= 1)
+            assert_epochs_until(loader, expected, lambda told: told["restarts"] >= 1)
         (tmp_path / "flag").unlink()
 
 
 def test_a_decoder_that_takes_its_process_along_loses_nothing(dataset, expected, tmp_path):
     with loader_with(dataset, bad_decoders.Dies(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 0)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match="exit code 3"):
-            check_until(loader, expected, lambda told: told["restarts"] >= 1)
+            assert_epochs_until(loader, expected, lambda told: told["restarts"] >= 1)
 
 
 def test_a_decoder_that_cannot_be_pickled_is_told_before_anything_starts(dataset):
@@ -173,7 +142,7 @@ def test_a_class_that_the_worker_cannot_import_is_named(dataset, expected, monke
     monkeypatch.setitem(sys.modules, "no_such_module", module)
     named = pytest.warns(RuntimeWarning, match="No module named 'no_such_module'")
     with loader_with(dataset, OfATest()) as loader, named:
-        check_until(loader, expected, lambda told: told["gone"])
+        assert_epochs_until(loader, expected, lambda told: told["gone"])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +198,7 @@ def test_the_decoder_of_the_docs_is_the_example():
 
 def test_no_decoder_outlives_its_loader(dataset, expected):
     with loader_with(dataset, PillowDecoder()) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 0)
         pid = loader._iterator._workers[-1].pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -41,10 +41,6 @@ def with_gpu_worker(dataset, gpu_worker=None, **arguments):
     return FusionLoader(dataset, gpu_worker=gpu_worker, persistent_workers=True, **arguments)
 
 
-def done_by_gpu(loader):
-    return loader.stats().gpu_worker.get("samples", 0)
-
-
 def epochs(loader, epoch=7):
     """The batches of the same epoch again and again, as long as patience lasts."""
     deadline = time.monotonic() + PATIENCE

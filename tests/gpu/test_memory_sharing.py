@@ -215,6 +215,7 @@ def test_automatic_lending_waits_until_the_peaks_do_not_fit_together(training):
         assert running.memory["short"]
 
 
+@pytest.mark.matrix  # in the suite by test_memory_lender and gpu_memory/test_probe
 def test_a_process_that_cannot_open_memory_goes_without_and_says_why_once(
     training, monkeypatch, caplog
 ):

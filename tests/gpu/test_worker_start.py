@@ -5,15 +5,14 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
+from support.cropped_epochs import wait_while_it_is_built
 from support.images import photo
-from support.participants import participant
 from support.waiting import wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.gpu import worker
-from fusionloader.gpu.control import GpuControl
 from fusionloader.system import processes
 from fusionloader.transforms.executors.device import launch_memory
 from fusionloader.transforms.executors.device.make_task import HeadOptions
@@ -53,19 +52,7 @@ def loader_of(images, **arguments):
     return FusionLoader(images, persistent_workers=True, **arguments)
 
 
-def wait_while_it_is_built(loader):
-    """Epochs would take the GPU worker's time on the processors."""
-    manager = loader._iterator._manager
-
-    def is_built():
-        return manager.queue.gpu_is_ready or not any(
-            p.is_alive() for p in participant(manager, GpuControl).processes
-        )
-
-    wait_until(is_built)
-
-
-def same(batches, expected):
+def is_same(batches, expected):
     return all(torch.equal(a[0], b[0]) for a, b in zip(batches, expected, strict=True))
 
 
@@ -77,7 +64,7 @@ def test_launches_through_the_driver_give_the_bits_of_the_cpu_workers(images):
 
         def some_by_gpu():
             loader.set_epoch(0)
-            assert same(loader, expected)
+            assert is_same(loader, expected)
             wait_while_it_is_built(loader)
             return loader.stats().gpu_worker.get("samples", 0) > 20
 
@@ -103,7 +90,7 @@ def test_without_what_the_kernel_needs_training_goes_on_on_the_cpu(
 
         def gone():
             loader.set_epoch(0)
-            assert same(loader, expected)
+            assert is_same(loader, expected)
             wait_while_it_is_built(loader)
             return loader.stats().gpu_worker["gone"]
 

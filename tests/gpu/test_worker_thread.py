@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support import bad_decoders, warm_start
-from support.cropped_epochs import BATCHES
+from support.cropped_epochs import BATCHES, assert_epoch, assert_epochs_until
 from support.fake_device import FakeDevice
 from support.waiting import wait_until
 
@@ -41,21 +41,6 @@ def threaded(dataset, persistent=True, **options):
     )
 
 
-def check_epoch(loader, expected):
-    loader.set_epoch(7)
-    for (images, targets), (wanted, labels) in zip(list(loader), expected, strict=True):
-        assert torch.equal(images, wanted)
-        assert torch.equal(targets, labels)
-
-
-def check_until(loader, expected, condition):
-    def one_more():
-        check_epoch(loader, expected)
-        return condition(loader.stats().gpu_worker)
-
-    wait_until(one_more, "it has not come to that")
-
-
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == NAME]
 
@@ -67,7 +52,7 @@ def threads():
 def test_a_thread_writes_the_same_bits_as_cpu_workers(dataset, expected, decoder, sharing):
     before = len(threads())
     with threaded(dataset, decoder=decoder, sharing=sharing) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 40)
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 40)
         told = loader.stats().gpu_worker
         assert (told["where"], told["restarts"], told["memory"]) == ("thread", 0, {})
         assert len(threads()) == before + 1
@@ -88,7 +73,7 @@ def test_a_thread_for_every_epoch_leaves_none(dataset, expected):
     loader = threaded(dataset, persistent=False)
     descriptors = []
     for _ in range(5):
-        check_epoch(loader, expected)
+        assert_epoch(loader, expected)
         wait_until(lambda: len(threads()) == before, "a thread is left")
         gc.collect()
         descriptors.append(len(os.listdir("/proc/self/fd")))
@@ -119,27 +104,27 @@ def test_an_error_ends_the_thread_and_the_next_one_has_half_the_samples(
     monkeypatch.setattr(FusedAugment, "run", failing)
     with threaded(dataset) as loader:
         with pytest.warns(RuntimeWarning, match="(?s)started again.*32 samples.*kernel was lost"):
-            check_until(loader, expected, lambda told: told["restarts"])
-        check_until(loader, expected, lambda told: told["samples"] > 20)
+            assert_epochs_until(loader, expected, lambda told: told["restarts"])
+        assert_epochs_until(loader, expected, lambda told: told["samples"] > 20)
 
 
 def test_a_decoder_that_leaves_by_exit_ends_the_thread_alone(dataset, expected, tmp_path):
     decoder = bad_decoders.Exits(tmp_path / "flag")
     with threaded(dataset, decoder=decoder) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        assert_epochs_until(loader, expected, lambda told: told["samples"])
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match="GPU worker.*started again"):
-            check_until(loader, expected, lambda told: told["restarts"])
+            assert_epochs_until(loader, expected, lambda told: told["restarts"])
         (tmp_path / "flag").unlink()
 
 
 def test_a_decoder_that_breaks_the_rules_is_given_up(dataset, expected, tmp_path):
     with threaded(dataset, decoder=bad_decoders.Twice(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        assert_epochs_until(loader, expected, lambda told: told["samples"])
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match=r"goes on without.*finished the ticket \d+ twice"):
-            check_until(loader, expected, lambda told: told["gone"])
-        check_epoch(loader, expected)
+            assert_epochs_until(loader, expected, lambda told: told["gone"])
+        assert_epoch(loader, expected)
 
 
 def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_more(
@@ -155,18 +140,18 @@ def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_mor
 
     monkeypatch.setattr(FusedAugment, "run", counting)
     with threaded(dataset, decoder=bad_decoders.Hangs(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        assert_epochs_until(loader, expected, lambda told: told["samples"])
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match='given up.*where="process"') as warned:
-            check_until(loader, expected, lambda told: told["gone"])
+            assert_epochs_until(loader, expected, lambda told: told["gone"])
         assert len([each for each in warned if "GPU worker" in str(each.message)]) == 1
         assert len(threads()) == before + 1  # it hangs
-        check_epoch(loader, expected)
+        assert_epoch(loader, expected)
         so_far = len(written)
         (tmp_path / "flag").unlink()  # now it could go on
         wait_until(lambda: len(threads()) == before, "the thread is left")
         assert len(written) == so_far
-        check_epoch(loader, expected)
+        assert_epoch(loader, expected)
 
 
 def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
@@ -187,15 +172,15 @@ def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
 
     monkeypatch.setattr(FusedAugment, "run", slow)
     with threaded(dataset) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        assert_epochs_until(loader, expected, lambda told: told["samples"])
         hangs.set()
         going_on = threading.Thread(target=go_on)
         going_on.start()
-        wait_until(lambda: (check_epoch(loader, expected), may_go_on.is_set())[1])
+        wait_until(lambda: (assert_epoch(loader, expected), may_go_on.is_set())[1])
         going_on.join()
         assert "hangs while it writes rows of a batch, which waits for it" in caplog.text
         assert loader.stats().gpu_worker["gone"] is None
-        check_epoch(loader, expected)
+        assert_epoch(loader, expected)
 
 
 def test_nothing_gets_through_a_closed_fence():
@@ -262,7 +247,7 @@ def test_forks_beside_a_busy_thread_make_the_right_batches(dataset, expected):
     """Each inner loader forks workers while the thread decodes, augments and logs."""
     inner = torch.utils.data.TensorDataset(torch.arange(12))
     with threaded(dataset, decoder="dali") as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        assert_epochs_until(loader, expected, lambda told: told["samples"])
         loader.set_epoch(7)
         for (images, _), (wanted, _) in zip(loader, expected, strict=True):
             assert torch.equal(images, wanted)
@@ -397,4 +382,4 @@ def test_random_stops_and_errors_lose_no_sample(dataset, expected, monkeypatch):
                         assert torch.equal(images, expected[number][0])
                         if number == trial:
                             break
-                    check_epoch(loader, expected)
+                    assert_epoch(loader, expected)

@@ -1,4 +1,4 @@
-"""A borrower of the storm: borrows, looks, writes, returns, for ever. See storm.py.
+"""A borrower of the storm: borrows, looks, writes, returns, for ever. See test_storm.py.
 
 Usage: storm_borrower.py DESCRIPTOR SEED. It ends with status 3 when a block is not as its lender
 has left it, which happens when it was offered before the lender's own work was done.

@@ -125,7 +125,7 @@ def make_package(folder, objects):
     package = folder / "fusionloader"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "gpu_memory").symlink_to(PACKAGE / "gpu_memory")
+    (package / "system").symlink_to(PACKAGE / "system")
     library = package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     command = ["g++", "-shared", *map(str, objects), "-o", str(library), "-pthread", "-ldl"]
     compile_with(command)

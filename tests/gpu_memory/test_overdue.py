@@ -36,7 +36,7 @@ def without_mps(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
 
 
-def stays_the_lenders(fake_cuda, block):
+def assert_it_stays_the_lenders(fake_cuda, block):
     """The lender's own work on a block it has back: no other process writes into it."""
     fake_cuda.fill(block.address, LENDERS, MIB)
     fake_cuda.wait(0)
@@ -50,7 +50,7 @@ def test_an_overdue_child_is_killed_and_its_block_taken_back(fake_cuda, lender, 
     borrower.fill(BORROWERS, 1_000_000)
     grant.reclaim(0.01)
     assert grant.state == "free"
-    stays_the_lenders(fake_cuda, block)
+    assert_it_stays_the_lenders(fake_cuda, block)
     borrower.process.join(PATIENCE)
     assert borrower.process.exitcode == -signal.SIGKILL
     stats = lender.stats()
@@ -63,7 +63,7 @@ def test_a_stopped_child_is_killed(fake_cuda, lender, borrower, block):
     borrower.borrow(MIB)
     os.kill(borrower.process.pid, signal.SIGSTOP)
     grant.reclaim(0.01)
-    stays_the_lenders(fake_cuda, block)
+    assert_it_stays_the_lenders(fake_cuda, block)
 
 
 def test_all_blocks_of_an_overdue_child_come_back_at_once(fake_cuda, lender, start_borrower):

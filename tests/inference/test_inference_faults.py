@@ -127,9 +127,8 @@ def test_nothing_is_left_when_it_is_closed_or_forgotten(jpegs):
     others = left_behind()  # what processes of other tests still have
     use(Preprocessor.close)
     before = open_files(), psutil.Process().num_threads()
-    for _ in range(3):
-        use(Preprocessor.close)
-        use(lambda prepare: None)
+    use(Preprocessor.close)
+    use(lambda prepare: None)
     wait_until(lambda: psutil.Process().num_threads() <= before[1])
     wait_until(lambda: open_files() <= before[0])
     assert left_behind() <= others

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.batches import equal, same_batches
 from support.datasets import MadeRows, Nested, Random, Words
-from support.waiting import wait_until
+from support.waiting import Flag, wait_until
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -331,16 +331,20 @@ def test_random_sampler_order_follows_the_global_generator():
     )
 
 
-def test_timeout_is_torchs_error():
+def test_timeout_is_torchs_error(tmp_path):
+    may_go_on = Flag(tmp_path / "may go on")
+    iterator = iter(FusionLoader(Waiting(may_go_on), 1, num_workers=1, timeout=1))
     with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
-        next(iter(FusionLoader(Sleeping(), 1, num_workers=1, timeout=1)))
+        next(iterator)
+    may_go_on.set()
 
 
-class Sleeping(Dataset):
+class Waiting(Dataset):
+    def __init__(self, may_go_on):
+        self.may_go_on = may_go_on
+
     def __len__(self):
         return 2
 
     def __getitem__(self, index):
-        import time
-
-        time.sleep(30)
+        self.may_go_on.wait()

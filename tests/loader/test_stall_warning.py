@@ -36,12 +36,12 @@ class Stalling(Dataset):
         if index == 5:
             self.stalls.set()
             self.warned.wait()
-            time.sleep(2.2)
+            time.sleep(0.7)
         return torch.tensor([index, os.getpid()])
 
 
 def epoch(monkeypatch, loader, before):
-    """An epoch's batches and its warnings; a second is long once ``before`` batches are there."""
+    """An epoch's batches and its warnings; 0.3 s are long once ``before`` batches are there."""
     batches, caught = [], []
 
     def show(message, category, filename, line, *rest):
@@ -60,7 +60,7 @@ def epoch(monkeypatch, loader, before):
             batches.append(batch)
             if len(batches) == before:
                 loader.dataset.stalls.wait()
-                monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
+                monkeypatch.setattr(stalls, "WARN_SECONDS", 0.3)
     return batches, caught
 
 
@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_read_on_is_named_with_its_path(
     next(iterator)
     manager = iterator._manager
     wait_until(lambda: "index 5 " in manager._worker_report(), "nobody reads it")
-    monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
+    monkeypatch.setattr(stalls, "WARN_SECONDS", 0.3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="no batch for") as caught:

@@ -48,3 +48,17 @@ def test_what_a_page_links_to_is_there(page):
         if parts.fragment and file.suffix == ".md" and "fusionloader." not in parts.fragment:
             name = file.relative_to(ROOT).as_posix()
             assert parts.fragment in anchors(name), f"{target}: no such heading"
+
+
+FILE = re.compile(
+    r"`((?:fusionloader|csrc|tests|benchmarks|examples|docs|\.github)/[\w./-]+\.\w+)`"
+)
+TARGET = re.compile(r"`make (?:campaign NAME=)?([\w-]+)[^`]*`")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_files_and_targets_that_a_page_names_are_there(page):
+    text = (ROOT / page).read_text()
+    assert [path for path in FILE.findall(text) if not (ROOT / path).exists()] == []
+    makefile = (ROOT / "Makefile").read_text()
+    assert [name for name in TARGET.findall(text) if f"\n{name}:" not in makefile] == []

@@ -87,9 +87,9 @@ def test_pages_fit_screens_and_load_without_errors(site):
                 page.on("response", lambda response: said.extend(_refused(response)))
                 page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
                 for name in SHOWN:
-                    _check(page, f"{address}/{name}.html", scheme)
+                    assert_page_fits(page, f"{address}/{name}.html", scheme)
                 page.close()
-        _search(browser, address)
+        assert_search_finds(browser, address)
     assert said == []
     assert asked == {urlsplit(address).netloc}
 
@@ -113,7 +113,7 @@ def served(site: Path) -> Iterator[str]:
             thread.join()
 
 
-def _search(browser, address: str) -> None:
+def assert_search_finds(browser, address: str) -> None:
     page = browser.new_page(viewport=WIDE)
     page.set_default_timeout(PATIENCE * 1000)
     page.goto(f"{address}/index.html")
@@ -122,7 +122,7 @@ def _search(browser, address: str) -> None:
     page.close()
 
 
-def _check(page, address: str, scheme: str) -> None:
+def assert_page_fits(page, address: str, scheme: str) -> None:
     page.goto(address)
     body = page.locator("body").get_attribute("data-md-color-scheme")
     assert body == {"light": "default", "dark": "slate"}[scheme]

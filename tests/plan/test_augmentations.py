@@ -8,6 +8,7 @@ from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
+from fusionloader import FusionLoader
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.transforms import compile_transform
@@ -72,7 +73,7 @@ IMAGES = {
 }
 
 
-def check(transform, image, draws=40):
+def assert_pixels_are_those_of_the_replay(transform, image, draws=40):
     compiled = compile_transform(transform)
     if image.mode == "L":
         from fusionloader.transforms.plan.stages import ImageKind
@@ -92,15 +93,29 @@ def check(transform, image, draws=40):
         assert executor.pixels_of_pixels(pixels, 7, 0, index, 0) == (result, (height, width))
 
 
+def assert_batches_are_those_of_the_replay(dataset, convert):
+    """A loader's, whose transform is compiled whole; ``convert`` is what makes tensors in it."""
+    compiled = compile_transform(dataset.transform)
+    assert compiled.tail is None
+    executor = make_executor(compiled.plan)
+    with FusionLoader(dataset, 8, num_workers=2, seed=6) as loader:
+        assert "python" not in loader.explain()
+        batches = torch.cat([images.clone() for images, _ in loader])
+    for index in range(len(dataset)):
+        image = dataset.loader(dataset.samples[index][0])
+        operations = executor.draw(6, 0, index, 0, *image.size)
+        assert torch.equal(convert(replay(image, operations)), batches[index])
+
+
 @pytest.mark.parametrize("name", [*GREY_TOO, *COLOR])
 @pytest.mark.parametrize("image", IMAGES)
 def test_pixels_are_those_of_torchvision_on_pillow_images(name, image):
-    check({**GREY_TOO, **COLOR}[name], IMAGES[image])
+    assert_pixels_are_those_of_the_replay({**GREY_TOO, **COLOR}[name], IMAGES[image])
 
 
 @pytest.mark.parametrize("name", GREY_TOO)
 def test_grey_pixels_are_those_of_torchvision_on_pillow_images(name):
-    check(GREY_TOO[name], IMAGES["photo"].convert("L"), draws=20)
+    assert_pixels_are_those_of_the_replay(GREY_TOO[name], IMAGES["photo"].convert("L"), draws=20)
 
 
 @pytest.mark.parametrize("size", [(23, 1), (9, 5), (5, (0.1, 2.0))])

@@ -1,19 +1,17 @@
 """What is drawn is distributed as what torchvision draws.
 
 torchvision runs with its functions on PIL images replaced by recorders, so that what it draws is
-seen where it is used. Frequencies of operations and every argument are compared: two samples, two
-sides, at a level that chance alone fails about once in a million.
+seen where it is used. Frequencies of operations and every argument are compared.
 """
 
 import random
-from collections import defaultdict
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from support.campaigns import DRAWS
+from support.distributions import assert_same_distribution, flat
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, functional, v2
 from torchvision.transforms import _functional_pil as functional_pil
@@ -38,6 +36,8 @@ POLICIES = {
     "svhn v2": v2.AutoAugment(v1.AutoAugmentPolicy.SVHN),
 }
 OTHERS = {
+    "crop": v1.RandomResizedCrop(8),
+    "crop of a wide image": v1.RandomResizedCrop(8, (0.9, 1.0), (0.75, 1.0)),  # mostly the fallback
     "jitter": v1.ColorJitter(0.4, 0.3, (0.5, 2.0), 0.1),
     "rotation": v1.RandomRotation((-10, 35)),
     "affine": v1.RandomAffine(20, (0.2, 0.1), (0.7, 1.4), (-5, 5, 3, 8)),
@@ -91,6 +91,13 @@ def recorder(monkeypatch):
     blur = made.note("blur", lambda kernel, sigma: tuple(sigma))
     monkeypatch.setattr(functional, "gaussian_blur", blur)
 
+    def cropped(image, top, left, height, width):
+        made.operations.append(("crop", left, top, width, height, width * height, width / height))
+        return image
+
+    monkeypatch.setattr(functional_pil, "crop", cropped)
+    monkeypatch.setattr(functional_pil, "resize", lambda image, *_, **__: image)
+
     def apply_as_v1(self, image, name, magnitude, interpolation, fill):
         value = 255.0 * magnitude if name == "Solarize" else magnitude
         nearest = InterpolationMode.NEAREST
@@ -100,66 +107,23 @@ def recorder(monkeypatch):
     return made
 
 
-def flat(operation):
-    """The name and the numbers of one of our operations."""
-    numbers = []
-    for argument in operation[1:]:
-        if isinstance(argument, tuple):
-            numbers += argument
-        elif isinstance(argument, (int, float)) and not isinstance(argument, bool):
-            numbers.append(argument)
-    kept = {"affine": 6, "rotate": 1, "perspective": 8}.get(operation[0], len(numbers))
-    if operation[0] == "blur":
-        numbers, kept = numbers[2:], 2
-    return (operation[0], *numbers[:kept])
-
-
-def grouped(draws):
-    """Arguments by (place among the sample's operations, name)."""
-    groups = defaultdict(list)
-    for operations in draws:
-        for place, (name, *numbers) in enumerate(operations):
-            groups[place, name].append(numbers)
-    return {key: np.array(rows, dtype=float) for key, rows in groups.items()}
-
-
-def assert_same_distribution(ours, theirs):
-    """Frequencies within 5 standard deviations; arguments by Kolmogorov and Smirnov's test."""
-    first, second = grouped(ours), grouped(theirs)
-    assert first.keys() == second.keys()
-    for key in first:
-        n, m = len(first[key]), len(second[key])
-        together = (n + m) / (len(ours) + len(theirs))
-        spread = np.sqrt(together * (1 - together) * (1 / len(ours) + 1 / len(theirs)))
-        assert abs(n / len(ours) - m / len(theirs)) <= 5 * spread, key
-        for column in range(first[key].shape[1]):
-            distance = farthest(first[key][:, column], second[key][:, column])
-            assert distance <= 2.7 * np.sqrt((n + m) / (n * m)), (key, column)
-
-
-def farthest(first, second):
-    """The largest difference of the distribution functions of two samples."""
-    # float32 and float64 of the same magnitude have to count as one value.
-    first, second = np.sort(first.round(4)), np.sort(second.round(4))
-    values = np.concatenate([first, second])
-    below = [np.searchsorted(sample, values, "right") / len(sample) for sample in (first, second)]
-    return np.abs(below[0] - below[1]).max()
-
-
 @pytest.fixture
 def executor(name):
     """Compiled before the recorder is there: what was patched would run in Python."""
     return make_executor(compile_transform({**POLICIES, **OTHERS}[name]).plan)
 
 
+def drawn(operations):
+    """As they are recorded: a crop with its area and ratio, without the resize behind it."""
+    found = [flat(operation) for operation in operations if operation[0] != "resize"]
+    return [(*op[:5], op[3] * op[4], op[3] / op[4]) if op[0] == "crop" else op for op in found]
+
+
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS])
-@pytest.mark.few(7)
+@pytest.mark.few(8)
 def test_draws_are_distributed_as_torchvision_s(name, executor, recorder):
     transform = {**POLICIES, **OTHERS}[name]
-    ours = [
-        [flat(operation) for operation in executor.draw(11, 3, index, 0, *SIZE)]
-        for index in range(OURS)
-    ]
+    ours = [drawn(executor.draw(11, 3, index, 0, *SIZE)) for index in range(OURS)]
     torch.manual_seed(1)
     random.seed(1)
     image, theirs = Image.new("RGB", SIZE), []

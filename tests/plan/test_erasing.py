@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from support.distributions import assert_same_distribution
 from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -121,23 +122,15 @@ def test_rectangles_are_distributed_as_torchvision_s():
     step = v1.RandomErasing(0.4, (0.05, 0.6), (0.3, 3.3))
     compiled = compile_plan(v1.Compose([*FLOATS, step]), images=plan_images())
     ours = [box_of(compiled.draw(40, 30, index=index)) for index in range(60_000)]
-    assert abs(np.mean([box is not None for box in ours]) - 0.4) < 5 * (0.24 / 60_000) ** 0.5
     torch.manual_seed(3)
     image = torch.zeros(3, 30, 40)
     theirs = []
     for _ in range(8_000):
         y, x, height, width, _ = step.get_params(image, step.scale, step.ratio, [0.0])
-        if (height, width) != (30, 40):  # no attempt succeeded
-            theirs.append((x, y, width, height))
-    first, second = (np.array([box for box in boxes if box]) for boxes in (ours, theirs))
-    for column in range(4):
-        values = np.concatenate([first[:, column], second[:, column]])
-        below = [
-            np.searchsorted(np.sort(a[:, column]), values, "right") / len(a)
-            for a in (first, second)
-        ]
-        together = (len(first) + len(second)) / (len(first) * len(second))
-        assert np.abs(below[0] - below[1]).max() < 2.7 * together**0.5, column
+        succeeded = (height, width) != (30, 40)
+        drawn = succeeded and torch.rand(()) < 0.4
+        theirs.append([("erase", x, y, width, height)] if drawn else [])
+    assert_same_distribution([[("erase", *box)] if box else [] for box in ours], theirs)
 
 
 @pytest.mark.parametrize(

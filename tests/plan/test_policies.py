@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from support.images import NORMALIZE
-from test_augmentations import IMAGES, check
+from test_augmentations import (
+    IMAGES,
+    assert_batches_are_those_of_the_replay,
+    assert_pixels_are_those_of_the_replay,
+)
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.transforms import compile_transform
 from fusionloader.transforms.policies import DeepAutoAugment, ExtendedRandAugment
 
@@ -39,7 +41,7 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_pixels_are_those_of_the_replay(name, mode):
-    check(POLICIES[name], IMAGES["photo"].convert(mode))
+    assert_pixels_are_those_of_the_replay(POLICIES[name], IMAGES["photo"].convert(mode))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -287,15 +289,4 @@ def test_loaders_take_it_and_ours_compiles_it_whole(policy, image_folder):
     dataset = ImageFolder(image_folder, v1.Compose(steps))
     for images, _ in DataLoader(dataset, 8, num_workers=1):
         assert images.shape == (8, 3, 24, 24)
-    compiled = compile_transform(dataset.transform)
-    assert compiled.tail is None
-    executor = make_executor(compiled.plan)
-    loader = FusionLoader(dataset, 8, num_workers=2, seed=6)
-    assert "python" not in loader.explain()
-    with loader:
-        batches = torch.cat([images.clone() for images, _ in loader])
-    convert = v1.Compose(steps[2:])
-    for index in range(len(dataset)):
-        image = dataset.loader(dataset.samples[index][0])
-        operations = executor.draw(6, 0, index, 0, *image.size)
-        assert torch.equal(convert(replay(image, operations)), batches[index])
+    assert_batches_are_those_of_the_replay(dataset, v1.Compose(steps[2:]))

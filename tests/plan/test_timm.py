@@ -8,11 +8,14 @@ import pytest
 import torch
 from PIL import Image
 from support import warm_start
-from test_augmentations import IMAGES, check
+from test_augmentations import (
+    IMAGES,
+    assert_batches_are_those_of_the_replay,
+    assert_pixels_are_those_of_the_replay,
+)
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.stages import ImageKind
@@ -101,7 +104,7 @@ def test_evaluation_is_bit_identical(name, image):
 def test_pixels_are_those_of_the_replay(spec, image):
     transform = make_transform(True, **TRAINING[spec])
     (augmentation,) = transform.transforms[2:-2]
-    check(augmentation, IMAGES[image], draws=60)
+    assert_pixels_are_those_of_the_replay(augmentation, IMAGES[image], draws=60)
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
@@ -110,7 +113,7 @@ def test_pixels_are_those_of_the_replay(spec, image):
 def test_crops_and_borders_are_timm_s(mode, kind, size):
     image, fill = IMAGES["noise"], (9, 8, 7) if mode == "constant" else 0
     transform = getattr(windows, kind)(size, fill=fill, padding_mode=mode)
-    check(transform, image, draws=10)
+    assert_pixels_are_those_of_the_replay(transform, image, draws=10)
     if kind == "CenterCropOrPad":
         compiled = compiled_whole(v1.Compose([transform, v1.PILToTensor()]))
         assert compiled.plan.height == windows._setup_size(size)[0]
@@ -226,7 +229,7 @@ def test_grey_images_are_augmented_as_timm_would(spec):
         "rand-m9-inc1": aug.rand_augment_transform,
         "augmix-m3": aug.augment_and_mix_transform,
     }[spec](spec, hparams)
-    check(augmentation, IMAGES["photo"].convert("L"), draws=20)
+    assert_pixels_are_those_of_the_replay(augmentation, IMAGES["photo"].convert("L"), draws=20)
 
 
 class OwnOp(aug.AugmentOp):
@@ -331,12 +334,4 @@ def test_compiling_leaves_python_s_random_numbers_alone():
 def test_a_loader_gives_what_is_drawn(image_folder):
     transform = make_transform(True, auto_augment="rand-m9-mstd0.5-inc1", interpolation="random")
     dataset = ImageFolder(image_folder, transform)
-    executor = make_executor(compiled_whole(transform).plan)
-    with FusionLoader(dataset, 8, num_workers=2, seed=6) as loader:
-        assert "python" not in loader.explain()
-        batches = torch.cat([images.clone() for images, _ in loader])
-    convert = v1.Compose(transform.transforms[-2:])
-    for index in range(len(dataset)):
-        image = dataset.loader(dataset.samples[index][0])
-        operations = executor.draw(6, 0, index, 0, *image.size)
-        assert torch.equal(convert(replay(image, operations)), batches[index])
+    assert_batches_are_those_of_the_replay(dataset, v1.Compose(transform.transforms[-2:]))

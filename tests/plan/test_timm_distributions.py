@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 from support.campaigns import DRAWS
-from test_distributions import assert_same_distribution, flat
+from support.distributions import assert_same_distribution, flat
+from torchvision import transforms as v1
 
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.transforms import compile_transform
@@ -162,29 +163,20 @@ def test_both_interpolations_are_drawn_equally_often():
     assert abs(used.count("bicubic") / len(used) - 0.5) < 5 * 0.5 / len(used) ** 0.5
 
 
-@pytest.mark.parametrize("size", [(331, 200), (60, 400)])
-def test_windows_are_drawn_as_timm_s(size, monkeypatch):
-    transform = windows.RandomResizedCropAndInterpolation((30, 40), interpolation="random")
-    ours = [
-        [("crop", *crop[1:5]), ("resize", *resize[1:3], resize[3] == "bicubic")]
-        for crop, resize in drawn(transform, size=size)
-    ]
-    theirs = []
-
-    def resized_crop(image, top, left, height, width, size, interpolation):
-        crop = ("crop", left, top, width, height)
-        theirs.append([crop, ("resize", *size[::-1], interpolation.value == "bicubic")])
-
-    monkeypatch.setattr(windows.F, "resized_crop", resized_crop)
-    image = Image.new("L", size)
-    for _ in range(THEIRS):
-        transform(image)
-    assert_same_distribution(ours, theirs)
+def place(image, top, left, height, width, **_):
+    return [("crop", left, top, width, height)]
 
 
-@pytest.mark.parametrize("area", [False, True])
-def test_random_sizes_are_drawn_as_timm_s(area, monkeypatch):
-    transform = windows.ResizeKeepRatio(
+def window(image, top, left, height, width, size, interpolation):
+    return [("crop", left, top, width, height), *side(image, size, interpolation)]
+
+
+def side(image, size, interpolation):
+    return [("resize", *size[::-1], interpolation.value == "bicubic")]
+
+
+def of_random_size(area):
+    return windows.ResizeKeepRatio(
         (90, 120),
         interpolation="random",
         random_scale_prob=0.5,
@@ -192,70 +184,76 @@ def test_random_sizes_are_drawn_as_timm_s(area, monkeypatch):
         random_scale_area=area,
         random_aspect_prob=0.3,
     )
-    ours = [[(*op[:3], op[3] == "bicubic") for op in draw] for draw in drawn(transform)]
+
+
+CROP = windows.RandomResizedCropAndInterpolation((30, 40), interpolation="random")
+# The transform, the function that it ends with, what that is given, and the size of the image.
+GEOMETRY = {
+    "window": (CROP, windows.F, "resized_crop", window, SIZE),
+    "window of a narrow image": (CROP, windows.F, "resized_crop", window, (60, 400)),
+    "size": (of_random_size(False), windows.F, "resize", side, SIZE),
+    "size of an area": (of_random_size(True), windows.F, "resize", side, SIZE),
+    "place": (windows.RandomCropOrPad((50, 400)), windows, "crop_or_pad", place, SIZE),
+    "place, the other way": (
+        windows.RandomCropOrPad((300, 100)),
+        windows,
+        "crop_or_pad",
+        place,
+        SIZE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_geometry_is_drawn_as_timm_s(name, monkeypatch):
+    transform, owner, function, recorded, size = GEOMETRY[name]
+    ours = [
+        [op[:5] if op[0] == "crop" else (*op[:3], op[3] == "bicubic") for op in draw]
+        for draw in drawn(transform, size=size)
+    ]
     theirs = []
-
-    def resize(image, size, interpolation):
-        theirs.append([("resize", size[1], size[0], interpolation.value == "bicubic")])
-
-    monkeypatch.setattr(windows.F, "resize", resize)
-    image = Image.new("L", SIZE)
+    monkeypatch.setattr(
+        owner, function, lambda *given, **more: theirs.append(recorded(*given, **more))
+    )
+    image = Image.new("L", size)
     for _ in range(THEIRS):
         transform(image)
     assert_same_distribution(ours, theirs)
 
 
-@pytest.mark.parametrize("size", [(50, 400), (300, 100)])
-def test_random_places_are_drawn_as_timm_s(size, monkeypatch):
-    transform = windows.RandomCropOrPad(size)
-    ours = [[op[:5] for op in draw] for draw in drawn(transform)]
+class Canvas:
+    """An image that notes where it would be erased."""
+
+    dtype = torch.float32
+
+    def __init__(self):
+        self.boxes = []
+
+    def size(self):
+        return 3, SIZE[1], SIZE[0]
+
+    def __setitem__(self, place, pixels):
+        _, rows, columns = place
+        width, height = columns.stop - columns.start, rows.stop - rows.start
+        self.boxes.append(("erase", columns.start, rows.start, width, height))
+
+
+ERASED = {
+    "one": erasing.RandomErasing(0.4, 0.05, 0.7, 0.2),
+    "several": erasing.RandomErasing(0.8, 0.05, 0.9, 0.3, 2.0, min_count=2, max_count=4),
+}
+
+
+@pytest.mark.parametrize("name", ERASED)
+def test_erased_boxes_are_drawn_as_timm_s(name, monkeypatch):
+    whole = v1.Compose([v1.Resize((200, 331)), windows.MaybeToTensor(), ERASED[name]])
+    ours = [[op[:5] for op in draw if op[0] == "erase"] for draw in drawn(whole)]
+    monkeypatch.setattr(erasing, "_get_pixels", lambda *_, **__: None)
     theirs = []
-
-    def crop_or_pad(image, top, left, height, width, **_):
-        theirs.append([("crop", left, top, width, height)])
-
-    monkeypatch.setattr(windows, "crop_or_pad", crop_or_pad)
-    image = Image.new("L", SIZE)
     for _ in range(THEIRS):
-        transform(image)
-    assert_same_distribution(ours, theirs)
-
-
-def boxes_of(transform):
-    from torchvision import transforms as v1
-
-    whole = v1.Compose([v1.Resize((200, 331)), windows.MaybeToTensor(), transform])
-    return [[op[1:5] for op in draw if op[0] == "erase"] for draw in drawn(whole)]
-
-
-def test_one_erased_box_is_drawn_as_timm_s():
-    transform = erasing.RandomErasing(0.4, 0.05, 0.7, 0.2, device="cpu")
-    ours = [[("erase", *box) for box in boxes] for boxes in boxes_of(transform)]
-    theirs = []
-    for _ in range(THEIRS // 2):
-        made = transform(torch.ones(1, SIZE[1], SIZE[0], dtype=torch.uint8))[0].numpy() == 0
-        rows, columns = made.any(1).nonzero()[0], made.any(0).nonzero()[0]
-        box = () if not len(rows) else (columns[0], rows[0], len(columns), len(rows))
-        theirs.append([("erase", *box)] if box else [])
-    assert_same_distribution(ours, theirs)
-
-
-@pytest.mark.matrix
-def test_several_erased_boxes_are_drawn_as_timm_s(monkeypatch):
-    transform = erasing.RandomErasing(0.8, 0.05, 0.9, 0.3, 2.0, min_count=2, max_count=4)
-    ours = [[("erase", *box[2:]) for box in boxes] for boxes in boxes_of(transform)]
-    theirs, seen = [], []
-
-    def get_pixels(per_pixel, rand_color, size, **_):
-        seen.append(("erase", size[2], size[1]))
-        return torch.zeros(1)
-
-    monkeypatch.setattr(erasing, "_get_pixels", get_pixels)
-    image = torch.zeros(3, SIZE[1], SIZE[0])
-    for _ in range(THEIRS):
-        seen.clear()
-        transform(image)
-        theirs.append(list(seen))
+        canvas = Canvas()
+        ERASED[name](canvas)
+        theirs.append(canvas.boxes)
     assert_same_distribution(ours, theirs)
 
 

@@ -5,57 +5,27 @@ import subprocess
 import sys
 
 import pytest
+from support.control_blocks import ControlBlock
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState, WorkerActivity
 from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 
 GUEST_SLOTS = 2
 WORKERS = 1
 FIRST_GUEST_SLOT = WORKERS
 
 
-class Borrower:
+class Borrower(ControlBlock):
     """A queue with a worker of its own and guest slots for others."""
 
     def __init__(self):
-        size = _native.ManagerQueue.control_bytes(WORKERS + GUEST_SLOTS, 8)
-        self.control_fd = objects.create(size)
-        self.arena = Arena()
-        self.manager = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, WORKERS, 8, GUEST_SLOTS, WORKERS
-        )
-        self.slots = SlotPool(self.arena, self.manager, spare=8)
+        super().__init__(WORKERS, guest_slots=GUEST_SLOTS)
         self.worker = self.attach()
         self.view = _native.MemberView(self.control_fd, self.arena.fd)
 
-    def attach(self):
-        return _native.WorkerQueue(self.control_fd, self.arena.fd, 0)
-
-    def publish(self, sequence, tiny_batches, tiny_size=2):
-        samples = tiny_batches * tiny_size
-        slot = self.slots.acquire(_native.ManagerQueue.descriptor_bytes(samples, tiny_batches))
-        rows = list(range(samples))
-        self.manager.describe(
-            slot.number,
-            sequence=sequence,
-            rows=rows,
-            items=rows,
-            keys=rows,
-            occurrences=[0] * samples,
-            tiny_size=tiny_size,
-            seed=1,
-            epoch=2,
-            number=0,
-        )
-        self.manager.publish(slot.number, sequence)
-        return slot.number
-
-    def open(self, slot):
-        """How many tiny-batches wait, and how many are claimed."""
-        status = self.manager.status(slot)
-        return status.waiting, status.active
+    def publish(self, sequence, tiny_batches):
+        super().publish(sequence, 2 * tiny_batches, 2)
 
     def progress(self):
         return [(p.sequence, p.waiting, p.half_done) for p in self.view.progress()]
@@ -65,10 +35,6 @@ class Borrower:
         (worker,) = self.view.workers()
         assert worker.activity is WorkerActivity.ABSENT
         return worker.member, worker.guest_slot
-
-    def close(self):
-        os.close(self.control_fd)
-        self.arena.close()
 
 
 @pytest.fixture
@@ -129,17 +95,17 @@ def test_a_borrowed_worker_keeps_to_the_mini_batches_of_its_assignment(borrower,
 
 
 def test_a_borrowed_worker_does_not_take_what_came_back(borrower, me):
-    slot = borrower.publish(0, tiny_batches=1)
+    borrower.publish(0, tiny_batches=1)
     borrowed_worker = borrower.attach()
     assert borrowed_worker.take_guest_slot(FIRST_GUEST_SLOT, me)
     borrowed_worker.give_back(borrowed_worker.claim_as_borrowed(assignment(0)), 0)
-    assert borrower.open(slot) == (1, 0)
+    assert borrower.open(0) == (1, 0)
     assert borrowed_worker.claim_as_borrowed(assignment(0)) is None
     assert borrower.worker.claim_next(1).first == 0
 
 
 def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borrower):
-    slot = borrower.publish(0, tiny_batches=3)
+    borrower.publish(0, tiny_batches=3)
     code = f"""if True:
         import os
         from fusionloader import _native
@@ -151,7 +117,7 @@ def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borr
     fds = (borrower.control_fd, borrower.arena.fd)
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert borrower.open(slot) == (2, 1)
+    assert borrower.open(0) == (2, 1)
     assert borrower.view.free_guest_slots() == [2]  # until its claims are back, nobody else's
     assert borrower.manager.dead_borrowed_workers() == [FIRST_GUEST_SLOT]
     assert len(borrower.manager.take_back(FIRST_GUEST_SLOT)) == 1

@@ -5,64 +5,22 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.control_blocks import ControlBlock
 
 from fusionloader import _native
 from fusionloader._native import End, GpuState, TinyBatchState
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 
 WORKERS = 3
 
 
-class Bench:
-    """A manager and workers on one control block."""
+class Bench(ControlBlock):
+    def __init__(self, workers=WORKERS):
+        super().__init__(workers)
+        self.workers = [self.attach(number) for number in range(workers)]
 
-    def __init__(self, workers=WORKERS, ring=8):
-        size = _native.ManagerQueue.control_bytes(workers, ring)
-        self.control_fd = objects.create(size)
-        self.arena = Arena()
-        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, ring)
-        self.slots = SlotPool(self.arena, self.manager, spare=ring)
-        self.workers = [self.attach(n) for n in range(workers)]
-        self.slot_of = {}
-
-    def attach(self, number, gpu=False):
-        return _native.WorkerQueue(self.control_fd, self.arena.fd, number, gpu)
-
-    def publish(self, sequence, samples, tiny_size, for_gpu=True, claimant=None):
-        tiny_batches = -(-samples // tiny_size)
-        room = _native.ManagerQueue.descriptor_bytes(samples, tiny_batches)
-        slot = self.slots.acquire(room)
-        rows = list(range(samples))
-        self.manager.describe(
-            slot.number,
-            sequence=sequence,
-            rows=rows,
-            items=rows,
-            keys=rows,
-            occurrences=[0] * samples,
-            tiny_size=tiny_size,
-            seed=1,
-            epoch=2,
-            number=0,
-            claimant=claimant,
-        )
-        self.manager.set_gpu_rows(slot.number, 1 if for_gpu else 0)
-        self.manager.publish(slot.number, sequence)
-        self.slot_of[sequence] = slot
-        return tiny_batches
-
-    def status(self, sequence):
-        return self.manager.status(self.slot_of[sequence].number)
-
-    def open(self, sequence):
-        """How many tiny-batches wait, and how many are claimed."""
-        status = self.status(sequence)
-        return status.waiting, status.active
-
-    def close(self):
-        os.close(self.control_fd)
-        self.arena.close()
+    def publish(self, sequence, samples, tiny_size, for_gpu=True, **more):
+        super().publish(sequence, samples, tiny_size, gpu_rows=int(for_gpu), **more)
+        return -(-samples // tiny_size)
 
 
 @pytest.fixture

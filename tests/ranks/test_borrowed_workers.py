@@ -1,10 +1,6 @@
-"""Ranks that share workers: the same batches, whichever process dies.
-
-FUSIONLOADER_KILLS asks for more random kills than the few of a usual run.
-"""
+"""Ranks that share workers: the same batches, whichever process dies."""
 
 import contextlib
-import itertools
 import os
 import pickle
 import random
@@ -15,16 +11,13 @@ import numpy as np
 import psutil
 import pytest
 from job import UNEVEN, Job, children, is_manager
-from support.campaigns import SEED, kills, seeds
+from support.campaigns import seeds
 from support.images import photo, train_transform
 from support.shards import shards_of
 from support.waiting import gone, wait_until, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
 
 from fusionloader.observe.trace.files import read_timeline
-
-KILLS = kills(10)
-MOST_IN_A_JOB = 16
 
 
 @pytest.fixture(scope="module")
@@ -188,45 +181,3 @@ def test_incomplete_variables_are_a_warning_and_training_goes_on(uneven_folder, 
         assert job.finish() == expected
         warned = job.ranks[0].of("log ranks of this machine do not share workers")
     assert warned and "LOCAL_WORLD_SIZE is no number" in warned[0]
-
-
-# ---- random kills -------------------------------------------------------------------------------
-
-
-def kill_one(job, generator):
-    """Kills a worker or the global manager; returns whether there was one."""
-    victims = [child for rank in job.ranks for child in children(rank)]
-    managers = [victim for victim in victims if is_manager(victim)]
-    chosen = managers if managers and generator.random() < 0.4 else victims
-    if not chosen:
-        return False
-    with contextlib.suppress(psutil.NoSuchProcess):
-        generator.choice(chosen).kill()
-    return True
-
-
-@pytest.mark.matrix
-@pytest.mark.kills
-@pytest.mark.timeout(300 + 10 * KILLS)
-def test_random_kills_lose_nothing(uneven_folder, expected):
-    generator = random.Random(5 + SEED)
-    killed = 0
-    for trial in itertools.count():
-        if killed >= KILLS:
-            break
-        with Job(uneven_folder, any_may_die=1, **UNEVEN) as job:
-            for rank in job.ranks:
-                rank.wait_for("batch")
-            for _ in range(generator.randint(1, MOST_IN_A_JOB)):
-                time.sleep(generator.uniform(0.05, 0.4))
-                killed += kill_one(job, generator)
-            survivors = [0, 1]
-            if trial % 2:
-                doomed = job.ranks[survivors.pop(generator.randrange(2))].process
-                os.killpg(doomed.pid, signal.SIGKILL)
-                killed += 1
-            for number in survivors:
-                assert job.ranks[number].finish()[0] == expected[number]
-            processes = [rank.process.pid for rank in job.ranks]
-        wait_until(lambda pids=processes: all(map(gone, pids)))
-        wait_until_nothing_is_left(*processes)

@@ -13,6 +13,7 @@ import time
 
 import psutil
 import pytest
+from support import control_blocks
 from support.mounts import IN_PID_NAMESPACE
 from support.other_users import as_root
 from support.waiting import PATIENCE, gone, wait_until
@@ -96,24 +97,10 @@ class FakeRank:
             assignments.follow()
 
     def publish(self, samples=4):
-        rows = list(range(samples))
         sequence = len(self.published)
-        descriptor = self.slots.acquire(_native.ManagerQueue.descriptor_bytes(samples, samples))
         payload = self.slots.acquire(samples * (self.executor.result_bytes + 8) + 64)
-        self.queue.describe(
-            descriptor.number,
-            sequence=sequence,
-            rows=rows,
-            items=rows,
-            keys=rows,
-            occurrences=[0] * samples,
-            tiny_size=1,
-            seed=1,
-            epoch=2,
-            number=sequence,
-            payload=payload.number,
-        )
-        self.queue.publish(descriptor.number, sequence)
+        made = {"number": sequence, "payload": payload.number}
+        descriptor = control_blocks.publish(self.queue, self.slots, sequence, samples, 1, **made)
         self.published.append((descriptor, payload))
 
     def done(self):

@@ -74,6 +74,7 @@ def assert_same(one, two):
     assert all(map(torch.equal, *momentum))
 
 
+@pytest.mark.examples
 @pytest.mark.timeout(700)
 def test_a_killed_training_is_resumed_in_mid_epoch_by_as_many_ranks_and_by_one(
     tmp_path, image_folder

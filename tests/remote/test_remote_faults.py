@@ -168,15 +168,6 @@ def remote_proxies():
     return children_that_run("remote.proxy")
 
 
-def test_local_workers_die_while_remote_ones_work(start):
-    trained = start(num_workers=2)
-    for worker in trained.loader.stats().workers:
-        if worker.kind == "native":
-            os.kill(worker.pid, signal.SIGKILL)
-    trained.until(lambda: trained.loader.stats().worker_restarts >= 2)
-    trained.finish()
-
-
 def test_local_workers_come_and_go_while_remote_ones_work(start):
     trained = start(num_workers=2)
     for count in (1, 3, 2):

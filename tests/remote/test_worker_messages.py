@@ -39,7 +39,7 @@ def session():
 SESSION = session()
 
 
-def check(kind, head, body=b""):
+def assert_answered(kind, head, body=b""):
     answer = SESSION.answer(Message(kind, head, memoryview(body)))
     assert isinstance(answer, Outgoing) and answer.kind in ANSWERS
     return answer
@@ -47,7 +47,7 @@ def check(kind, head, body=b""):
 
 @given(st.integers(0, 40), st.binary(max_size=200), st.binary(max_size=50))
 def test_any_message_is_answered(kind, head, body):
-    assert check(kind, head, body).kind == REFUSED
+    assert assert_answered(kind, head, body).kind == REFUSED
 
 
 FIELDS = {
@@ -65,11 +65,14 @@ FIELDS = {
 @given(st.fixed_dictionaries({}, optional=FIELDS))
 def test_any_fields_of_a_setup_are_answered(changed):
     fields = json.loads(setup_of(PLAN, image=IMAGE).encode()) | changed
-    answer = check(protocol.SETUP, json.dumps(fields).encode())
+    answer = assert_answered(protocol.SETUP, json.dumps(fields).encode())
     if answer.kind == REFUSED:
         answer.head.decode()
-        assert check(protocol.PREPARE, _request(DataMode.ENCODED, [b"x"]), b"x").kind == REFUSED
-    check(protocol.SETUP, setup_of(PLAN, image=IMAGE).encode())
+        assert (
+            assert_answered(protocol.PREPARE, _request(DataMode.ENCODED, [b"x"]), b"x").kind
+            == REFUSED
+        )
+    assert_answered(protocol.SETUP, setup_of(PLAN, image=IMAGE).encode())
 
 
 def _request(mode, data):
@@ -86,13 +89,13 @@ def test_any_request_is_answered(mode, data, changes):
     head = bytearray(_request(mode, data))
     for place, value in changes:
         head[place % len(head)] = value
-    check(protocol.PREPARE, bytes(head), b"".join(data))
+    assert_answered(protocol.PREPARE, bytes(head), b"".join(data))
 
 
 @pytest.mark.parametrize("path", [b"/dev/zero", b"/dev/null", b"/proc", b"/\0", b"/\xff"])
 def test_only_regular_files_are_read(path):
     SESSION.answer(Message(protocol.SETUP, setup_of(PLAN).encode()))
-    answer = check(protocol.PREPARE, _request(DataMode.PATHS, [path]), path)
+    answer = assert_answered(protocol.PREPARE, _request(DataMode.PATHS, [path]), path)
     declined = protocol.Declined.decode(answer.head)
     assert declined.reason is protocol.Reason.DATA
     assert declined.text.startswith(repr(os.fsdecode(path)))

@@ -1,16 +1,12 @@
 """The model of the queue: it makes the native queue's moves, and loses nothing."""
 
-import os
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.control_blocks import ControlBlock
 
-from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
 from fusionloader.cli.simulator.two_ended import TwoEndedQueue
 from fusionloader.scheduler.affinity import Side
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 
 WORKERS = 3
 
@@ -31,34 +27,15 @@ def side_of(worker):
     return Side.CPU if worker else Side.GPU
 
 
-class NativeQueue:
+class NativeQueue(ControlBlock):
     """The native queue behind the model's methods; tiny-batches of one sample."""
 
     def __init__(self, mini_batches):
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(WORKERS, 8))
-        self.arena = Arena()
-        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, WORKERS, 8)
-        slots = SlotPool(self.arena, self.manager, spare=8)
+        super().__init__(WORKERS)
         for sequence, samples in enumerate(mini_batches):
-            room = _native.ManagerQueue.descriptor_bytes(samples, samples)
-            slot, rows = slots.acquire(room), list(range(samples))
-            self.manager.describe(
-                slot.number,
-                sequence=sequence,
-                rows=rows,
-                items=rows,
-                keys=rows,
-                occurrences=[0] * samples,
-                tiny_size=1,
-                seed=1,
-                epoch=2,
-                number=0,
-            )
-            self.manager.set_gpu_rows(slot.number, 1)
-            self.manager.publish(slot.number, sequence)
+            self.publish(sequence, samples, gpu_rows=1)
         self.workers = [
-            _native.WorkerQueue(self.control_fd, self.arena.fd, number, side_of(number) is Side.GPU)
-            for number in range(WORKERS)
+            self.attach(number, side_of(number) is Side.GPU) for number in range(WORKERS)
         ]
         self.held = {}
 
@@ -74,10 +51,6 @@ class NativeQueue:
     def finish(self, worker, sequence, tiny):
         claim = self.held[worker, sequence, tiny]
         return self.workers[worker].finish(claim, tiny, TinyBatchState.COMPLETED)
-
-    def close(self):
-        os.close(self.control_fd)
-        self.arena.close()
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,23 +1,28 @@
 """Comparisons of batches."""
 
+import numpy as np
 import torch
 
 
-def equal(first, second):
-    """Whether two batches are the same: containers, types and every bit."""
-    if isinstance(first, torch.Tensor):
-        return (
-            isinstance(second, torch.Tensor)
-            and first.dtype == second.dtype
-            and torch.equal(first, second)
-        )
+def equal(first, second, tolerance=0.0):
+    """Whether two batches are the same: containers, types and every bit, or nearly every one."""
     if type(first) is not type(second):
         return False
+    if isinstance(first, torch.Tensor):
+        if first.dtype != second.dtype or first.shape != second.shape:
+            return False
+        near = tolerance and bool((first - second).abs().max() <= tolerance)
+        return near or torch.equal(first, second)
+    if isinstance(first, np.ndarray):
+        return first.dtype == second.dtype and np.array_equal(first, second)
     if isinstance(first, dict):
-        return first.keys() == second.keys() and all(equal(first[k], second[k]) for k in first)
+        return first.keys() == second.keys() and all(
+            equal(first[key], second[key], tolerance) for key in first
+        )
     if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(equal, first, second))
-    return first == second
+        pairs = zip(first, second, strict=False)
+        return len(first) == len(second) and all(equal(*pair, tolerance) for pair in pairs)
+    return bool(first == second)
 
 
 def same_batches(first, second):

@@ -15,11 +15,6 @@ THOROUGH = bool(os.environ.get("FUSIONLOADER_THOROUGH"))
 SEED = int(os.environ.get("FUSIONLOADER_SEED", "0"))
 
 
-def kills(few: int) -> int:
-    """How many processes a test kills, at least ``few``."""
-    return max(few, KILLS)
-
-
 def examples(few: int, many: int) -> int:
     """How many examples a property is tried with: ``few`` in the suite, ``many`` if thoroughly."""
     return many if THOROUGH else few

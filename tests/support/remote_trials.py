@@ -42,14 +42,11 @@ class Trial:
     Attributes:
         loader: that is tried.
         epochs: that were begun.
-        batches: that were compared.
-        longest: seconds that a batch was waited for.
     """
 
     def __init__(self, loader, expected):
         self.loader, self._expected = loader, expected
-        self.epochs = self.batches = 0
-        self.longest = 0.0
+        self.epochs = 0
         self._iterator = None
 
     def step(self):
@@ -58,15 +55,12 @@ class Trial:
             self._iterator = iter(self.loader)
             self._wanted = list(self._expected[self.epochs])
             self.epochs += 1
-        asked = time.monotonic()
         batch = next(self._iterator, None)
-        self.longest = max(self.longest, time.monotonic() - asked)
         if batch is None:
             assert not self._wanted
             self._iterator = None
             return
         assert_same([arrays(batch)], [self._wanted.pop(0)])
-        self.batches += 1
 
     def steps(self, count):
         for _ in range(count):

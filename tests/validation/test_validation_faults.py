@@ -238,7 +238,7 @@ def ended(body):
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import os, signal, threading\nfrom evaluations import *\n"
-        "from fusionloader.addons.validation import OverlappedValidation\n" + body,
+        "from fusionloader.addons.validation import OverlappedValidation, run\n" + body,
     )
 
 
@@ -246,6 +246,7 @@ def test_a_process_that_does_not_finish_ends_and_warns():
     body = """
 def endless(model, batches):
     threading.Event().wait()
+run._END_SECONDS = 0.5
 validation = OverlappedValidation(endless, loader_of())
 validation.start(model_of(), 5)
 """

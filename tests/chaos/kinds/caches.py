@@ -28,7 +28,7 @@ def _disk(setting: Setting) -> Epochs:
 
 
 KINDS = (
-    EpochKind("cache in memory", _memory, is_short=False),
-    EpochKind("cache of decoded images", _decoded, is_short=False),
-    EpochKind("cache on disk", _disk, subject_to=frozenset({DISK}), is_short=False),
+    EpochKind("cache in memory", _memory),
+    EpochKind("cache of decoded images", _decoded, in_suite=True),
+    EpochKind("cache on disk", _disk, subject_to=frozenset({DISK})),
 )

@@ -17,4 +17,4 @@ def _worker(setting: Setting) -> Epochs:
     return epochs_of(part_of(images_of(setting, crop), setting, **options))
 
 
-KINDS = (EpochKind("GPU worker", _worker, is_short=False),)
+KINDS = (EpochKind("GPU worker", _worker, in_suite=True),)

@@ -71,13 +71,12 @@ def _tail(setting: Setting) -> Epochs:
 
 
 KINDS = (
-    EpochKind("plan", _plan, is_short=False, subject_to=frozenset({FILES, SKIPS})),
-    EpochKind(
-        "plan, spawned workers", _spawned, is_short=False, subject_to=frozenset({FILES, SKIPS})
-    ),
+    EpochKind("plan", _plan, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind("plan, spawned workers", _spawned, subject_to=frozenset({FILES, SKIPS})),
     EpochKind(
         "plan with a Python tail",
         _tail,
+        in_suite=True,
         subject_to=frozenset({FILES, SKIPS}),
         traps=("transform", "worker_init_fn"),
     ),

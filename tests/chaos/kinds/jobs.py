@@ -32,6 +32,6 @@ def _job(setting: Setting) -> Epochs:
 
 
 KINDS = (
-    EpochKind("ranks", _rank, processes=2, is_short=False, leaves=1),  # gloo's pipe
-    EpochKind("jobs that share preparation", _job, processes=2, is_short=False),
+    EpochKind("ranks", _rank, processes=2, leaves=1),  # gloo's pipe
+    EpochKind("jobs that share preparation", _job, processes=2),
 )

@@ -43,12 +43,15 @@ def _close_of(parts, pool):
 
 KINDS = (
     EpochKind(
-        "pool of two loaders", _beside, subject_to=frozenset({SKIPS}), traps=("sample", "sampler")
+        "pool of two loaders",
+        _beside,
+        in_suite=True,
+        subject_to=frozenset({SKIPS}),
+        traps=("sample", "sampler"),
     ),
     EpochKind(
         "validation in a pool's background",
         _background,
-        is_short=False,
         subject_to=frozenset({SKIPS}),
     ),
 )

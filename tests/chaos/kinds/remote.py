@@ -37,4 +37,4 @@ def _remote(setting: Setting) -> Epochs:
     return Epochs(made.parts, close, recover)
 
 
-KINDS = (EpochKind("remote workers", _remote, needs=("cryptography",)),)
+KINDS = (EpochKind("remote workers", _remote, in_suite=True, needs=("cryptography",)),)

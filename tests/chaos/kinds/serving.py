@@ -55,4 +55,4 @@ def _requests(setting: Setting) -> Epochs:
     return Epochs([Part(requests, order)], requests.close)
 
 
-KINDS = (EpochKind("Preprocessor", _requests, any_order=False, is_short=False),)
+KINDS = (EpochKind("Preprocessor", _requests, any_order=False),)

@@ -96,7 +96,7 @@ class EpochKind:
         any_order: whether batches can be delivered as they are done.
         ends_with: places after whose error nothing comes.
         leaves: descriptors that a library which it uses leaves open in each process.
-        is_short: whether it is in the suite's slice; the others are for `make matrix`.
+        in_suite: whether the suite runs it shortly; the others are for `make matrix`.
         needs: modules without which there is nothing to run.
     """
 
@@ -108,7 +108,7 @@ class EpochKind:
     any_order: bool = True
     ends_with: tuple[str, ...] = ("sampler",)
     leaves: int = 0
-    is_short: bool = True
+    in_suite: bool = False
     needs: tuple[str, ...] = ()
 
 

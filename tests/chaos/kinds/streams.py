@@ -28,4 +28,4 @@ def _shards(setting: Setting) -> Epochs:
     return epochs_of(Part(FusionLoader(dataset, BATCH, sampler=order, **options), order))
 
 
-KINDS = (EpochKind("tar shards behind URLs", _shards, needs=("fsspec",)),)
+KINDS = (EpochKind("tar shards behind URLs", _shards, in_suite=True, needs=("fsspec",)),)

@@ -147,14 +147,12 @@ KINDS = (
     EpochKind(
         "own dataset, persistent workers",
         _kept,
-        is_short=False,
         subject_to=frozenset({SKIPS}),
         traps=_TRAPS,
     ),
     EpochKind(
         "own dataset of two shapes",
         _shapes,
-        is_short=False,
         subject_to=frozenset({SKIPS}),
         traps=_TRAPS,
     ),
@@ -167,7 +165,6 @@ KINDS = (
     EpochKind(
         "stream",
         _stream,
-        is_short=False,
         traps=("sample",),
         ends_with=("sample",),
     ),

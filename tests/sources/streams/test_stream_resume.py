@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 
 import pytest
+from support.campaigns import examples
 from support.images import eval_transform
 from support.tar_shards import image_shards
 
@@ -70,20 +72,24 @@ def test_another_number_of_ranks_delivers_what_is_left(images, before, after):
     assert sorted(delivered) == list(range(sum(COUNTS)))
 
 
-def test_ranks_change_twice_in_an_epoch(images):
+@pytest.mark.parametrize("trial", range(examples(6, 60)))
+def test_ranks_that_die_behind_their_last_states_lose_and_repeat_nothing(images, trial):
+    """What a rank was given behind its last state is lost with it, and delivered again."""
+    chance = random.Random(trial)
     delivered, states = [], None
-    for ranks in (3, 2, 4):
-        saved = []
+    while len(delivered) < len(images):
+        saved, ranks = [], chance.randint(1, 8)
         for rank in range(ranks):
-            loader = loader_of(images, rank, ranks, batch_size=8)
+            loader = loader_of(images, rank, ranks, batch_size=chance.randint(1, 12))
             if states is not None:
                 loader.load_state_dict(states, ranks="reshard")
-            delivered += targets_of(itertools.islice(loader, 3))
-            saved.append(loader.state_dict())
+            state, given = loader.state_dict(), []
+            for _, batch in zip(range(chance.randint(1, 7)), loader, strict=False):
+                given += targets_of([batch])
+                if chance.random() < 0.5:
+                    state, delivered, given = loader.state_dict(), delivered + given, []
+            saved.append(json.loads(json.dumps(state)))
         states = saved
-    last = loader_of(images)
-    last.load_state_dict(states, ranks="reshard")
-    delivered += targets_of(last)
     assert sorted(delivered) == list(range(sum(COUNTS)))
 
 
