@@ -27,7 +27,7 @@ from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.observe.trace.timeline import THRESHOLD
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
-from fusionloader.scheduler.memory_peaks import MemoryPeaks
+from fusionloader.scheduler.memory_lending import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.system.processes import Process
 from fusionloader.workers import messages

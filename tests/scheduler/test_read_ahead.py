@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.reading.backoff import Backoff
-from fusionloader.scheduler.reading.hedging import Hedging
-from fusionloader.scheduler.reading.range_requests import ReadLimits
-from fusionloader.scheduler.reading.read_ahead import ReadAhead
+from fusionloader.scheduler.read_ahead import ReadAhead, ReadLimits
+from fusionloader.scheduler.retries import Backoff, Hedging
 
 
 @dataclass

@@ -11,6 +11,7 @@ SMALLEST = 4 << 20
 # above this.
 _SMALL_POOL = 1 << 20
 _DEFAULT_POOL = (0, 0)
+_MOST_PATIENCE = 8  # times the initial seconds
 
 
 class CachedBlock(TypedDict):
@@ -134,3 +135,53 @@ def _lendable(segment: Segment, device: int) -> bool:
 def _in_default_pool(segment: Segment) -> bool:
     pool = segment.get("segment_pool_id")
     return pool is not None and tuple(pool) == _DEFAULT_POOL
+
+
+class Patience:
+    """Grows with the time that returning memory takes, up to eight times what it begins with.
+
+    Waiting costs training milliseconds, killing costs it the worker for the seconds of its start.
+    It never shrinks: where memory is returned sooner, nothing is waited for.
+
+    Attributes:
+        seconds: to wait now.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Begins with so many seconds."""
+        self.seconds = seconds
+        self._most = _MOST_PATIENCE * seconds
+
+    def returned(self, seconds: float) -> None:
+        """Learns that returning everything took so long: it may take twice that."""
+        self.seconds = min(max(self.seconds, 2 * seconds), self._most)
+
+    def overdue(self) -> bool:
+        """Learns that the time did not suffice; returns whether there is more."""
+        if self.seconds >= self._most:
+            return False
+        self.seconds = min(2 * self.seconds, self._most)
+        return True
+
+
+class MemoryPeaks:
+    """Compares peaks, as training sees them: the worker need not tell what it holds.
+
+    What is in use on the device and not in training's allocator is the worker's, with the contexts
+    of both processes, or some other process's, which must fit as well. The worker's allocators keep
+    what they have taken for the next launch, so that a look while it works is a look at its peak.
+
+    Attributes:
+        others: bytes that were in use besides training's allocator, at most.
+    """
+
+    def __init__(self) -> None:
+        self.others = 0
+
+    def saw(self, free: int, total: int, reserved: int) -> None:
+        """Notes free and all bytes of the device, and those that training's allocator holds."""
+        self.others = max(self.others, total - free - reserved)
+
+    def fit(self, training: int, total: int) -> bool:
+        """Whether that and training's peak fit on the device, all in bytes."""
+        return training + self.others <= total

@@ -7,10 +7,37 @@ percentile of what requests have taken, which costs about 5 % more of them. With
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 _FEWEST = 20  # observations before anything is late
 _PERCENTILE = 0.95
 _MOST_SAVED = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits between attempts.
+
+    Attributes:
+        retries: attempts after the first one.
+        first: seconds, the longest wait before the second attempt.
+        longest: seconds, of any wait.
+    """
+
+    retries: int = 5
+    first: float = 0.1
+    longest: float = 10.0
+
+    def wait(self, failed: int, draw: float) -> float | None:
+        """Returns the seconds to wait after ``failed`` attempts, ``None`` to give up.
+
+        Args:
+            failed: attempts so far, from 1.
+            draw: a random number in [0, 1).
+        """
+        if failed > self.retries:
+            return None
+        return float(draw * min(self.longest, self.first * 2.0 ** (failed - 1)))
 
 
 class Hedging:
