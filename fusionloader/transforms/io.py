@@ -16,8 +16,7 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.transforms.executors.native import executor_of_size, file_decoder
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Convert, Filter
+from fusionloader.transforms.plan.stages import Convert, Filter, Operation
 
 __all__ = ["decode_jpeg", "decode_window", "encoded_size"]
 

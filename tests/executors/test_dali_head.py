@@ -19,7 +19,7 @@ from fusionloader.transforms.executors.decoders.head_steps import (
     head_of,
     window_of,
 )
-from fusionloader.transforms.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors.device_errors import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))

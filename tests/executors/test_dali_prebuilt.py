@@ -15,8 +15,7 @@ from PIL import Image
 from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.transforms.executors.dali.backend import Backend
-from fusionloader.transforms.executors.dali.head import DaliHead
+from fusionloader.transforms.executors.dali.head import Backend, DaliHead
 from fusionloader.transforms.executors.dali.memory import borrowing
 from fusionloader.transforms.executors.dali.prebuilt import Prebuilt, drop_all
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task

@@ -12,8 +12,11 @@ from support.dali_arrays import tensor_gpu
 from support.images import photo
 
 from fusionloader import DecodeCommand, Decoded, FileRefused
-from fusionloader.transforms.executors.decoders.buffer_pool import BufferPool
-from fusionloader.transforms.executors.decoders.decoder_head import DecoderFailed, DecoderHead
+from fusionloader.transforms.executors.decoders.decoder_head import (
+    BufferPool,
+    DecoderFailed,
+    DecoderHead,
+)
 from fusionloader.transforms.executors.decoders.head_steps import HeadStep
 
 STEP = HeadStep((3, 2, 40, 30), 12, 16, hflip=True)

@@ -17,8 +17,7 @@ from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels
 from fusionloader.transforms.executors.native import executor_of_size
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Convert
+from fusionloader.transforms.plan.stages import Convert, Operation
 
 BLACK = (0, 0, 0)
 _ACCESSES = "_fusionloader_accesses"

@@ -30,8 +30,7 @@ from fusionloader.transforms.executors.python import (
     seed_generators,
 )
 from fusionloader.transforms.executors.results import converted, result_like
-from fusionloader.transforms.executors.spent import Spent
-from fusionloader.transforms.plan.parts import PYTHON, READ
+from fusionloader.transforms.plan.parts import PYTHON, READ, Spent
 from fusionloader.transforms.plan.stages import Plan
 
 

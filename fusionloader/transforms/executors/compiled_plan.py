@@ -14,8 +14,7 @@ from fusionloader import _native
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.results import converted, result_like
 from fusionloader.transforms.plan.arguments import Transform
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
+from fusionloader.transforms.plan.stages import Decode, ImageKind, Operation, Plan
 from fusionloader.transforms.plan.transforms import CompiledTransform, Tail, compile_transform
 
 Pixels = Image.Image | npt.NDArray[np.uint8]

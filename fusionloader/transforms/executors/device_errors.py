@@ -1,6 +1,19 @@
-"""What an error says of a device: that memory has run out, or that it does no work any more."""
+"""Why a device cannot do some work: memory ran out, the device is lost, or a file is refused."""
 
 from __future__ import annotations
+
+
+class FileRefused(str):
+    """A reason, in words, for which the GPU worker can never decode a file, whatever is drawn."""
+
+    __slots__ = ()
+
+
+class DecodeFailed(FileRefused):
+    """What a library reports of a damaged file, or of one for which memory ran out."""
+
+    __slots__ = ()
+
 
 # Names of the runtime and the driver, without underscores, and the texts that torch gives.
 _SIGNS = (

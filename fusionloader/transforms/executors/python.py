@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fusionloader import _native
-from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import Spent
 
 # The user's map-style dataset, of any class, and its samples.
 Dataset: TypeAlias = Any

@@ -10,7 +10,7 @@ from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms import _functional_pil as functional_pil
 
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
 
 def replay(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:

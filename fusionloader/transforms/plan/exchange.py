@@ -16,8 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from fusionloader.transforms.plan.arguments import MOST_NESTED
-from fusionloader.transforms.plan.stages import Convert, Magnitude, Plan, PolicyStep, Stage
-from fusionloader.transforms.plan.values import Color, PadMode
+from fusionloader.transforms.plan.stages import (
+    Color,
+    Convert,
+    Magnitude,
+    PadMode,
+    Plan,
+    PolicyStep,
+    Stage,
+)
 
 MOST_VALUES = 1 << 14
 """Values in a plan, sixteen times as many as timm's longest policy has."""

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.policy_stages import AugMix as AugMix
-from fusionloader.transforms.plan.policy_stages import Magnitude as Magnitude
-from fusionloader.transforms.plan.policy_stages import Mixing as Mixing
-from fusionloader.transforms.plan.policy_stages import PolicyOp as PolicyOp
-from fusionloader.transforms.plan.policy_stages import PolicyStep as PolicyStep
-from fusionloader.transforms.plan.policy_stages import RandomPolicy as RandomPolicy
-from fusionloader.transforms.plan.values import Channels as Channels
-from fusionloader.transforms.plan.values import Color as Color
-from fusionloader.transforms.plan.values import Decode as Decode
-from fusionloader.transforms.plan.values import Filter as Filter
-from fusionloader.transforms.plan.values import Interpolation as Interpolation
-from fusionloader.transforms.plan.values import PadMode as PadMode
-from fusionloader.transforms.plan.values import Range as Range
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+# What a plan does to one image once all random parameters are drawn: a name and its arguments, such
+# as ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
+Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
+Filter = Literal[
+    "box", "bilinear", "hamming", "bicubic", "lanczos", "torch_bilinear", "torch_bicubic"
+]
+"""Pillow's filters, and torch's antialiased ones for uint8 tensors, whose weights have 16 bits."""
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Range = tuple[float, float]
+Color = tuple[int, int, int]
+Decode = Literal["exact", "fast"]
+Channels = Literal[1, 3]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
+PolicyOp = Literal[
+    "identity",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "skew_x",
+    "skew_y",
+    "shift_x",
+    "shift_y",
+    "rotate",
+    "brightness",
+    "contrast",
+    "saturation",
+    "sharpness",
+    "posterize",
+    "solarize",
+    "solarize_add",
+    "invert",
+    "autocontrast",
+    "equalize",
+    "cutout",
+    "hflip",
+    "box_blur",
+    "box_blur_up_to",
+]
+Mixing = Literal["sum", "over", "successive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +228,75 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
+class Magnitude:
+    """How strong a step of a policy is: ``offset + scale * level``.
+
+    ``levels`` are equally likely values of the level (source ``"listed"``), its mean and deviation
+    (``"normal"``) or its bounds (``"uniform"``); it is clipped to ``clip``, and negated half of the
+    time where ``either_sign``. ``scale * level`` loses its fraction where ``truncate``; the sum is
+    clipped to ``bounds``. Relative to ``"width"`` or ``"height"``, the scale is times that side of
+    the image; with ``bins`` the levels are then places in ``torch.linspace(0, scale, bins)``.
+    """
+
+    levels: tuple[float, ...] = (0.0,)
+    source: Literal["listed", "normal", "uniform"] = "listed"
+    clip: Range = (float("-inf"), float("inf"))
+    scale: float = 1.0
+    offset: float = 0.0
+    truncate: bool = False
+    either_sign: bool = False
+    relative_to: Literal["nothing", "width", "height"] = "nothing"
+    bins: int = 0
+    bounds: Range = (float("-inf"), float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStep:
+    """An operation of a policy, done with ``probability``.
+
+    ``"box_blur"`` is Pillow's ``GaussianBlur`` with the magnitude as its radius,
+    ``"box_blur_up_to"`` with a radius drawn between 0.1 and twice the magnitude.
+    """
+
+    op: PolicyOp
+    probability: float = 1.0
+    magnitude: Magnitude = Magnitude()
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPolicy:
+    """``repeats`` times one of ``policies``, of which the steps follow each other.
+
+    Policies are chosen by ``weights``, or equally likely where there are none, and each at most
+    once if ``distinct``. One of ``interpolations`` is chosen for each geometric step.
+    """
+
+    policies: tuple[tuple[PolicyStep, ...], ...]
+    repeats: int
+    interpolations: tuple[Interpolation, ...]
+    fill: Color
+    weights: tuple[float, ...] = ()
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AugMix:
+    """``width`` chains of operations mixed with the image, by weights drawn with ``alpha``.
+
+    Chains are ``depth`` long, or 1 to 3 where that is not positive. With ``mixing`` ``"sum"`` image
+    and chains are added up at once, with ``"over"`` the sum of the chains becomes an image and is
+    blended over the first, with ``"successive"`` chain after chain is. Hendrycks et al., "AugMix: A
+    Simple Data Processing Method to Improve Robustness and Uncertainty" (2020).
+    """
+
+    operations: RandomPolicy
+    width: int
+    depth: int
+    alpha: float
+    mixing: Mixing = "sum"
+
+
+@dataclass(frozen=True, slots=True)
 class RandomErasing:
     """Rectangles of the converted result filled with values or noise.
 
@@ -269,6 +367,23 @@ def branches_of(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
     if isinstance(stage, RandomApply):
         return (stage.stages,)
     return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
+
+
+_WITHOUT_DRAWS = (CenterCrop, Fixed, Resize, ResizeShorterSide, TrimBorder)
+
+
+def is_random(stages: Iterable[Stage]) -> bool:
+    """Whether any of the stages draws something; stages not known here are taken to."""
+    return not all(map(_is_determined, stages))
+
+
+def _is_determined(stage: Stage) -> bool:
+    if isinstance(stage, CropOrPad):
+        return not stage.random
+    if isinstance(stage, ResizeKeepRatio):
+        probabilities = (stage.scale_probability, stage.aspect_probability)
+        return len(stage.filters) == 1 and not any(probabilities)
+    return isinstance(stage, _WITHOUT_DRAWS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,14 @@ from fusionloader.transforms.plan.stages import (
     Convert,
     CropOrPad,
     Decode,
+    Fixed,
     ImageKind,
     Plan,
+    RandomApply,
+    RandomChoice,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomOrder,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
@@ -47,7 +51,6 @@ from fusionloader.transforms.plan.stages import (
 from fusionloader.transforms.plan.timm.transforms import converters as timm_converters
 from fusionloader.transforms.plan.torchvision import (
     colors,
-    containers,
     conversions,
     erasing,
     policies,
@@ -208,7 +211,7 @@ class _Compiling:
             raise NotCompiled("it comes after RandomErasing")
         else:
             stage = stage_of(step, Context(self.channels, self.held, self.decode == "exact"))
-            if containers.makes_grey(stage) and step.num_output_channels == 1:
+            if _makes_grey(stage) and step.num_output_channels == 1:
                 if self.conversions:
                     raise NotCompiled("it makes one channel of three after the conversion")
                 self.channels = 1
@@ -339,8 +342,35 @@ def _converters() -> dict[type, Converter]:
         **colors.converters(),
         **warps.converters(),
         **policies.converters(),
-        **containers.converters(_compile_all),
+        **_container_converters(),
     }
+
+
+def _container_converters() -> dict[type, Converter]:
+    # A random container is compiled only if all that it holds is.
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    def apply(step: Transform, context: Context) -> Stage:
+        return RandomApply(float(step.p), _compile_all(list(step.transforms), context.inside()))
+
+    def choice(step: Transform, context: Context) -> Stage:
+        branches = tuple(_compile_all([inner], context.inside()) for inner in step.transforms)
+        weights = (1.0,) * len(branches) if step.p is None else tuple(map(float, step.p))
+        if len(weights) != len(branches) or min(weights) < 0 or sum(weights) <= 0:
+            raise NotCompiled(f"p={step.p!r}")
+        return RandomChoice(branches, weights)
+
+    def order(step: Transform, context: Context) -> Stage:
+        inside = context.inside()
+        return RandomOrder(tuple(_compile_all([inner], inside) for inner in step.transforms))
+
+    made = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
+    return {getattr(module, name): make for module in (v1, v2) for name, make in made.items()}
+
+
+def _makes_grey(stage: Stage) -> bool:
+    return isinstance(stage, Fixed) and stage.operation == ("grayscale",)
 
 
 def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, ...]:
@@ -352,7 +382,7 @@ def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, .
             if conversions.is_conversion(step) or erasing.is_erasing(step):
                 raise NotCompiled("it converts only sometimes")
             stage = stage_of(step, context)
-            if containers.makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
+            if _makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
                 raise NotCompiled("it changes the number of channels only sometimes")
         except NestedTooDeep:
             raise

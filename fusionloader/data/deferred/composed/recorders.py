@@ -17,9 +17,9 @@ from fusionloader.data.deferred import methods
 from fusionloader.data.deferred.core import BLACK, DeferredCore
 from fusionloader.transforms.plan import stages
 from fusionloader.transforms.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
-from fusionloader.transforms.plan.operations import Operation
 from fusionloader.transforms.plan.patches import is_patched
 from fusionloader.transforms.plan.sizes import result_size
+from fusionloader.transforms.plan.stages import Operation
 from fusionloader.transforms.plan.transforms import stage_of
 
 Size = tuple[int, int]

@@ -12,17 +12,46 @@ import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.transforms.executors import nvjpeg
-from fusionloader.transforms.executors.dali.backend import Backend, Image
-from fusionloader.transforms.executors.dali.memory.borrowing import may_borrow
-from fusionloader.transforms.executors.dali.memory.unused_memory import release_unused_memory
+from fusionloader.transforms.executors.dali.memory.borrowing import (
+    may_borrow,
+    release_unused_memory,
+)
 from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
-from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
+from fusionloader.transforms.executors.device_errors import (
+    DecodeFailed,
+    FileRefused,
+    is_device_lost,
+    is_shortage,
+)
 from fusionloader.transforms.executors.native import jpeg_size, make_executor
-from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.transforms.plan.stages import Plan
 
+# DALI has no types: a sample's pixels are a uint8 tensor of DALI's, height x width x channels.
+Image = Any
 Window = tuple[int, int, int, int]
 """x, y, width and height, in pixels of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where pipelines run: on the CUDA device with index ``device``, or on the CPU (``None``)."""
+
+    device: int | None = None
+    max_batch: int = 64
+    threads: int = 1
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device is not None
+
+    def pipeline(self) -> Pipeline:
+        """Returns an empty pipeline without prefetching: each run takes the inputs given to it."""
+        return Pipeline(
+            batch_size=self.max_batch,
+            num_threads=self.threads,
+            device_id=self.device,
+            prefetch_queue_depth=1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

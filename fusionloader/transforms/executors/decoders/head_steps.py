@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
 # Those that ``DecodeCommand.filter`` promises a decoder of the user's.
 FILTERS = ("bilinear", "bicubic", "lanczos")

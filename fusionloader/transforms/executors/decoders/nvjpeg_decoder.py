@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fusionloader.transforms.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.transforms.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors.device_errors import DecodeFailed
 
 if TYPE_CHECKING:
     import torch

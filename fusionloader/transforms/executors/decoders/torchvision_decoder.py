@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusionloader.transforms.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
-from fusionloader.transforms.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors.device_errors import (
+    DecodeFailed,
+    is_device_lost,
+    is_shortage,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from fusionloader.transforms.executors.device.launchers import Launcher
 from fusionloader.transforms.executors.device.program import DeviceProgram, DeviceSample
 from fusionloader.transforms.executors.device.task import Image, Row, rows_in
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 
 class FusedAugment:

@@ -263,12 +263,8 @@ class TorchPool:
         """Gives the device what torch has cached and what DALI's pipelines do not use."""
         import torch
 
-        from fusionloader.transforms.executors.dali.memory.unused_memory import (
-            release_unused_memory,
-        )
-
         torch.cuda.empty_cache()
-        release_unused_memory()
+        borrowing.release_unused_memory()
 
 
 def release_blocks(blocks: Sequence[Mapping], empty_cache: Callable[[], None]) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fusionloader import _native
 from fusionloader.transforms.executors.device.launchers import Launcher
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 __all__ = ["DeviceProgram", "DeviceSample"]
 

@@ -20,10 +20,9 @@ from fusionloader.transforms.executors.decoders.head_steps import (
     window_of,
 )
 from fusionloader.transforms.executors.device.memory import Memory
+from fusionloader.transforms.executors.device_errors import FileRefused
 from fusionloader.transforms.executors.native import jpeg_size, make_executor
-from fusionloader.transforms.executors.refusals import FileRefused
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 if TYPE_CHECKING:  # it is made of what is here
     from fusionloader.transforms.executors.device.fused_augment import FusedAugment

@@ -12,11 +12,11 @@ from fusionloader.transforms.plan.arguments import (
     Transform,
     numbers,
 )
-from fusionloader.transforms.plan.operations import Operation
 from fusionloader.transforms.plan.stages import (
     ColorJitter,
     Fixed,
     GaussianBlur,
+    Operation,
     RandomApply,
     Range,
     Stage,

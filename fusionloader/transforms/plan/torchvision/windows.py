@@ -20,6 +20,7 @@ from fusionloader.transforms.plan.arguments import (
 )
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
+    Filter,
     Fixed,
     Plan,
     RandomCrop,
@@ -30,7 +31,6 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
 )
-from fusionloader.transforms.plan.values import Filter
 
 _OF_TORCH: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fusionloader.system.gpu_memory import pool
 from fusionloader.transforms.executors.dali.memory.resource_library import COMMAND, built_library
@@ -73,6 +74,14 @@ def install_library(library: Path, version: str, device: int) -> str | None:
 def may_borrow(device: int | None) -> bool:
     """Whether what ran out of memory now might have more of it in blocks that are not there yet."""
     return device in _installed and pool.is_empty() and not _asked_in_vain
+
+
+def release_unused_memory() -> None:
+    """Returns the memory of DALI's pool that no pipeline uses to the device."""
+    from nvidia.dali import backend
+
+    native: Any = backend
+    native.ReleaseUnusedMemory()
 
 
 @contextmanager
