@@ -1,4 +1,4 @@
-"""Which free blocks of torch's caching allocator may be lent: decided from a snapshot alone."""
+"""Device memory that training lends: which blocks, for how long, and what fits on the device."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-SMALLEST = 4 << 20
-# Smaller requests go to another pool of the allocator: a block can be claimed by its size only
-# above this.
+SMALLEST = 4 << 20  # bytes
+# Bytes of the largest request that the allocator serves from its pool of small blocks: only above
+# this can a block be claimed by its size.
 _SMALL_POOL = 1 << 20
 _DEFAULT_POOL = (0, 0)
-_MOST_PATIENCE = 8  # times the initial seconds
+_MOST_PATIENCE = 8  # times the initial time
 
 
 class CachedBlock(TypedDict):
-    """A block of a segment; ``state`` is ``"inactive"`` where it is free."""
+    """A block of a segment; ``state`` is ``"inactive"`` if it is free."""
 
     size: int
     state: str
@@ -30,7 +30,7 @@ class _Segment(TypedDict):
 
 
 class Segment(_Segment, total=False):
-    """Memory that the allocator got from the device at once; old versions of torch say less."""
+    """One allocation of device memory; old versions of torch do not report these fields."""
 
     segment_pool_id: Sequence[int]
     is_expandable: bool
@@ -45,12 +45,12 @@ class MemoryClaim:
     """A block that the allocator holds but does not use.
 
     Attributes:
-        address: on the device.
-        size: in bytes. The allocator gives out this very block, or another one of the same size
-            and stream, for a request of exactly so many bytes on its stream.
-        stream: whose free list it is in, as a raw ``cudaStream_t``.
-        whole_segment: whether nothing else lies in its segment. CUDA shares whole segments:
-            writes beyond the end of such a block damage no other.
+        address: address on the device.
+        size: size in bytes. For a request of exactly this size on its stream, the allocator returns
+            this block, or another one of the same size and stream.
+        stream: raw ``cudaStream_t`` whose free list the block is in.
+        whole_segment: whether the block fills its segment. CUDA shares whole segments: writes
+            beyond the end of such a block damage no other block.
     """
 
     address: int
@@ -67,18 +67,18 @@ def candidates(
 ) -> list[MemoryClaim]:
     """Returns the blocks that may be lent, largest first, whole segments first among equals.
 
-    Only inactive blocks of the default pool. Free memory of other pools is not free: the CUDA
-    graph that a pool belongs to writes there when it is replayed. Expandable segments are no
-    single allocation, which is what CUDA IPC shares; a snapshot that does not say whether a
-    segment is one gives none.
+    Only inactive blocks of the default pool may be lent. A free block of another pool may still be
+    written to: by the CUDA graph that owns the pool, when it is replayed. Expandable segments are
+    left out because CUDA IPC shares single allocations, which they are not. So are segments of
+    which the snapshot does not say whether they are expandable.
 
     Args:
-        snapshot: of all devices.
-        device: index of the one that counts.
-        smallest: block in bytes, more than 1 MiB.
+        snapshot: snapshot of all devices.
+        device: index of the device to look at.
+        smallest: minimum size of a block in bytes, more than 1 MiB.
 
     Raises:
-        ValueError: ``smallest`` is within what the allocator's pool for small requests serves.
+        ValueError: the allocator serves ``smallest`` from its pool of small blocks.
     """
     if smallest <= _SMALL_POOL:
         raise ValueError(f"blocks of {smallest} bytes cannot be claimed by their size")
@@ -105,8 +105,8 @@ def plan_claims(
 ) -> list[MemoryClaim]:
     """Returns the blocks to lend: the largest ones that together stay within ``limit`` bytes.
 
-    Blocks are lent as they are, so that one that would go beyond the limit is passed over for
-    smaller ones. See ``candidates`` for the rest.
+    Blocks are lent whole: one that would exceed the limit is skipped, and smaller ones are tried.
+    The other arguments are those of ``candidates``.
     """
     chosen, left = [], limit
     for claim in candidates(snapshot, device=device, smallest=smallest):
@@ -117,7 +117,7 @@ def plan_claims(
 
 
 def only_expandable(snapshot: Snapshot, *, device: int = 0) -> bool:
-    """Whether all memory of the default pool of a device is in expandable segments."""
+    """Whether all memory in the default pool of a device is in expandable segments."""
     segments = [
         segment for segment in snapshot if segment["device"] == device and _in_default_pool(segment)
     ]
@@ -138,26 +138,26 @@ def _in_default_pool(segment: Segment) -> bool:
 
 
 class Patience:
-    """Grows with the time that returning memory takes, up to eight times what it begins with.
+    """How long training waits for memory to be returned before it kills the worker that holds it.
 
-    Waiting costs training milliseconds, killing costs it the worker for the seconds of its start.
-    It never shrinks: where memory is returned sooner, nothing is waited for.
+    The time grows with the time that returns take, up to eight times its initial value. Waiting
+    costs training milliseconds; killing costs it the worker until a new one has started, which
+    takes seconds. The time never shrinks: training does not wait longer than the return takes.
 
     Attributes:
-        seconds: to wait now.
+        seconds: current time to wait.
     """
 
     def __init__(self, seconds: float) -> None:
-        """Begins with so many seconds."""
         self.seconds = seconds
         self._most = _MOST_PATIENCE * seconds
 
     def returned(self, seconds: float) -> None:
-        """Learns that returning everything took so long: it may take twice that."""
+        """Allows for twice the time, in seconds, that returning all memory took now."""
         self.seconds = min(max(self.seconds, 2 * seconds), self._most)
 
     def overdue(self) -> bool:
-        """Learns that the time did not suffice; returns whether there is more."""
+        """Doubles a time that did not suffice; returns ``False`` if it is at its maximum."""
         if self.seconds >= self._most:
             return False
         self.seconds = min(2 * self.seconds, self._most)
@@ -165,23 +165,23 @@ class Patience:
 
 
 class MemoryPeaks:
-    """Compares peaks, as training sees them: the worker need not tell what it holds.
+    """Whether training and GPU worker fit on the device at their peaks (FusionFlow §5).
 
-    What is in use on the device and not in training's allocator is the worker's, with the contexts
-    of both processes, or some other process's, which must fit as well. The worker's allocators keep
-    what they have taken for the next launch, so that a look while it works is a look at its peak.
+    Training measures both. Memory that is in use outside of its allocator belongs to the worker, to
+    the contexts of both processes, or to other processes, which have to fit as well. The worker's
+    allocators keep memory for the next launch, so that a measurement while it works shows its peak.
 
     Attributes:
-        others: bytes that were in use besides training's allocator, at most.
+        others: peak of the bytes in use outside of training's allocator.
     """
 
     def __init__(self) -> None:
         self.others = 0
 
-    def saw(self, free: int, total: int, reserved: int) -> None:
-        """Notes free and all bytes of the device, and those that training's allocator holds."""
+    def observe(self, free: int, total: int, reserved: int) -> None:
+        """Adds a measurement: bytes free, of the whole device, and in training's allocator."""
         self.others = max(self.others, total - free - reserved)
 
     def fit(self, training: int, total: int) -> bool:
-        """Whether that and training's peak fit on the device, all in bytes."""
+        """Whether ``training`` bytes and the peak of the others fit into ``total`` bytes."""
         return training + self.others <= total

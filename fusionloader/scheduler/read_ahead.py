@@ -1,9 +1,9 @@
-"""Which ranges of files to read next, for samples that are wanted in a known order.
+"""Which ranges of files to read next, for samples that are needed in a known order.
 
-The samples to come are announced in the order in which they will be taken. The first one that was
-not asked for yet decides where the next request reads; announced samples close by in the file are
-read with it, whenever they are due. What was asked for and not taken yet counts against a budget.
-Without clock and without I/O.
+Samples are announced in the order in which they will be taken. The first announced sample without a
+request decides where the next request reads. Announced samples close to it in the file are read
+with it, whenever they are due. Samples that are requested and not taken count against a budget.
+This module has no clock and does no I/O.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-_REQUESTS_IN_BUDGET = 4  # at least, so that some are under way while others are taken
+_REQUESTS_IN_BUDGET = 4  # at least, so that some are read while others are taken
 
 
 class Places(Protocol):
-    """Where samples are: numbered by place, in the order of (file, offset)."""
+    """Where samples lie: their places are numbered in the order of (file, offset)."""
 
     def place(self, item: int) -> int:
-        """Returns a sample's place."""
+        """Returns the place of a sample."""
 
     def item(self, place: int) -> int:
-        """Undoes ``place``."""
+        """Returns the sample at a place."""
 
     def range(self, place: int) -> tuple[int, int, int]:
-        """Returns file, first byte and the byte behind the last of the sample at a place."""
+        """Returns the file of the sample at a place, its first byte and its end (exclusive)."""
 
     def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """One request: a range of a file, and the samples in it.
+    """A range of a file, and the samples in it.
 
     Attributes:
         file: number of the file.
         start: first byte.
-        stop: the byte behind the last.
-        items: samples within, in the order of the file.
+        stop: end of the range, exclusive.
+        items: samples in the range, in the order of the file.
     """
 
     file: int
@@ -50,12 +50,12 @@ class RangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How requests are made.
+    """Limits of requests.
 
     Attributes:
-        budget: bytes of samples that are asked for or held, and not taken.
-        most_bytes: of one request, unless a single sample is larger.
-        most_gap: bytes between two samples that are read and dropped, to save a request.
+        budget: maximum bytes of samples that are requested and not taken.
+        most_bytes: maximum bytes of a request, unless a single sample is larger.
+        most_gap: maximum bytes between two samples that are read and dropped to save a request.
     """
 
     budget: int
@@ -64,46 +64,46 @@ class ReadLimits:
 
 
 class ReadAhead:
-    """The announced samples: waiting, asked for, taken.
+    """Announced samples, which are waiting, requested or taken.
 
     Attributes:
-        held: bytes of samples that are asked for and not taken.
+        held: bytes of samples that are requested and not taken.
     """
 
     def __init__(self, places: Places, limits: ReadLimits) -> None:
         self.held = 0
         self._places, self._limits = places, limits
-        self._too_large = -1, 0  # a place whose request had no room, and its bytes
+        self._too_large = -1, 0  # first place of a request beyond the budget, and its bytes
         self._order: deque[int] = deque()
-        self._waiting: Counter[int] = Counter()  # announced places that no request is for
-        self._asked: Counter[int] = Counter()  # by place: announcements that a request is for
+        self._waiting: Counter[int] = Counter()  # by place: announcements without a request
+        self._requested: Counter[int] = Counter()  # by place: announcements with a request
 
     def announce(self, items: Iterable[int]) -> None:
-        """Notes samples that will be taken behind all announced before; repetitions count."""
+        """Adds samples that will be taken after all announced before; they may repeat."""
         for item in items:
             place = self._places.place(item)
-            if self._asked[place]:
-                self._asked[place] += 1
+            if self._requested[place]:
+                self._requested[place] += 1
                 continue
             self._order.append(place)
             self._waiting[place] += 1
 
     def expects(self, item: int) -> bool:
-        """Whether a request for the sample is under way, or done, and it is not taken."""
-        return self._asked[self._places.place(item)] > 0
+        """Whether the sample is requested or read, and not taken."""
+        return self._requested[self._places.place(item)] > 0
 
     def next_request(self) -> RangeRequest | None:
-        """Returns what to read next, ``None`` where nothing is left or there is no room for it.
+        """Returns what to read next, ``None`` if nothing is left or the budget is used up.
 
-        A request is not made smaller because there is little room: it waits until there is enough.
-        Otherwise each sample that is taken would make room for a request of a single one.
+        A request that exceeds the budget is not made smaller: it waits until the budget suffices.
+        Otherwise each sample that is taken would lead to a request of a single one.
         """
         while self._order and not self._waiting.get(self._order[0]):
             self._order.popleft()
         if not self._order:
             return None
         first = self._order[0]
-        place, nbytes = self._too_large
+        place, nbytes = self._too_large  # no need to form the same group at each call
         if place == first and self.held + nbytes > self._limits.budget and self.held:
             return None
         group = self._around(first, self._limits.budget // _REQUESTS_IN_BUDGET)
@@ -111,75 +111,74 @@ class ReadAhead:
         if self.held and self.held + nbytes > self._limits.budget:
             self._too_large = first, nbytes
             return None
-        return self._ask(group)
+        return self._request(group)
 
     def demand(self, items: Sequence[int]) -> list[RangeRequest]:
-        """Returns the requests for samples that are wanted now and that nothing was asked for.
+        """Returns the requests for samples that are needed now, without those requested before.
 
-        Their neighbours are read with them as far as the budget allows; they are, whatever it is.
+        The samples are read whatever the budget is, their neighbours as far as it allows.
         """
         requests = []
         for place in sorted({self._places.place(item) for item in items}):
-            if self._asked[place]:
+            if self._requested[place]:
                 continue
             if not self._waiting[place]:
                 self._waiting[place] = 1
-            requests.append(self._ask(self._around(place, self._limits.budget - self.held)))
+            requests.append(self._request(self._around(place, self._limits.budget - self.held)))
         return requests
 
     def taken(self, item: int) -> bool:
-        """Notes that a sample was taken; returns whether its bytes may be dropped."""
+        """Marks a sample as taken; returns whether its bytes may be dropped."""
         place = self._places.place(item)
-        if self._asked[place] == 0:
+        if self._requested[place] == 0:
             return True
-        self._asked[place] -= 1
-        if self._asked[place]:
+        self._requested[place] -= 1
+        if self._requested[place]:
             return False
-        del self._asked[place]
+        del self._requested[place]
         self.held -= self._nbytes(place)
         return True
 
     def dropped(self, items: Iterable[int]) -> list[int]:
-        """Forgets samples that nobody will take; returns those whose bytes may be dropped."""
+        """Withdraws announcements; returns the samples whose bytes may be dropped."""
         done = []
         for item in items:
             place = self._places.place(item)
             if self._waiting.get(place):
                 self._waiting[place] -= 1
-            elif self._asked[place] and self.taken(item):
+            elif self._requested[place] and self.taken(item):
                 done.append(item)
         return done
 
     def clear(self) -> None:
-        """Forgets all that was announced."""
         self._order.clear()
         self._waiting.clear()
-        self._asked.clear()
+        self._requested.clear()
         self.held = 0
 
     def _nbytes(self, place: int) -> int:
         _, start, stop = self._places.range(place)
         return stop - start
 
-    def _around(self, place: int, room: int) -> deque[int]:
-        """Returns a waiting place and those close by that wait, too, of ``room`` bytes at most."""
+    def _around(self, place: int, budget: int) -> deque[int]:
+        """Returns a waiting place and waiting ones close to it, of at most ``budget`` bytes."""
         file, start, stop = self._places.range(place)
-        room -= stop - start
+        budget -= stop - start
         chosen = deque((place,))
-        for step in (1, -1):  # first behind it, where a run that was just begun goes on
+        for step in (1, -1):  # forwards first, where a run of samples continues
             near = self._nearest(place, step, file)
             while near is not None:
                 _, near_start, near_stop = self._places.range(near)
-                room -= near_stop - near_start
+                budget -= near_stop - near_start
                 start, stop = min(start, near_start), max(stop, near_stop)
-                if stop - start > self._limits.most_bytes or room < 0:
+                if stop - start > self._limits.most_bytes or budget < 0:
                     return chosen
                 chosen.append(near) if step > 0 else chosen.appendleft(near)
                 near = self._nearest(near, step, file)
         return chosen
 
     def _nearest(self, place: int, step: int, file: int) -> int | None:
-        """Returns the next place that waits, unless the gap up to it is too large."""
+        """Returns the next waiting place, ``None`` if the gap before it is too large."""
         _, start, stop = self._places.range(place)
         while 0 <= place + step < len(self._places):
             place += step
@@ -191,9 +190,9 @@ class ReadAhead:
                 return place
         return None
 
-    def _ask(self, group: Sequence[int]) -> RangeRequest:
+    def _request(self, group: Sequence[int]) -> RangeRequest:
         for place in group:
-            self._asked[place] = self._waiting.pop(place)
+            self._requested[place] = self._waiting.pop(place)
             self.held += self._nbytes(place)
         file, start, _ = self._places.range(group[0])
         _, _, stop = self._places.range(group[-1])

@@ -1,27 +1,23 @@
-"""When a request is sent a second time, because the first answer is late.
-
-"Hedged requests" of Dean and Barroso, The Tail at Scale (CACM 56(2), 2013): past the 95th
-percentile of what requests have taken, which costs about 5 % more of them. Without clock.
-"""
+"""When a failed request is sent again, and when a late one is sent a second time."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
-_FEWEST = 20  # observations before anything is late
+_FEWEST = 20  # response times before any request is late
 _PERCENTILE = 0.95
-_MOST_SAVED = 4.0
+_MOST_SAVED = 4.0  # second requests
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits between attempts.
+    """Waits between attempts: exponential backoff with full jitter.
 
     Attributes:
-        retries: attempts after the first one.
-        first: seconds, the longest wait before the second attempt.
-        longest: seconds, of any wait.
+        retries: number of attempts after the first one.
+        first: maximum wait before the second attempt, in seconds.
+        longest: maximum of any wait, in seconds.
     """
 
     retries: int = 5
@@ -32,7 +28,7 @@ class Backoff:
         """Returns the seconds to wait after ``failed`` attempts, ``None`` to give up.
 
         Args:
-            failed: attempts so far, from 1.
+            failed: number of attempts so far, at least 1.
             draw: a random number in [0, 1).
         """
         if failed > self.retries:
@@ -41,31 +37,33 @@ class Backoff:
 
 
 class Hedging:
-    """Decides by what the last requests have taken, and by how many were hedged.
+    """Hedged requests: one whose answer is late is sent a second time.
+
+    Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013): an answer is late after the 95th
+    percentile of response times, so that about 5 % more requests are sent.
 
     Attributes:
-        requests: that were sent first.
-        hedged: that were sent a second time.
+        requests: number of requests, without the second ones.
+        hedged: number of second requests.
     """
 
     def __init__(self, share: float = 0.05, window: int = 256) -> None:
-        """``share`` of requests are hedged at most; the last ``window`` say what is late."""
+        """Hedges at most ``share`` of requests, by the response times of the last ``window``."""
         self.requests = self.hedged = 0
         self._share = share
         self._saved = 1.0
         self._taken: deque[float] = deque(maxlen=window)
 
     def sent(self) -> None:
-        """Notes a request."""
         self.requests += 1
         self._saved = min(self._saved + self._share, _MOST_SAVED)
 
     def answered(self, seconds: float) -> None:
-        """Notes how long a request took until its first answer."""
+        """Adds the seconds from a request to its first answer."""
         self._taken.append(seconds)
 
     def late_after(self) -> float | None:
-        """Returns the seconds after which a request is late; ``None`` while that is unknown."""
+        """Returns the seconds after which an answer is late; ``None`` while unknown."""
         if len(self._taken) < _FEWEST:
             return None
         return sorted(self._taken)[int(_PERCENTILE * len(self._taken))]
