@@ -16,7 +16,7 @@ from PIL import Image
 from support.png_files import chunk, data_chunks, file_of, filtered, header, png, with_checksums
 
 from fusionloader._native import RunStatus
-from fusionloader.transforms.executors.native import executor_of_size, make_executor
+from fusionloader.transforms.executors.native import make_executor, sized_executor
 
 EXECUTORS = {simd: make_executor(plan_for_size(0, 0), simd=simd) for simd in SIMD_LEVELS}
 IMAGES = arrays.arrays(
@@ -27,7 +27,7 @@ BLACK = (0, 0, 0)
 
 def decoded(encoded, simd=None):
     """Height x width x 4, or ``None`` where the file is left to Pillow."""
-    executor = EXECUTORS[simd] if simd else executor_of_size(3, 0, 0)
+    executor = EXECUTORS[simd] if simd else sized_executor(3, 0, 0)
     size = executor.image_size(encoded)
     if size is None:
         return None

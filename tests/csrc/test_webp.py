@@ -10,7 +10,7 @@ from native_samples import photo, pillow_pixels, plan_for_size
 from PIL import Image
 
 from fusionloader._native import RunStatus
-from fusionloader.transforms.executors.native import executor_of_size, make_executor
+from fusionloader.transforms.executors.native import make_executor, sized_executor
 
 SIZES = ((1, 1), (2, 3), (16, 16), (17, 33), (301, 2), (3, 200), (250, 187))
 BLACK = (0, 0, 0)
@@ -30,7 +30,7 @@ def with_alpha(width, height, seed):
 
 def decoded(encoded):
     """Height x width x 4, or ``None`` where the file is left to Pillow."""
-    executor = executor_of_size(3, 0, 0)
+    executor = sized_executor(3, 0, 0)
     size = executor.image_size(encoded)
     if size is None:
         return None

@@ -16,8 +16,8 @@ from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
 from fusionloader.transforms.executors.decoders.head_steps import (
     HeadCannot,
     HeadStep,
-    head_of,
-    window_of,
+    split_head,
+    split_window,
 )
 from fusionloader.transforms.executors.device_errors import DecodeFailed
 
@@ -147,14 +147,14 @@ def test_the_head_takes_the_first_operations_of_a_sample():
         ("invert",),
         ("hflip",),
     ]
-    step, rest = head_of(drawn, WIDTH, HEIGHT)
+    step, rest = split_head(drawn, WIDTH, HEIGHT)
     assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
     assert rest == [("invert",), ("hflip",)]
-    assert head_of([], WIDTH, HEIGHT) == (WHOLE_STEP, [])
+    assert split_head([], WIDTH, HEIGHT) == (WHOLE_STEP, [])
     window = HeadStep((3, 4, 50, 40), 40, 50)
-    assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
+    assert split_window(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
     beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
-    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE_STEP, beyond)
+    assert split_window(beyond, WIDTH, HEIGHT) == (WHOLE_STEP, beyond)
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_the_head_takes_the_first_operations_of_a_sample():
 )
 def test_what_the_head_cannot_do_is_named(operation):
     with pytest.raises(HeadCannot, match=operation[0]):
-        head_of([operation], WIDTH, HEIGHT)
+        split_head([operation], WIDTH, HEIGHT)

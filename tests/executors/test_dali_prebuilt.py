@@ -114,7 +114,7 @@ try:
     head.run(files, windows)
 except RuntimeError as error:
     print(is_shortage(error))
-with borrowing.in_vain():
+with borrowing.nothing_to_borrow():
     print([decoded.reason for decoded in head.run(files, windows)])
 print([decoded.reason for decoded in head.run(files[:1], windows[:1])])
 """

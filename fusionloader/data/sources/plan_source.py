@@ -25,7 +25,7 @@ from fusionloader.transforms.executors.python import (
     SampleKey,
     Seeding,
     Source,
-    length_of,
+    find_length,
     preserved_generators,
     seed_generators,
 )
@@ -170,7 +170,7 @@ class PlanSource:
 
     def count(self) -> int:
         """Returns ``len(dataset)``, 0 where there is none."""
-        return length_of(self.dataset)
+        return find_length(self.dataset)
 
 
 def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 
 class FileRefused(str):
-    """A reason, in words, for which the GPU worker can never decode a file, whatever is drawn."""
+    """A reason, in words, why a file cannot be decoded, now or later and whatever is drawn."""
 
     __slots__ = ()
 
 
 class DecodeFailed(FileRefused):
-    """What a library reports of a damaged file, or of one for which memory ran out."""
+    """A library's message about a damaged file; it may be the same where memory ran out."""
 
     __slots__ = ()
 
 
-# Names of the runtime and the driver, without underscores, and the texts that torch gives.
+# Names in the runtime and the driver, without underscores, and texts of torch.
 _SIGNS = (
     "illegaladdress",
     "illegal memory access",
@@ -65,9 +65,9 @@ _SHORTAGES = (
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether an error of CUDA is one that all later calls of the process give, too.
+    """Whether an error of CUDA means that all later calls of the process fail, too.
 
-    DALI and the runtime have no type of their own for it, only words.
+    Only the text says so: DALI and the runtime have no type for it.
     """
     text = str(error).lower()
     plain = text.replace("_", "")
@@ -79,9 +79,9 @@ def is_device_lost(error: BaseException) -> bool:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that memory has run out: of Python, torch, DALI or CUDA.
+    """Whether an error of Python, torch, DALI or CUDA means that memory ran out.
 
-    DALI and CUDA have no type of their own for it, only words.
+    Only the text says so: DALI and CUDA have no type for it.
     """
     if isinstance(error, MemoryError):
         return True

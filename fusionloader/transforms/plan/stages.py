@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# What a plan does to one image once all random parameters are drawn: a name and its arguments, such
-# as ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
+# What a plan does to one image, with all parameters drawn: a name and its arguments, such as
+# ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
 Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
 Filter = Literal[
     "box", "bilinear", "hamming", "bicubic", "lanczos", "torch_bilinear", "torch_bicubic"
@@ -54,7 +54,7 @@ Mixing = Literal["sum", "over", "successive"]
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
-    """A random window of random area and aspect ratio, resized to ``height`` x ``width`` pixels.
+    """Resizes a window of random area and aspect ratio to ``height`` x ``width`` pixels.
 
     One of ``filters`` is chosen for each image.
     """
@@ -68,7 +68,7 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True, slots=True)
 class ResizeShorterSide:
-    """The shorter side becomes ``size`` pixels, the longer at most ``max_size``, ratio kept."""
+    """Resizes the shorter side to ``size`` pixels, the longer to at most ``max_size``, in ratio."""
 
     size: int
     max_size: int | None
@@ -77,7 +77,7 @@ class ResizeShorterSide:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The whole image becomes ``height`` x ``width`` pixels."""
+    """Resizes the whole image to ``height`` x ``width`` pixels."""
 
     height: int
     width: int
@@ -86,11 +86,12 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class ResizeKeepRatio:
-    """The image divided by a ratio between those of its sides to ``height`` x ``width`` pixels.
+    """Divides both sides of the image by one ratio.
 
-    That is the smaller one for ``longest`` = 0 and the larger one for 1. With a probability each
-    the result is scaled and stretched, by factors from the ranges ``scale`` (of the inverse area
-    if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
+    The ratio is the smaller one of the image's height to ``height`` and its width to ``width`` for
+    ``longest`` = 0, the larger one for 1, and interpolated between. With the two probabilities the
+    result is scaled and stretched by factors from the ranges ``scale`` (of the inverse area if
+    ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
     """
 
     height: int
@@ -106,7 +107,7 @@ class ResizeKeepRatio:
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """The middle ``height`` x ``width`` pixels; a smaller image is padded with zeros first."""
+    """Crops the middle ``height`` x ``width`` pixels; pads a smaller image with zeros first."""
 
     height: int
     width: int
@@ -114,9 +115,9 @@ class CenterCrop:
 
 @dataclass(frozen=True, slots=True)
 class CropOrPad:
-    """``height`` x ``width`` pixels: a window, or all of a smaller image and a border of ``mode``.
+    """Crops ``height`` x ``width`` pixels from an image, or pads a smaller one by ``mode``.
 
-    In the middle, or anywhere if ``random``.
+    The window, or the image within its border, is in the middle, or anywhere if ``random``.
     """
 
     height: int
@@ -128,16 +129,16 @@ class CropOrPad:
 
 @dataclass(frozen=True, slots=True)
 class TrimBorder:
-    """All but ``border`` pixels on every side."""
+    """Crops ``border`` pixels from every side."""
 
     border: int
 
 
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
-    """A random ``height`` x ``width`` window, after padding with the constant ``fill``.
+    """Crops a random ``height`` x ``width`` window, after padding with the constant ``fill``.
 
-    ``padding`` is (left, top, right, bottom) in pixels; ``fill`` one value per RGB channel.
+    ``padding`` is (left, top, right, bottom) in pixels; ``fill`` has one value per RGB channel.
     """
 
     height: int
@@ -163,9 +164,9 @@ class RandomVerticalFlip:
 
 @dataclass(frozen=True, slots=True)
 class ColorJitter:
-    """Brightness, contrast, saturation and hue by random factors, in random order.
+    """Changes brightness, contrast, saturation and hue by random factors, in random order.
 
-    Each is a range that the factor is drawn from, or ``None`` where it is left alone.
+    Each field is the range that the factor is drawn from; ``None`` changes nothing.
     """
 
     brightness: Range | None
@@ -176,7 +177,7 @@ class ColorJitter:
 
 @dataclass(frozen=True, slots=True)
 class GaussianBlur:
-    """A blur of random strength: kernel sizes are odd, ``sigma`` a range, all in pixels."""
+    """Blurs by a random ``sigma`` from a range; kernel sizes are odd. All are in pixels."""
 
     kernel_width: int
     kernel_height: int
@@ -185,7 +186,7 @@ class GaussianBlur:
 
 @dataclass(frozen=True, slots=True)
 class RandomRotation:
-    """A rotation by a random angle, in degrees; the result holds all of the image if ``expand``."""
+    """Rotates by a random angle, in degrees; the result has all of the image if ``expand``."""
 
     degrees: Range
     interpolation: Interpolation
@@ -196,9 +197,9 @@ class RandomRotation:
 
 @dataclass(frozen=True, slots=True)
 class RandomAffine:
-    """Rotation, translation, scaling and shear in one.
+    """Rotates, translates, scales and shears in one operation.
 
-    ``translate`` is the largest part of width and height; ``degrees`` and shears are in degrees.
+    ``translate`` has maximum fractions of width and height; ``degrees`` and shears are in degrees.
     """
 
     degrees: Range
@@ -213,7 +214,7 @@ class RandomAffine:
 
 @dataclass(frozen=True, slots=True)
 class RandomPerspective:
-    """The corners move inwards by at most ``distortion`` of half the image."""
+    """Moves the corners inwards by at most a fraction ``distortion`` of half the image."""
 
     distortion: float
     interpolation: Interpolation
@@ -222,20 +223,28 @@ class RandomPerspective:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An operation without random parameters, as it is drawn: ``("invert",)``."""
+    """An operation without random parameters, such as ``("invert",)``."""
 
     operation: Operation
 
 
 @dataclass(frozen=True, slots=True)
 class Magnitude:
-    """How strong a step of a policy is: ``offset + scale * level``.
+    """The strength of a step of a policy: ``offset + scale * level``.
 
-    ``levels`` are equally likely values of the level (source ``"listed"``), its mean and deviation
-    (``"normal"``) or its bounds (``"uniform"``); it is clipped to ``clip``, and negated half of the
-    time where ``either_sign``. ``scale * level`` loses its fraction where ``truncate``; the sum is
-    clipped to ``bounds``. Relative to ``"width"`` or ``"height"``, the scale is times that side of
-    the image; with ``bins`` the levels are then places in ``torch.linspace(0, scale, bins)``.
+    Attributes:
+        levels: for the source ``"listed"`` equally likely values of the level, for ``"normal"`` its
+            mean and deviation, for ``"uniform"`` its bounds.
+        source: the distribution of the level.
+        clip: range that the level is clipped to.
+        scale: factor of the level; times a side of the image with ``relative_to``.
+        offset: added to the scaled level.
+        truncate: whether the scaled level loses its fraction.
+        either_sign: whether the level is negated half of the time.
+        relative_to: the side of the image that ``scale`` is multiplied by.
+        bins: with ``relative_to``, the levels are places in ``torch.linspace(0, scale, bins)``; 0
+            for none.
+        bounds: range that the strength is clipped to.
     """
 
     levels: tuple[float, ...] = (0.0,)
@@ -252,7 +261,7 @@ class Magnitude:
 
 @dataclass(frozen=True, slots=True)
 class PolicyStep:
-    """An operation of a policy, done with ``probability``.
+    """An operation of a policy, applied with ``probability``.
 
     ``"box_blur"`` is Pillow's ``GaussianBlur`` with the magnitude as its radius,
     ``"box_blur_up_to"`` with a radius drawn between 0.1 and twice the magnitude.
@@ -265,10 +274,10 @@ class PolicyStep:
 
 @dataclass(frozen=True, slots=True)
 class RandomPolicy:
-    """``repeats`` times one of ``policies``, of which the steps follow each other.
+    """Applies one of ``policies``, with all of its steps in turn, ``repeats`` times.
 
-    Policies are chosen by ``weights``, or equally likely where there are none, and each at most
-    once if ``distinct``. One of ``interpolations`` is chosen for each geometric step.
+    Policies are drawn by ``weights``, or equally likely without weights; each at most once if
+    ``distinct``. One of ``interpolations`` is drawn for each geometric step.
     """
 
     policies: tuple[tuple[PolicyStep, ...], ...]
@@ -281,12 +290,13 @@ class RandomPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AugMix:
-    """``width`` chains of operations mixed with the image, by weights drawn with ``alpha``.
+    """Mixes ``width`` chains of operations with the image, by weights drawn with ``alpha``.
 
-    Chains are ``depth`` long, or 1 to 3 where that is not positive. With ``mixing`` ``"sum"`` image
-    and chains are added up at once, with ``"over"`` the sum of the chains becomes an image and is
-    blended over the first, with ``"successive"`` chain after chain is. Hendrycks et al., "AugMix: A
-    Simple Data Processing Method to Improve Robustness and Uncertainty" (2020).
+    Chains have ``depth`` operations, or 1 to 3 if it is not positive. With ``mixing="sum"`` image
+    and chains are added up at once. With ``"over"`` the chains are added up to an image, which is
+    blended with the first. With ``"successive"`` one chain after the other is blended with it.
+    Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and
+    Uncertainty" (2020).
     """
 
     operations: RandomPolicy
@@ -298,11 +308,12 @@ class AugMix:
 
 @dataclass(frozen=True, slots=True)
 class RandomErasing:
-    """Rectangles of the converted result filled with values or noise.
+    """Fills ``least_boxes`` to ``most_boxes`` rectangles of the result with values or noise.
 
-    ``values`` are the elements of one pixel in machine byte order; empty for normally distributed
-    noise, drawn for every element (``noise_per_pixel``) or once per channel. ``least_boxes`` to
-    ``most_boxes`` rectangles. Zhong et al., "Random Erasing Data Augmentation" (2020).
+    It works on the converted result. ``values`` are the elements of one pixel in machine byte
+    order. If empty, the noise is normally distributed, drawn for every element
+    (``noise_per_pixel``) or once per channel. Zhong et al., "Random Erasing Data Augmentation"
+    (2020).
     """
 
     probability: float
@@ -316,7 +327,7 @@ class RandomErasing:
 
 @dataclass(frozen=True, slots=True)
 class RandomApply:
-    """All of ``stages`` with ``probability``, or none."""
+    """Applies all of ``stages`` with ``probability``, or none."""
 
     probability: float
     stages: tuple[Stage, ...]
@@ -324,7 +335,7 @@ class RandomApply:
 
 @dataclass(frozen=True, slots=True)
 class RandomChoice:
-    """One of ``branches``, by ``weights``."""
+    """Applies one of ``branches``, drawn by ``weights``."""
 
     branches: tuple[tuple[Stage, ...], ...]
     weights: tuple[float, ...]
@@ -332,7 +343,7 @@ class RandomChoice:
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """All of ``branches``, in random order."""
+    """Applies all of ``branches``, in random order."""
 
     branches: tuple[tuple[Stage, ...], ...]
 
@@ -362,8 +373,8 @@ Stage = (
 )
 
 
-def branches_of(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
-    """Returns the lists of stages that a container holds, none for any other stage."""
+def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
+    """Returns the lists of stages in a container; none for any other stage."""
     if isinstance(stage, RandomApply):
         return (stage.stages,)
     return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
@@ -373,7 +384,7 @@ _WITHOUT_DRAWS = (CenterCrop, Fixed, Resize, ResizeShorterSide, TrimBorder)
 
 
 def is_random(stages: Iterable[Stage]) -> bool:
-    """Whether any of the stages draws something; stages not known here are taken to."""
+    """Whether any of the stages draws parameters; stages not known here count as random."""
     return not all(map(_is_determined, stages))
 
 
@@ -388,11 +399,11 @@ def _is_determined(stage: Stage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """The last native stage: every 8-bit level of every channel mapped through a table.
+    """The last native stage: maps every 8-bit level of every channel through a table.
 
     ``table`` holds ``channels * 256`` elements of ``element_type`` in machine byte order, channel
     by channel. It is made by running the user's own conversion transforms on the 256 levels, so it
-    is right by construction, whatever their arithmetic. The result is channels x height x width.
+    is right whatever their arithmetic. The result is channels x height x width.
     """
 
     element_type: ElementType
@@ -403,7 +414,7 @@ class Convert:
 class ImageKind:
     """What is known of all images before the first stage.
 
-    ``channels`` is 3 (RGB) or 1 (grey); ``height`` and ``width`` in pixels, ``None`` where images
+    ``channels`` is 3 (RGB) or 1 (grey). ``height`` and ``width`` are in pixels; ``None`` if images
     differ.
     """
 
@@ -414,14 +425,18 @@ class ImageKind:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done to an image natively: decode to RGB where encoded, ``stages``, ``convert``.
+    """What is done to an image natively: it is decoded if encoded, transformed and converted.
 
-    ``convert`` is ``None`` when Python code follows: the native part then ends with 8-bit pixels,
-    height x width x channels. ``height`` and ``width`` are those of the result, ``None`` when they
-    differ from image to image. ``decode`` is ``"exact"`` (Pillow's pixels) or ``"fast"``.
-    ``channels`` are those of the images, ``result_channels`` those of the result, which is grey (1)
-    also where three channels were made one. If not ``strict``, a file may be damaged behind the
-    rows that its crop needs.
+    Attributes:
+        stages: transformations, in order.
+        convert: ``None`` if Python code follows: the native part then ends with 8-bit pixels,
+            height x width x channels.
+        height: height of the result in pixels; ``None`` if it differs from image to image.
+        width: width of the result, likewise.
+        decode: ``"exact"`` (Pillow's pixels) or ``"fast"``.
+        channels: channels of the images.
+        result_channels: channels of the result: 1 also if a stage makes grey of three channels.
+        strict: whether a file that is damaged behind the rows that its crop needs is an error.
     """
 
     stages: tuple[Stage, ...]

@@ -1,4 +1,4 @@
-"""torchvision's rotations, affine and perspective transforms to stages."""
+"""Converts torchvision's rotations, affine and perspective transforms to stages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from fusionloader.transforms.plan.stages import (
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 

@@ -1,4 +1,4 @@
-"""torchvision's crops, resizes, flips and padding to stages."""
+"""Converts torchvision's crops, resizes, flips and padding to stages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ _OF_TORCH: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "tor
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
