@@ -84,8 +84,7 @@ class _Policy:
         return {**self.__dict__, "_executors": {}}
 
     def _warp_options(self, context: Context) -> tuple[Interpolation, Color]:
-        if context.held != "pil":
-            raise NotCompiled("it works on PIL images only: put it before the conversion")
+        context.require_pil()
         return interpolation_name(self.interpolation), color(self.fill, context.channels)
 
 

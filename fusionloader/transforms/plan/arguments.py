@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -57,10 +57,10 @@ class Context:
     depth: int = 0
 
     def require_levels(self, same_on_tensors: bool) -> None:
-        """Raises ``NotCompiled`` where a transform of levels would give others than torchvision.
+        """Raises ``NotCompiled`` if native code would give other levels than torchvision.
 
         Args:
-            same_on_tensors: whether torchvision gives the same for uint8 tensors and PIL images.
+            same_on_tensors: whether torchvision gives the same levels on uint8 tensors and PIL images.
         """
         if self.held == "floats":
             raise NotCompiled("it works on floats: put it before the conversion")
@@ -68,6 +68,10 @@ class Context:
             raise NotCompiled(
                 "torchvision rounds otherwise on tensors: put it before the conversion"
             )
+
+    def require_pil(self) -> None:
+        if self.held != "pil":
+            raise NotCompiled("it works on PIL images only: put it before the conversion")
 
     def inside(self) -> Context:
         """Returns the context of the transforms in a container."""
@@ -78,6 +82,14 @@ class Context:
 
 # Returns the stage of a transform; raises NotCompiled where there is none.
 Converter = Callable[[Transform, Context], Stage]
+
+
+def for_both_versions(converters: Mapping[str, Converter]) -> dict[type, Converter]:
+    """Returns converters by class, for the classes of torchvision's v1 and v2 with these names."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    return {getattr(each, name): made for each in (v1, v2) for name, made in converters.items()}
 
 
 def pair(size: Argument) -> tuple[int, int]:

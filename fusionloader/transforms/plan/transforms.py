@@ -22,6 +22,7 @@ from fusionloader.transforms.plan.arguments import (
     NestedTooDeep,
     NotCompiled,
     Transform,
+    for_both_versions,
 )
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON
 from fusionloader.transforms.plan.patches import is_patched
@@ -349,9 +350,6 @@ def _converters() -> dict[type, Converter]:
 
 def _container_converters() -> dict[type, Converter]:
     # A random container is compiled only if all that it holds is.
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     def apply(step: Transform, context: Context) -> Stage:
         return RandomApply(float(step.p), _compile_all(list(step.transforms), context.inside()))
 
@@ -366,8 +364,8 @@ def _container_converters() -> dict[type, Converter]:
         inside = context.inside()
         return RandomOrder(tuple(_compile_all([inner], inside) for inner in step.transforms))
 
-    made = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
-    return {getattr(module, name): make for module in (v1, v2) for name, make in made.items()}
+    known = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
+    return for_both_versions(known)
 
 
 def _makes_grey(stage: Stage) -> bool:

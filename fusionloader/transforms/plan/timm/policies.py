@@ -117,8 +117,7 @@ def _augmix(step: Transform, context: Context) -> Stage:
 def _policy(
     policies: Sequence[Sequence[Transform]], repeats: int, context: Context
 ) -> RandomPolicy:
-    if context.held != "pil":
-        raise NotCompiled("it works on PIL images only: put it before the conversion")
+    context.require_pil()
     operations = [op for policy in policies for op in policy]
     for op in operations:
         if type(op) is not timm_name("auto_augment", "AugmentOp") or "__call__" in op.__dict__:

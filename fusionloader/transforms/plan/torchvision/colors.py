@@ -10,6 +10,7 @@ from fusionloader.transforms.plan.arguments import (
     Converter,
     NotCompiled,
     Transform,
+    for_both_versions,
     numbers,
 )
 from fusionloader.transforms.plan.stages import (
@@ -24,9 +25,6 @@ from fusionloader.transforms.plan.stages import (
 
 
 def converters() -> dict[type, Converter]:
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "ColorJitter": _color_jitter,
         "Grayscale": _grayscale,
@@ -39,7 +37,7 @@ def converters() -> dict[type, Converter]:
         "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
         "RandomAdjustSharpness": _sometimes(lambda step: ("sharpness", _factor(step))),
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def _sometimes(

@@ -15,6 +15,7 @@ from fusionloader.transforms.plan.arguments import (
     NotCompiled,
     Transform,
     color,
+    for_both_versions,
     interpolation_name,
 )
 from fusionloader.transforms.plan.stages import (
@@ -55,16 +56,13 @@ Space = dict[str, tuple["torch.Tensor | None", bool]]
 
 
 def converters() -> dict[type, Converter]:
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "RandAugment": _rand_augment,
         "AutoAugment": _auto_augment,
         "TrivialAugmentWide": _trivial_augment,
         "AugMix": _augmix,
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def rand_augment_policy(num_ops: int, magnitude: int, bins: int) -> RandomPolicy:

@@ -15,6 +15,7 @@ from fusionloader.transforms.plan.arguments import (
     Transform,
     color,
     filter_name,
+    for_both_versions,
     padding_sides,
     pair,
 )
@@ -36,9 +37,6 @@ _OF_TORCH: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "tor
 
 
 def converters() -> dict[type, Converter]:
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "RandomResizedCrop": _random_resized_crop,
         "Resize": _resize,
@@ -48,7 +46,7 @@ def converters() -> dict[type, Converter]:
         "RandomVerticalFlip": lambda step, _: RandomVerticalFlip(float(step.p)),
         "Pad": _pad,
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def _random_resized_crop(step: Transform, context: Context) -> Stage:
