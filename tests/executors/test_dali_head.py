@@ -73,19 +73,19 @@ def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch)
 def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
     monkeypatch, version, fancy, whole
 ):
-    asked = []
+    decoders = []
     monkeypatch.setattr(Prebuilt, "build", lambda self: None)  # which needs the device
     monkeypatch.setattr(nvjpeg, "version", lambda: version)
     for kind in ("image", "image_slice"):
         decode = getattr(head_module.fn.decoders, kind)
 
         def decoded(encoded, decode=decode, kind=kind, **options):
-            asked.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
+            decoders.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
             return decode(encoded, **options)
 
         monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
     DaliHead(0, 2, fancy_upsampling=fancy)
-    assert asked == [("image" if whole else "image_slice", "mixed", fancy)]
+    assert decoders == [("image" if whole else "image_slice", "mixed", fancy)]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):

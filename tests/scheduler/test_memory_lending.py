@@ -1,4 +1,4 @@
-"""Which free blocks of torch's caching allocator may be lent."""
+"""Device memory that training lends: which blocks, for how long, and what fits."""
 
 import pytest
 from hypothesis import given

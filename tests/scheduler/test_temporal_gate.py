@@ -42,17 +42,17 @@ def test_an_event_that_has_passed_is_not_looked_at_again():
 
 @given(st.lists(st.sampled_from(["ask", "pass", "deliver"]), max_size=60))
 def test_it_is_open_from_the_event_to_the_delivery(moves):
-    gate, event, asked = TemporalGate(), Event(), False
+    gate, event, requested = TemporalGate(), Event(), False
     for move in moves:
         if move == "ask":  # behind whatever training has put on the device
-            event, asked = Event(), True
+            event, requested = Event(), True
             gate.requested(event.passed)
         elif move == "pass":
             event.has_passed = True
         else:
-            asked = False
+            requested = False
             gate.delivered()
-        assert gate.open == (asked and event.has_passed)
+        assert gate.open == (requested and event.has_passed)
 
 
 def test_beside_training_help_is_needed_while_nothing_is_ready():

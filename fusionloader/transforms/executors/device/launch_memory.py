@@ -37,7 +37,7 @@ _OFFER_SECONDS = 0.01
 _PARTS = 8
 _MOST_FRUITLESS = 100  # launches in a row
 
-_REVOKED = "training has asked its memory back"
+_REVOKED = "training has revoked its memory"
 _SHORT = "no memory on the device"
 
 Launch = Callable[[Sequence[EncodedSample]], list[str | None]]
