@@ -60,7 +60,7 @@ class Context:
         """Raises ``NotCompiled`` if native code would give other levels than torchvision.
 
         Args:
-            same_on_tensors: whether torchvision gives the same levels on uint8 tensors and PIL images.
+            same_on_tensors: whether torchvision gives uint8 tensors the levels of PIL images.
         """
         if self.held == "floats":
             raise NotCompiled("it works on floats: put it before the conversion")

@@ -15,7 +15,7 @@ Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
 Filter = Literal[
     "box", "bilinear", "hamming", "bicubic", "lanczos", "torch_bilinear", "torch_bicubic"
 ]
-"""Pillow's filters, and torch's antialiased ones for uint8 tensors, whose weights have 16 bits."""
+"""Pillow's filters, and torch's antialiased ones for uint8 tensors, with weights of 16 bits."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Range = tuple[float, float]
 Color = tuple[int, int, int]

@@ -40,15 +40,17 @@ class HostLauncher:
     """Runs programs in the calling thread."""
 
     def allocate(self, nbytes: int) -> Memory:
+        """Returns new memory of the host."""
         return allocate_on_host(nbytes)
 
     def launch(self, batch: _native.DeviceBatch) -> None:
+        """Runs the batch before it returns."""
         block, work = allocate_on_host(batch.nbytes), allocate_on_host(batch.work_bytes)
         batch.write(block.address)
         _native.run_block_on_host(block.address, work.address, batch.samples)
 
     def wait(self) -> None:
-        pass
+        """Returns at once: ``launch`` has waited."""
 
 
 class CudaLauncher:
@@ -82,13 +84,16 @@ class CudaLauncher:
             ) from None
 
     def allocate(self, nbytes: int) -> Memory:
+        """Returns new memory of the device."""
         return self._allocate(nbytes)
 
     def launch(self, batch: _native.DeviceBatch) -> None:
+        """Queues the batch on the stream; see ``Launcher.launch`` for errors."""
         work = self._allocate(batch.work_bytes)
         self._native.launch(batch, work.address, self._stream)
         self._work.append(work)
 
     def wait(self) -> None:
+        """Waits for the stream, and frees working memory."""
         self._native.wait(self._stream)
         self._work.clear()

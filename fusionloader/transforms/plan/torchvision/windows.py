@@ -33,7 +33,7 @@ from fusionloader.transforms.plan.stages import (
     Stage,
 )
 
-_OF_TORCH: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
+_TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 
 
 def converters() -> dict[type, Converter]:
@@ -76,7 +76,7 @@ def _resize(step: Transform, context: Context) -> Stage:
 
 
 def _filter(step: Transform, context: Context) -> Filter:
-    """Returns the filter of a resize: Pillow's, or torch's where it resizes a uint8 tensor."""
+    """Returns the filter of a resize: Pillow's, or torch's for a uint8 tensor."""
     context.require_levels(same_on_tensors=True)
     name = filter_name(step.interpolation)
     if context.held != "tensor":
@@ -91,16 +91,16 @@ def _filter(step: Transform, context: Context) -> Filter:
         raise NotCompiled(
             "torchvision resizes tensors as floats there: put it before the conversion"
         )
-    return _OF_TORCH[name]
+    return _TORCH_FILTERS[name]
 
 
 @functools.cache
 def _resizes_levels(name: Filter) -> bool:
-    """Whether torchvision resizes uint8 tensors as such, by the weights that are known here.
+    """Whether torchvision resizes uint8 tensors without floats, with the weights of native code.
 
-    That depends on its version and on the processor, and is found by trying.
+    This depends on its version and on the processor, so that it is tried.
     """
-    if name not in _OF_TORCH:
+    if name not in _TORCH_FILTERS:
         return False
     from torchvision.transforms import v2
 
@@ -108,7 +108,7 @@ def _resizes_levels(name: Filter) -> bool:
     image = torch.from_numpy(levels).permute(2, 0, 1)
     for height, width in ((23, 51), (64, 19)):
         expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
-        stages = (Resize(height, width, _OF_TORCH[name]),)
+        stages = (Resize(height, width, _TORCH_FILTERS[name]),)
         executor = make_executor(Plan(stages, None, height, width, "exact", 3, 3))
         pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
         found = np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
