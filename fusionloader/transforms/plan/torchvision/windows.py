@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import torch
 
-from fusionloader.transforms.executors.native import make_executor
+from fusionloader import _native
 from fusionloader.transforms.plan.arguments import (
     Context,
     Converter,
@@ -23,7 +23,6 @@ from fusionloader.transforms.plan.stages import (
     CenterCrop,
     Filter,
     Fixed,
-    Plan,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -108,8 +107,17 @@ def _resizes_levels(name: Filter) -> bool:
     image = torch.from_numpy(levels).permute(2, 0, 1)
     for height, width in ((23, 51), (64, 19)):
         expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
-        stages = (Resize(height, width, _TORCH_FILTERS[name]),)
-        executor = make_executor(Plan(stages, None, height, width, "exact", 3, 3))
+        executor = _native.Executor(
+            stages=(Resize(height, width, _TORCH_FILTERS[name]),),
+            convert=None,
+            channels=3,
+            result_channels=3,
+            height=height,
+            width=width,
+            fast_decode=False,
+            strict=True,
+            vertical_first_allowed=False,  # torch's filters never are
+        )
         pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
         found = np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
         if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
