@@ -68,7 +68,7 @@ class ProfileWindow:
         )
 
     def since(self, before: ProfileWindow, slowest: float) -> ProfileWindow:
-        """Returns what these sums have grown by; ``slowest`` is the answer that took longest."""
+        """Returns the growth of these sums since ``before``; ``slowest`` is the longest answer."""
         grown = {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)}
         return ProfileWindow(**grown | {"answer_seconds": slowest})
 
