@@ -27,10 +27,10 @@ from benchmarks.study import append, parser_of
 from fusionloader import Decoded, Decoder, GpuWorker
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.environment import versions
-from fusionloader.transforms.executors.decoders.by_name import engine_of, missing_package
+from fusionloader.transforms.executors.decoders.by_name import describe_decoder, missing_package
 from fusionloader.transforms.executors.decoders.dali_decoder import DaliDecoder
 from fusionloader.transforms.executors.decoders.decoder_head import DecodeGroup, DecoderHead
-from fusionloader.transforms.executors.decoders.head_steps import HeadStep, window_of
+from fusionloader.transforms.executors.decoders.head_steps import HeadStep, split_window
 from fusionloader.transforms.executors.decoders.nvjpeg_decoder import NvjpegDecoder
 from fusionloader.transforms.executors.decoders.torchvision_decoder import TorchvisionDecoder
 from fusionloader.transforms.executors.native import file_decoder, jpeg_size, make_executor
@@ -54,7 +54,7 @@ def samples_of(files: Sequence[bytes]) -> dict[str, list[Sample]]:
         if size is None:
             continue
         whole.append((file, HeadStep((0, 0, *size), size[1], size[0])))
-        windows.append((file, window_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
+        windows.append((file, split_window(executor.draw(0, 0, index, 0, *size), *size)[0]))
     return {"whole": whole, "windows": windows}
 
 
@@ -156,7 +156,7 @@ def main() -> None:
             if missing := missing_package(worker):
                 append(options.json, **asdict(variant), left_out=" ".join(missing))
                 continue
-            told = {**asdict(variant), "decodes": engine_of(worker, device is not None)}
+            told = {**asdict(variant), "decodes": describe_decoder(worker, device is not None)}
             for group in options.groups:
                 try:
                     for case in cases(variant, kinds, group, device, monitor, options):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fusionloader.transforms.executors.decoders.interface import DecodeCommand as DecodeCommand
     from fusionloader.transforms.executors.decoders.interface import Decoded as Decoded
     from fusionloader.transforms.executors.decoders.interface import Decoder as Decoder
-    from fusionloader.transforms.executors.refusals import FileRefused as FileRefused
+    from fusionloader.transforms.executors.device_errors import FileRefused as FileRefused
 
 try:
     from fusionloader._version import __version__ as __version__
@@ -51,7 +51,7 @@ _MODULES = {
     "Decoded": "transforms.executors.decoders.interface",
     "DecodedCache": "options.cache_settings",
     "Decoder": "transforms.executors.decoders.interface",
-    "FileRefused": "transforms.executors.refusals",
+    "FileRefused": "transforms.executors.device_errors",
     "FusionLoader": "loader",
     "GpuWorker": "options.gpu_settings",
     "LoaderStats": "observe.statistics.snapshot",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
 # The cases of one row for an image of a width and a height.
 Cases = Callable[[int, int], list[Operation]]

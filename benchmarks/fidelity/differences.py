@@ -18,8 +18,7 @@ from benchmarks.fidelity.cases import cases
 from fusionloader import _native
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 Pixels = npt.NDArray[np.uint8]
 

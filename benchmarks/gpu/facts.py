@@ -21,8 +21,8 @@ from fusionloader.transforms.executors import nvjpeg
 from fusionloader.transforms.executors.device.kernel import (
     AUGMENT,
     CONVERT_LEVELS,
+    choose_target,
     compile_kernel,
-    target_of,
 )
 from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError
 
@@ -48,7 +48,7 @@ def compilation(architecture: int) -> dict[str, Any]:
     """Returns the seconds that each kernel takes to be compiled."""
     try:
         compiler = Nvrtc()
-        target = target_of(architecture, compiler.architectures)
+        target = choose_target(architecture, compiler.architectures)
         seconds: dict[str, Any] = {"nvrtc": compiler.version, "target": target}
         for file in (AUGMENT, CONVERT_LEVELS):
             began = time.perf_counter()

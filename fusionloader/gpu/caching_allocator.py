@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from fusionloader.scheduler.memory_claims import Snapshot
+from fusionloader.scheduler.memory_lending import Snapshot
 
 
 class TorchAllocator:

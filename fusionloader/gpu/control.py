@@ -27,7 +27,7 @@ from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.observe.trace.timeline import THRESHOLD
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
-from fusionloader.scheduler.memory_peaks import MemoryPeaks
+from fusionloader.scheduler.memory_lending import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.system.processes import Process
 from fusionloader.workers import messages
@@ -189,7 +189,7 @@ class GpuControl(Participant):
     def asked(self) -> None:
         """Training asks for a batch."""
         if self._mode is Mode.TEMPORAL and self._queue.gpu_is_ready:
-            self._gate.asked(self._options.asked())
+            self._gate.requested(self._options.asked())
             self._update()
 
     def waiting(self) -> None:
@@ -253,7 +253,7 @@ class GpuControl(Participant):
         if not choice.allows(Mode.SPATIAL) or allocator.capturing():
             return
         free, total = allocator.device_memory()
-        self._peaks.saw(free, total, allocator.reserved())
+        self._peaks.observe(free, total, allocator.reserved())
         training = allocator.peak()
         if not self._peaks.fit(training, total):
             choice.forbid(Mode.SPATIAL)

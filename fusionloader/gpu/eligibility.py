@@ -57,7 +57,7 @@ class GpuChoice:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
             return ""
-        engine = by_name.engine_of(self.worker, self.device_id is not None)
+        engine = by_name.describe_decoder(self.worker, self.device_id is not None)
         where = "the CPU" if self.device_id is None else f"cuda:{self.device_id}"
         if self.worker.where == "thread":
             where = f"{where}, in a thread of this process,"
@@ -291,7 +291,7 @@ def gpu_options(
     mark = mark_stream(device_id)
     allocator = None if device_id is None else TorchAllocator(device_id)
     in_thread = worker.where == "thread"
-    engine = by_name.engine_of(worker, device_id is not None)
+    engine = by_name.describe_decoder(worker, device_id is not None)
     return GpuOptions(
         start, most, worker.sharing, mark, buffers, memory, engine, in_thread, allocator
     )
@@ -310,7 +310,7 @@ def _head_options(worker: GpuWorker) -> HeadOptions:
     beside = not waits and decoder != "dali"
     return HeadOptions(
         decoder=decoder if isinstance(decoder, str) else by_name.pickled(decoder),
-        name=by_name.name_of(worker),
+        name=by_name.decoder_title(worker),
         threads=worker.threads,
         hw_decoder_load=worker.hw_decoder_load,
         groups=2 if beside else 1,

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fusionloader.gpu.caching_allocator import TorchAllocator
-from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
-from fusionloader.scheduler.patience import Patience
+from fusionloader.scheduler.memory_lending import Patience, candidates, only_expandable, plan_claims
 from fusionloader.system.gpu_memory import (
     Block,
     Grant,

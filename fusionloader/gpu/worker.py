@@ -33,8 +33,12 @@ from fusionloader.transforms.executors.device.launch_memory import (
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
 from fusionloader.transforms.executors.device.memory import Memory, of_buffer, of_tensor
 from fusionloader.transforms.executors.device.task import BegunTask, EncodedSample
-from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
-from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
+from fusionloader.transforms.executors.device_errors import (
+    DecodeFailed,
+    FileRefused,
+    is_device_lost,
+    is_shortage,
+)
 from fusionloader.transforms.plan.stages import Plan
 from fusionloader.workers import failures, messages
 

@@ -1,8 +1,8 @@
-"""Task-affinity-aware scheduling (FusionFlow §5.2): how much of a mini-batch is the GPU worker's.
+"""Task-affinity-aware scheduling (FusionFlow §5.2): which tiny-batches only the GPU worker takes.
 
-CPU workers take tiny-batches from the small end, the GPU worker from the large end. The last
-``threshold`` ones are left to the GPU worker even when CPU workers are free. The
-threshold must count as 0 while no GPU worker is at work: no other worker takes them.
+CPU workers take tiny-batches from the small end of a mini-batch, the GPU worker from the large end.
+The last ``threshold`` tiny-batches are reserved for the GPU worker, even when CPU workers are free.
+The threshold must count as 0 while no GPU worker runs, since no other worker takes them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from enum import Enum
 
 from fusionloader.scheduler.changes import RateWatch
 
-# The search ends when this many mini-batches in a row were spent on two neighbours: four reversals,
-# which noise far from the balance seldom makes.
+# The search ends when this many mini-batches in a row had one of two neighbouring thresholds: four
+# reversals, which noise far from the balance seldom causes.
 _OSCILLATION = 6
-# It ends at the latest after the way from one end to the other and this.
+# The search ends at the latest after a mini-batch for each possible threshold, and this many more.
 _PATIENCE = 16
 
 
 class Side(Enum):
-    """Who works on a mini-batch."""
+    """The two kinds of workers that share a mini-batch."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -29,11 +29,11 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MiniBatchDone:
-    """What is known of a mini-batch when its last tiny-batch is complete.
+    """Measurements of a mini-batch, made when its last tiny-batch is complete.
 
-    ``threshold`` is the one in force at the first claim. ``cpu_seconds`` and ``gpu_seconds`` tell
-    when each side finished its last tiny-batch, counted from that claim; ``None``: it did none. The
-    rates are samples per second of work of one worker of a side, ``None`` where not measured.
+    ``threshold`` is the value at the first claim. ``cpu_seconds`` and ``gpu_seconds`` are the times
+    from that claim to the last completion of each side; ``None`` if the side completed nothing. The
+    rates are samples per second of busy time of one worker; ``None`` where not measured.
     """
 
     tiny_batches: int
@@ -51,7 +51,7 @@ class MiniBatchDone:
 
     @property
     def busy_last(self) -> Side | None:
-        """The side that others waited for; ``None`` if both ended at once."""
+        """The side that finished last; ``None`` if both finished at once."""
         cpu = -1.0 if self.cpu_seconds is None else self.cpu_seconds
         gpu = -1.0 if self.gpu_seconds is None else self.gpu_seconds
         if cpu == gpu:
@@ -60,16 +60,16 @@ class MiniBatchDone:
 
 
 class ThresholdSearch:
-    """Moves the threshold by one per mini-batch, away from the side that was busy last.
+    """Moves the threshold by one per mini-batch, to relieve the side that finished last.
 
-    It settles when it oscillates between neighbours, on the one with the shorter makespan, and
-    searches again, from where it is, when the number of CPU workers changes or the rate of either
-    side does.
+    The search settles when the threshold oscillates between two neighbours, on the one with the
+    shorter makespan. It starts again from the current threshold when the number of CPU workers or
+    the rate of either side changes.
 
     Attributes:
-        threshold: the number of last tiny-batches that only the GPU worker may take.
+        threshold: number of last tiny-batches that only the GPU worker may take.
         settled: whether the search is over.
-        restarts: how often it has begun again.
+        restarts: number of times that the search has started again.
     """
 
     def __init__(self) -> None:
@@ -83,11 +83,10 @@ class ThresholdSearch:
         self._rates = {side: RateWatch() for side in Side}
 
     def finished(self, done: MiniBatchDone) -> None:
-        """Learns from a mini-batch."""
         if self._changed(done):
             self._restart()
-        # A mini-batch smaller than the one before, as at the end of an epoch, is no measure for the
-        # others; after one that ran partly under another threshold there is nothing to compare.
+        # A mini-batch cannot be compared if it is smaller than the one before, as at the end of an
+        # epoch, or if it began with another threshold.
         comparable = done.tiny_batches >= self._tiny_batches and done.threshold == self.threshold
         self._tiny_batches = done.tiny_batches
         self.threshold = min(self.threshold, done.tiny_batches)
@@ -102,7 +101,7 @@ class ThresholdSearch:
     def _changed(self, done: MiniBatchDone) -> bool:
         workers_changed = self._workers not in (None, done.cpu_workers)
         self._workers = done.cpu_workers
-        if not self.settled:  # while it searches, sizes and with them rates shift between the sides
+        if not self.settled:  # each threshold gives the sides other sizes, and thus other rates
             return workers_changed
         rates = {Side.CPU: done.cpu_rate, Side.GPU: done.gpu_rate}
         moved = [self._rates[side].moved(rates[side]) for side in Side]

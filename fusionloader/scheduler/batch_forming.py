@@ -1,7 +1,7 @@
-"""When a dynamic batch is opened and closed. Time is given with each event, in seconds.
+"""When a dynamic batch opens and closes. Each event has its time, in seconds.
 
-An image gets its row when it is submitted, so that workers begin with it at once; the batch is
-closed when it is full, or some time after its first image.
+An image gets its row when it is submitted, so that workers start on it at once. The batch is closed
+when it is full, or a fixed time after its first image.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import math
 
 
 class BatchForming:
-    """The batch that images are put into now.
+    """The open batch, if there is one.
 
     Attributes:
-        rows: that it has, 0 where none is open.
-        deadline: when it is closed at the latest; infinity where none is open.
+        rows: number of rows in use; 0 if no batch is open.
+        deadline: time at which the batch is closed at the latest; infinity if none is open.
     """
 
     def __init__(self, max_batch: int, max_delay: float) -> None:
-        """``max_batch`` in rows; with an infinite ``max_delay`` a batch is closed when full."""
+        """``max_batch`` is in rows, ``max_delay`` in seconds, or infinite: no deadline."""
         self._max_batch, self._max_delay = max_batch, max_delay
         self.rows = 0
         self.deadline = math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether the batch is to be closed before another image comes, if there is one."""
+        """Whether the open batch must be closed before another image is added."""
         return now >= self.deadline
 
     def add(self, now: float) -> int:
-        """Puts an image into the batch and returns its row; row 0 opens the batch.
-
-        The batch is full, and closed, if its next row would be ``max_batch``.
+        """Adds an image and returns its row; row 0 opens a batch, row ``max_batch - 1`` closes it.
 
         Raises:
-            ValueError: it is to be closed first.
+            ValueError: the batch is due and must be closed first.
         """
         if self.is_due(now):
             raise ValueError("the batch is due: close it before another image is added")
@@ -46,6 +44,6 @@ class BatchForming:
         return row
 
     def close(self) -> None:
-        """Closes the batch, if there is one: the next image opens another."""
+        """Closes the batch, if one is open: the next image opens another."""
         self.rows = 0
         self.deadline = math.inf

@@ -1,22 +1,22 @@
-"""When what was learned no longer holds: a rate that has left its former value for good."""
+"""Detection of lasting changes of a rate."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-CHANGE = 0.2  # a rate that differs by more is another one
-WINDOW = 15
+CHANGE = 0.2  # relative difference from which on a rate has changed
+WINDOW = 15  # rates
 
 
 class RateWatch:
     """Compares the median of the last rates with that of the first ones.
 
-    Medians, since a single slow mini-batch (a cold file, a checkpoint) changes nothing: a change is
-    reported once it persists for more than half a window.
+    A single slow mini-batch (a cold file, a checkpoint) hardly moves a median: a change is reported
+    only once it persists for more than half a window.
 
     Attributes:
-        current: the median of the last rates, ``None`` until there is a window of them.
+        current: median of the last rates; ``None`` until there is a full window of them.
     """
 
     def __init__(self, share: float = CHANGE, window: int = WINDOW) -> None:
@@ -31,7 +31,7 @@ class RateWatch:
         self._reference = self.current = None
 
     def moved(self, rate: float | None) -> bool:
-        """Notes a rate, ``None`` where none was measured; returns whether the rate has changed."""
+        """Adds a rate (``None`` if not measured); returns whether the rate has changed."""
         if rate is None:
             return False
         self._recent.append(rate)

@@ -1,4 +1,4 @@
-"""Which core is dedicated to each CPU worker, where there are enough."""
+"""Which core each CPU worker is bound to, where there are enough cores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 Core = tuple[int, ...]
-"""The CPUs, by number, of one physical core: several with hyper-threading."""
+"""Numbers of the CPUs of one physical core: several with hyper-threading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,11 @@ class Machine:
     """The part of a machine that a process may use.
 
     Attributes:
-        cores: each with those of its CPUs that the process may run on.
-        quota: CPU quota of its container, in CPUs; ``None`` without a limit.
-        rank: its number among the training processes of the machine.
+        cores: physical cores, each with the CPUs that the process may run on.
+        quota: CPU quota of the container, in CPUs; ``None`` without a limit.
+        rank: number of this process among the training processes of the machine.
         ranks: number of training processes of the machine.
-        idle: CPUs of the whole machine that other processes leave idle.
+        idle: number of CPUs of the whole machine that other processes leave idle.
     """
 
     cores: Sequence[Core]
@@ -32,19 +32,19 @@ class Machine:
 def cores_for_workers(
     machine: Machine, workers: int, threads: int, taken: Collection[Core] = ()
 ) -> list[Core]:
-    """Returns a core for each worker, or none at all where the kernel chooses better.
+    """Returns a core for each worker, or an empty list where the kernel chooses better.
 
     Every rank has a fixed share of the cores, so that ranks never conflict. The share must have
-    cores for the training process too: worker and training on one core, while another core is idle,
-    would be worse than no choice. So would be a core that other processes use, since a bound worker
-    cannot leave it. A quota below the number of CPUs means that there may be such processes, which
-    are not visible here.
+    cores for the training process too: a worker and training on one core, while another core is
+    idle, would be slower than without binding. The same holds for a core that other processes use,
+    since a bound worker cannot leave it. A quota below the number of CPUs means that there may be
+    such processes outside of the container, which cannot be seen here.
 
     Args:
         machine: what this process may use.
         workers: number of cores to choose.
-        threads: threads that the training process computes with.
-        taken: cores that other workers have.
+        threads: number of threads that the training process computes with.
+        taken: cores that other workers are bound to.
     """
     if machine.quota is not None and machine.quota < sum(map(len, machine.cores)):
         return []

@@ -1,28 +1,28 @@
-"""How many remote workers there should be, between the fewest and the most that a user allows."""
+"""How many remote workers to run, between the fewest and the most that the user allows."""
 
 from __future__ import annotations
 
 import math
 
-_BUSY = 0.75  # share of the time, to which the number is fitted
-_WAITS = 0.05  # share of the time that training waits, above which more workers are of use
-_RAISE_AFTER = 3  # loads in a row
-_LOWER_AFTER = 20  # it is cheaper to keep a worker for a while than to start it again
+_BUSY = 0.75  # fraction of the time that a worker should be busy
+_WAITS = 0.05  # fraction of the time that training waits, above which more workers help
+_RAISE_AFTER = 3  # reports in a row
+_LOWER_AFTER = 20  # keeping a worker for a while is cheaper than starting it again
 _GROWTH = 1.5
 
 
 class FleetSize:
     """Raises the number while training waits for busy workers; lowers it while they idle.
 
-    Training may wait for something else than its remote workers: then they are not busy, and more
-    of them would not help.
+    Training may wait for something other than remote workers. They are not busy then, and more of
+    them would not help.
 
     Attributes:
-        wish: workers that there should be.
+        wish: number of workers that should run.
     """
 
     def __init__(self, fewest: int, most: int) -> None:
-        """Begins with the fewest.
+        """Starts with the fewest.
 
         Raises:
             ValueError: not ``0 <= fewest <= most``.
@@ -32,20 +32,20 @@ class FleetSize:
         self.wish = fewest
         self._fewest = fewest
         self._most = most
-        self._short = 0  # loads in a row that ask for more
-        self._idle: list[float] = []  # busy shares in a row that ask for fewer
+        self._short = 0  # reports in a row that ask for more
+        self._idle: list[float] = []  # busy shares of the reports in a row that ask for fewer
 
-    def hear(self, busy_share: float, wait_share: float, there: int) -> int:
-        """Learns about a while, of half a second or so; returns ``wish``.
+    def observe(self, busy_share: float, wait_share: float, there: int) -> int:
+        """Updates ``wish`` from a report about the last half second or so, and returns it.
 
         Args:
-            busy_share: of the time, that workers had something to do, on average.
-            wait_share: of the time, that training waited.
-            there: workers that may be asked now.
+            busy_share: mean fraction of the time that workers were busy, 0 to 1.
+            wait_share: fraction of the time that training waited, 0 to 1.
+            there: number of workers that take requests now.
         """
         waits = wait_share > _WAITS
         busy = busy_share >= _BUSY or there == 0
-        # Those that were asked for last are to be there before more are.
+        # The workers that were requested last have to run before more are requested.
         short = waits and busy and there >= self.wish
         idle = not waits and busy_share < _BUSY and there > 0
         self._short = self._short + 1 if short else 0

@@ -1,4 +1,4 @@
-"""Off, temporal or spatial sharing of the device: measured once, then again after a change."""
+"""Off, temporal or spatial sharing of the device: measured once, and again after a change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from fusionloader.scheduler.changes import RateWatch
 
-# Part of its time that training may wait for batches where CPU workers keep up.
+# CPU workers keep up if training waits for batches no more than this fraction of its time.
 _WAITS = 0.02
 
 
@@ -20,23 +20,23 @@ class Mode(Enum):
 
 
 class SharingChoice:
-    """Chooses the mode of the highest throughput, and off unless another one clearly wins.
+    """Chooses the mode with the highest throughput, and off unless another one clearly wins.
 
     A profiling phase begins with a turn of off. If training waits for no batch in it, CPU workers
-    keep up, and that is the decision. Else every mode has ``rounds`` turns. The rate of a turn is
-    what can be kept up: samples that were only taken from the backlog of the turn before do not
-    count, or off would look as fast as the mode that has filled it. So a turn need not be as long
-    as the mini-batches in flight. The best round of each mode counts, since a checkpoint makes a
-    round slow, and nothing makes one fast. Another mode must beat off by ``margin``: noise and ties
-    go to off. After the decision it is measured anew when the number of CPU workers changes, when
-    the rate moves by more than 20 %, when the rate falls below what off reached, or when CPU
-    workers keep up no more.
+    keep up, and off is chosen. Otherwise every mode has ``rounds`` turns. The rate of a turn leaves
+    out samples from the backlog of the turn before, or off would look as fast as the mode that has
+    filled the backlog. A turn can therefore be shorter than the mini-batches in flight last. The
+    best turn of each mode counts: a checkpoint makes a turn slow, but nothing makes one too fast.
+    Another mode must beat off by ``margin``, so that off wins ties.
+
+    Profiling starts again when the number of CPU workers changes, when the rate moves by more than
+    20 %, when it falls below the rate of off, or when CPU workers no longer keep up.
 
     Attributes:
         mode: the mode to use now.
-        profiling: whether the decision is still open.
-        rates: samples per second by mode as last measured; empty before the first decision.
-        decisions: how often it was decided.
+        profiling: whether the modes are still being measured.
+        rates: samples per second by mode, as last measured; empty before the first decision.
+        decisions: number of decisions so far.
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class SharingChoice:
         """Starts the first profiling phase.
 
         Args:
-            rounds: turns of each mode.
-            iterations: training iterations that count in a turn.
-            warm_up: iterations before them that do not: a launch of the mode before may end then.
-            margin: part by which another mode must be faster than off.
-            window: iterations whose common rate is held against the decision.
+            rounds: number of turns of each mode.
+            iterations: number of training iterations that count in a turn.
+            warm_up: iterations before them that do not count: a launch of the mode before may be
+                running still.
+            margin: fraction by which another mode must be faster than off.
+            window: number of iterations that a rate is measured over after the decision.
         """
         self._modes = list(Mode)
         self._rounds, self._iterations, self._warm_up = rounds, iterations, warm_up
@@ -68,7 +69,7 @@ class SharingChoice:
         self._start()
 
     def forbid(self, mode: Mode) -> None:
-        """Never uses ``mode`` again: there is no memory for it. What is known of others stays."""
+        """Never uses ``mode`` again, because it lacks memory; keeps the rates of other modes."""
         if mode is Mode.OFF or mode not in self._modes:
             return
         self._modes.remove(mode)
@@ -82,7 +83,6 @@ class SharingChoice:
             self._next()
 
     def allows(self, mode: Mode) -> bool:
-        """Whether ``mode`` may be used."""
         return mode in self._modes
 
     def _start(self) -> None:
@@ -101,14 +101,14 @@ class SharingChoice:
     def iteration(
         self, seconds: float, samples: int, cpu_workers: int, backlog: int, waited: float
     ) -> None:
-        """Learns from a training iteration.
+        """Adds a training iteration; may change the mode.
 
         Args:
-            seconds: since the last one.
-            samples: that training took then.
-            cpu_workers: at work now.
-            backlog: samples that are complete but not delivered yet, now.
-            waited: seconds of these in which training waited for the batch.
+            seconds: time since the iteration before.
+            samples: number of samples that training took.
+            cpu_workers: number of CPU workers now.
+            backlog: number of samples that are complete and not delivered now.
+            waited: part of ``seconds`` that training waited for the batch.
         """
         if self._workers not in (None, cpu_workers):
             self._start()
@@ -129,7 +129,7 @@ class SharingChoice:
         self._begin_turn()
         if self.profiling:
             self._end_turn(rate, waits)
-        else:  # the mode has not changed: nothing to leave out
+        else:  # the mode stays the same: no warm-up
             self._seen, self._backlog_before = self._warm_up, backlog
             self._check(rate, waits)
 
@@ -141,7 +141,7 @@ class SharingChoice:
             self._next()
 
     def _next(self) -> None:
-        """Begins a turn of the mode that has had the fewest, or decides."""
+        """Begins a turn of the mode with the fewest turns, or decides."""
         turns = Counter(mode for mode, _ in self._turns)
         self.mode = min(self._modes, key=turns.__getitem__)
         if turns[self.mode] == self._rounds:
@@ -161,7 +161,7 @@ class SharingChoice:
 
     @property
     def _cpu_keeps_up(self) -> bool:
-        """Whether that was the reason for the decision: no other mode was tried."""
+        """Whether the decision was off because CPU workers keep up: no other mode was measured."""
         return len(self.rates) == 1
 
     def _check(self, rate: float, waits: bool) -> None:

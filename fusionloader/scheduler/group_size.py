@@ -1,7 +1,7 @@
 """How many tiny-batches the GPU worker claims at once.
 
-A launch costs something whatever its size, so larger groups are cheaper per sample; but the last
-group of a mini-batch is what training waits for.
+A launch has a fixed cost, so larger groups are cheaper per sample. But training waits for the last
+group of a mini-batch.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import statistics
 
 
 class GroupSize:
-    """Doubles the group while the time per sample still falls, within a share of the mini-batch.
+    """Doubles the group while the time per sample falls, up to a fraction of the mini-batch.
 
-    Sizes are compared over whole mini-batches, which the GPU worker takes from the large end each
-    time: launch against launch, the first ones would look slow because their samples are large.
+    Sizes are compared over whole mini-batches. The GPU worker begins each with the largest samples,
+    so that a comparison of single launches would find the first ones slow.
 
     Attributes:
-        size: tiny-batches to claim at once.
+        size: number of tiny-batches to claim at once.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class GroupSize:
         """Starts at one tiny-batch.
 
         Args:
-            largest: most tiny-batches in a group.
-            delay_share: part of a mini-batch's time that one launch may take.
-            least_gain: part of the time per sample that a doubling must save to be kept.
-            trials: mini-batches with one size before it is judged, after one that does not count.
+            largest: maximum number of tiny-batches in a group.
+            delay_share: maximum fraction of a mini-batch's time that one launch may take.
+            least_gain: minimum fraction of the time per sample that a doubling must save.
+            trials: mini-batches with a new size before it is judged, without the first one.
             rest: mini-batches after which a doubling that did not pay is tried again.
         """
         self.size = 1
@@ -50,13 +50,12 @@ class GroupSize:
         self._change(1)
 
     def launched(self, samples: int, seconds: float) -> None:
-        """Learns from a launch."""
         self._samples += samples
         self._seconds += seconds
         self._longest = max(self._longest, seconds)
 
     def finished(self, makespan: float) -> None:
-        """Learns from a mini-batch: seconds from its first claim to its last completion."""
+        """Ends a mini-batch that took ``makespan`` seconds from first claim to last completion."""
         samples, seconds, longest = self._samples, self._seconds, self._longest
         self._begin_mini_batch()
         self._resting -= 1

@@ -1,8 +1,8 @@
-"""An epoch that several jobs take from one preparation (CoorDL §6.3): who has had what.
+"""An epoch that several jobs take from one preparation (CoorDL §6.3).
 
-Jobs submit the mini-batches that their samplers give. Each is published once, delivered to every
-member of the epoch that has submitted the same, and recycled when all of them have taken and
-released it. Members join while the epoch is *gathering*: nothing is recycled until it ends.
+Jobs submit the mini-batches of their samplers. Each is published once, delivered to every member of
+the epoch that has submitted the same samples, and recycled when all members have taken and released
+it. Members join while the epoch is *gathering*; until that ends, nothing is recycled.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 
 class Delivery(NamedTuple):
-    """A mini-batch that a member is to get now."""
+    """A mini-batch to be delivered to a member."""
 
     member: int
     number: int
 
 
 class HeldUp(NamedTuple):
-    """Members that wait, and those that they wait for."""
+    """Members that wait, and the members that they wait for."""
 
     waiting: frozenset[int]
     blocking: frozenset[int]
@@ -27,7 +27,16 @@ class HeldUp(NamedTuple):
 
 @dataclass(slots=True)
 class _Staged:
-    """A mini-batch that was submitted: its samples, who owes to take it, and who may look at it."""
+    """A submitted mini-batch.
+
+    Attributes:
+        samples: bytes that are equal for equal mini-batches.
+        owed: members that have to take it.
+        submitted: members that have submitted it.
+        holders: members that may read it.
+        published: whether workers prepare it, or have.
+        complete: whether all of its samples are made.
+    """
 
     samples: bytes
     owed: set[int]
@@ -42,8 +51,8 @@ class SharedEpoch:
 
     Attributes:
         gathering: whether members may still join.
-        members: their numbers.
-        joined: numbers of those that have ever been members.
+        members: numbers of the members.
+        joined: numbers of all members so far, also of those that have left.
     """
 
     def __init__(self) -> None:
@@ -58,7 +67,7 @@ class SharedEpoch:
     def join(self, member: int) -> None:
         """Adds a member, which gets every mini-batch of the epoch.
 
-        It does so once: what it has submitted, was sent and still holds stays noted when it leaves.
+        A member joins only once: its submissions and deliveries are remembered after it leaves.
         """
         assert self.gathering and member not in self.joined
         self.joined.add(member)
@@ -67,7 +76,7 @@ class SharedEpoch:
             batch.owed.add(member)
 
     def leave(self, member: int, keeps: bool) -> None:
-        """Removes a member; with ``keeps`` it may still look at what it was sent."""
+        """Removes a member; with ``keeps`` it may still read the mini-batches delivered to it."""
         self.members.discard(member)
         for batch in self._batches.values():
             batch.owed.discard(member)
@@ -75,7 +84,7 @@ class SharedEpoch:
                 batch.holders.discard(member)
 
     def submit(self, member: int, number: int, samples: bytes) -> bytes | None:
-        """Notes a member's mini-batch; returns the samples of the first member if they differ."""
+        """Adds a member's mini-batch; returns the first member's samples if they differ."""
         batch = self._batches.get(number)
         if batch is None:
             batch = self._batches[number] = _Staged(samples, set(self.members))
@@ -87,35 +96,35 @@ class SharedEpoch:
     # ---- preparation ---------------------------------------------------------------------------
 
     def publishable(self, staging: int) -> list[int]:
-        """Returns what may be published while no more than ``staging`` are staged."""
+        """Returns the mini-batches that may be published, if at most ``staging`` are staged."""
         waiting = [n for n, batch in self._batches.items() if not batch.published]
         return waiting[: max(staging - self.staged, 0)]
 
-    def needs_room(self, staging: int) -> bool:
-        """Whether a mini-batch waits to be published until another one is recycled."""
+    def is_full(self, staging: int) -> bool:
+        """Whether a mini-batch cannot be published before another one is recycled."""
         unpublished = any(not batch.published for batch in self._batches.values())
         return unpublished and self.staged >= staging
 
     @property
     def staged(self) -> int:
-        """Mini-batches that were published and that members have not all taken."""
+        """Number of published mini-batches that not all members have taken."""
         return sum(self._is_staged(batch) for batch in self._batches.values())
 
     def _is_staged(self, batch: _Staged) -> bool:
         return batch.published and (self.gathering or not batch.complete or bool(batch.owed))
 
     def published(self, number: int) -> None:
-        """Notes that workers prepare a mini-batch."""
+        """Marks a mini-batch as being prepared by workers."""
         self._batches[number].published = True
 
     def completed(self, number: int) -> None:
-        """Notes that workers have finished it."""
+        """Marks a mini-batch as finished by workers."""
         self._batches[number].complete = True
 
     # ---- delivery ------------------------------------------------------------------------------
 
     def deliveries(self) -> list[Delivery]:
-        """Returns what may be delivered, and was not; whoever gets it may look at it from now."""
+        """Returns all deliveries that are due; their members are holders from now on."""
         found = []
         for number, batch in self._batches.items():
             if batch.complete:
@@ -125,37 +134,39 @@ class SharedEpoch:
         return found
 
     def taken(self, member: int, number: int) -> None:
-        """Notes that a member's training got a mini-batch."""
+        """Marks a mini-batch as taken by a member's training."""
         if number in self._batches:
             self._batches[number].owed.discard(member)
 
     def released(self, member: int, number: int) -> None:
-        """Notes that a member looks at a mini-batch no more."""
+        """Marks a mini-batch as no longer read by a member."""
         if number in self._batches:
             self._batches[number].holders.discard(member)
 
     def recycle(self) -> list[int]:
-        """Returns and forgets the mini-batches that nobody needs, prepared or not."""
-        kept = self.gathering and bool(self.members)
-        free = [n for n, b in self._batches.items() if not (kept or b.owed or b.holders)]
+        """Removes and returns the mini-batches that no member needs, prepared or not."""
+        if self.gathering and self.members:  # another member may join, and need them all
+            return []
+        free = [n for n, b in self._batches.items() if not (b.owed or b.holders)]
         for number in free:
             del self._batches[number]
         return free
 
     def held_up(self, staging: int) -> HeldUp:
-        """Returns who waits for whom: all that is staged is complete, and one more would be wanted.
+        """Returns which members wait for which: those that have not taken the oldest mini-batch.
 
-        Nobody waits for a member while workers are preparing anything.
+        Members wait for each other only if all that is staged is complete and one more is needed;
+        otherwise they wait for workers.
         """
         staged = [batch for batch in self._batches.values() if self._is_staged(batch)]
-        if not self.needs_room(staging) or not all(batch.complete for batch in staged):
+        if not self.is_full(staging) or not all(batch.complete for batch in staged):
             return HeldUp(frozenset(), frozenset())
         blocking = frozenset(staged[0].owed)
         behind = {member for batch in staged for member in batch.owed}
         return HeldUp(frozenset(self.members - behind), blocking)
 
     def untaken(self, member: int) -> int:
-        """Returns how many mini-batches a member has been sent, and not taken."""
+        """Returns the number of mini-batches that a member holds and has not taken."""
         return sum(
             member in batch.holders and member in batch.owed for batch in self._batches.values()
         )

@@ -7,26 +7,26 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_SHORTEST_STALL = 0.06  # seconds that others wait, at least, before a member leaves
-_STALLED = 2.0  # times its usual interval, without a mini-batch taken
-_WINDOW = 32  # mini-batches over which a member must not hold others up for
-_MOST_HELD_UP = 0.5  # of the time
-_SHORTEST_GATHERING = 2.0
-_OF_LAST_EPOCH = 0.5
+_SHORTEST_STALL = 0.06  # seconds that others wait at least before a member has to leave
+_STALLED = 2.0  # times the usual time between two takes, without one
+_WINDOW = 32  # mini-batches over which the time that others wait is measured
+_MOST_HELD_UP = 0.5  # fraction of that time
+_SHORTEST_GATHERING = 2.0  # seconds
+_OF_LAST_EPOCH = 0.5  # fraction of the duration of the epoch before
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a member holds others up; seconds.
+    """How much a member delays the others; times are in seconds.
 
     Attributes:
-        stalled: that others wait for it now, without a pause.
-        since_take: since it has taken a mini-batch.
-        usual: between two that it takes; ``None`` before it has taken a few.
-        share: of the time of its last 32 mini-batches, how much of it others have waited for it;
-            ``None`` before there were as many.
-        waiting: how many members wait.
-        blocking: how many they wait for, this one included.
+        stalled: time that others have been waiting for it without interruption.
+        since_take: time since it took a mini-batch.
+        usual: median time between two mini-batches that it takes; ``None`` before it took a few.
+        share: fraction of the time of its last 32 mini-batches that others waited for it; ``None``
+            before it took as many.
+        waiting: number of members that wait.
+        blocking: number of members that they wait for, including this one.
     """
 
     stalled: float
@@ -38,10 +38,10 @@ class Pace:
 
 
 def leaves(pace: Pace) -> str | None:
-    """Returns why a member that holds others up has to leave, ``None`` where it may stay.
+    """Returns why a member that delays others has to leave, ``None`` if it may stay.
 
-    Whoever has stopped leaves soon. Whoever is slow sets the pace, unless others wait for more than
-    half of the time, and no fewer wait than are slow.
+    A member that has stopped has to leave soon. A slow member may stay, unless others wait for it
+    more than half of the time, and at least as many members wait as are slow.
     """
     if not pace.waiting:
         return None
@@ -56,11 +56,12 @@ def leaves(pace: Pace) -> str | None:
 
 
 class TakeClock:
-    """When a member has taken mini-batches, and how long others have waited for it.
+    """When a member took mini-batches, and how long others waited for it.
 
     Attributes:
         held_up: seconds that others have waited for it.
-        last: when it took one, or came.
+        last: time of its last take, or of its start.
+        stalled_since: time since which others wait for it; ``None`` if they do not.
     """
 
     def __init__(self, now: float) -> None:
@@ -70,24 +71,22 @@ class TakeClock:
         self._takes: deque[tuple[float, float]] = deque(maxlen=_WINDOW + 1)
 
     def taken(self, now: float) -> None:
-        """It took a mini-batch."""
         self.last, self.stalled_since = now, None
         self._takes.append((now, self.held_up))
 
     def holds_up(self, seconds: float, now: float) -> None:
-        """Others have waited for it so long, until now."""
+        """Adds ``seconds``, up to ``now``, that others have waited for it."""
         self.held_up += seconds
         if self.stalled_since is None:
             self.stalled_since = now - seconds
 
     def pace(self, now: float, waiting: int, blocking: int) -> Pace:
-        """Returns how it holds others up."""
         stalled = 0.0 if self.stalled_since is None else now - self.stalled_since
         return Pace(stalled, now - self.last, self.usual, self._share(now), waiting, blocking)
 
     @property
     def usual(self) -> float | None:
-        """Seconds between two that it takes; ``None`` before it has taken a few."""
+        """Median seconds between two takes; ``None`` before there were a few."""
         times = [when for when, _ in self._takes]
         gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
         return statistics.median(gaps) if len(gaps) >= 3 else None
@@ -100,12 +99,12 @@ class TakeClock:
 
 
 def keeps_gathering(waited: float, last_epoch: float | None, coming: Sequence[float]) -> bool:
-    """Whether an epoch that could go on waits for members that are about to begin it.
+    """Whether an epoch that could go on waits for members that will soon begin it.
 
     Args:
         waited: seconds since the epoch was opened.
-        last_epoch: seconds that the epoch before took; ``None`` for the first.
-        coming: seconds until each of the others is expected.
+        last_epoch: duration of the epoch before, in seconds; ``None`` for the first.
+        coming: expected seconds until each of the other members begins.
     """
     limit = max(_SHORTEST_GATHERING, _OF_LAST_EPOCH * (last_epoch or 0.0))
     return any(waited + seconds <= limit for seconds in coming)

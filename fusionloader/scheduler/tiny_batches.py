@@ -1,4 +1,4 @@
-"""Sorting and cutting a mini-batch (FusionFlow §5.2: size-sorted tiny-batches)."""
+"""The order of samples in a mini-batch (FusionFlow §5.2: size-sorted tiny-batches)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def order_by_size(sizes: Sequence[int]) -> list[int]:
     """Returns the rows of a mini-batch, smallest sample first.
 
     Args:
-        sizes: bytes of each sample, 0 where unknown. Unknown sizes count as average, so that such
-            samples are neither always first nor always last; ties keep the sampler's order.
+        sizes: bytes of each sample, 0 if unknown. Unknown sizes count as average, so that such
+            samples are neither always first nor always last. Ties keep the sampler's order.
     """
     known = [size for size in sizes if size]
     if not known:

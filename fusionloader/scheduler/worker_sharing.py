@@ -1,8 +1,8 @@
-"""Sharing workers between ranks (FusionFlow §5.3): how many idle workers move, from which to which.
+"""Sharing workers between ranks (FusionFlow §5.3): how many idle workers move between which ranks.
 
-A worker serves its own rank whenever that has a tiny-batch to claim, so every iteration starts
-without borrowed workers. A move lasts for one mini-batch of the destination; then the worker is
-idle again. So only the destinations of idle workers are decided here.
+A worker serves its own rank whenever the rank has a tiny-batch to claim, so every iteration starts
+without borrowed workers. A move lasts for one mini-batch of the destination. After that the worker
+is idle again, so that only the destinations of idle workers need to be decided.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class RankLoad:
     Attributes:
         unclaimed: number of unclaimed tiny-batches of each mini-batch in flight, in the order in
             which training gets them.
-        half_done: tiny-batches in process of which more than half is done. Their workers will soon
-            claim another: as many unclaimed ones need no borrowed worker.
-        servers: workers that process its mini-batches, its own and borrowed ones.
-        idle: its own idle workers.
+        half_done: number of active tiny-batches that are more than half done. Their workers will
+            soon claim others: as many unclaimed ones need no borrowed worker.
+        servers: number of workers that process its mini-batches, its own and borrowed ones.
+        idle: number of its own idle workers.
     """
 
     unclaimed: tuple[int, ...]
@@ -32,16 +32,16 @@ class RankLoad:
 
     @property
     def yields(self) -> int:
-        """Workers that can move to other ranks."""
+        """Number of workers that can move to other ranks."""
         return 0 if any(self.unclaimed) else self.idle
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMove:
-    """``workers`` of rank ``source`` move to ``destination`` for its mini-batch number ``ahead``.
+    """``workers`` workers of rank ``source`` move to ``destination`` for mini-batch ``ahead``.
 
-    Ranks are positions in the list of loads; mini-batches count from the oldest, 0. For the source
-    this is the paper's ``YIELD n``, for the destination ``BORROW n``.
+    Ranks are positions in the list of loads. Mini-batches of the destination are numbered from the
+    oldest, 0. For the source this is the paper's ``YIELD n``, for the destination ``BORROW n``.
     """
 
     source: int
@@ -53,9 +53,9 @@ class WorkerMove:
 def share_workers(ranks: Sequence[RankLoad]) -> list[WorkerMove]:
     """Returns the moves of idle workers.
 
-    Mini-batches that training gets next come first, over all ranks, then those behind them. Among
-    these a worker moves where most work is left per worker, so that all end at the same time. No
-    rank gets more workers than it has tiny-batches to claim.
+    The mini-batches that training gets next are served first, over all ranks, then those behind
+    them. Among these a worker moves where most work is left per worker, so that all end at the same
+    time. No rank gets more workers than it has tiny-batches to claim.
     """
     sources = [(-rank.yields, number) for number, rank in enumerate(ranks) if rank.yields]
     heapq.heapify(sources)  # the rank with most idle workers first, then the first in the list

@@ -1,7 +1,7 @@
-"""The decoders for everybody: whole images, and windows of them, with Pillow's pixels.
+"""Decoders for any program: whole images, and windows of them, with Pillow's pixels.
 
-All functions release the GIL while they decode, so that threads decode side by side. What the
-native decoder does not know (other formats, CMYK, damaged files) Pillow decodes, or raises for.
+All functions release the GIL while they decode, so that threads decode in parallel. Pillow decodes
+what the native decoder does not (other formats, CMYK, damaged files), or raises.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import torch
 from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
-from fusionloader.transforms.executors.native import executor_of_size, file_decoder
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Convert, Filter
+from fusionloader.transforms.executors.native import file_decoder, sized_executor
+from fusionloader.transforms.plan.stages import Convert, Filter, Operation
 
 __all__ = ["decode_jpeg", "decode_window", "encoded_size"]
 
@@ -33,7 +32,7 @@ def encoded_size(encoded: Encoded) -> tuple[int, int]:
     """Returns the width and height of an encoded image, from its header alone.
 
     Raises:
-        PIL.UnidentifiedImageError: not an image.
+        PIL.UnidentifiedImageError: ``encoded`` is not an image.
     """
     found = file_decoder(Image.MAX_IMAGE_PIXELS).image_size(encoded)
     if found is not None:
@@ -54,13 +53,13 @@ def decode_jpeg(encoded: Encoded, *, tensor: bool = False) -> Pixels | torch.Ten
     """Returns the RGB pixels of ``Image.open(...).convert("RGB")``.
 
     Args:
-        encoded: the bytes of a file: JPEG, PNG or WebP; other formats are decoded by Pillow.
+        encoded: bytes of a JPEG, PNG or WebP file; Pillow decodes other formats.
         tensor: whether to return a tensor, 3 x height x width, instead of an array, height x width
             x 3. Both are contiguous and uint8.
 
     Raises:
-        PIL.UnidentifiedImageError: not an image.
-        OSError: one that is cut off or damaged so that Pillow refuses it.
+        PIL.UnidentifiedImageError: ``encoded`` is not an image.
+        OSError: the image is cut off or so damaged that Pillow refuses it.
     """
     return _decoded(encoded, encoded_size(encoded), (), tensor)
 
@@ -95,21 +94,21 @@ def decode_window(
     filter: Filter = "bilinear",
     tensor: bool = False,
 ) -> Pixels | torch.Tensor:
-    """Returns a window of an image, resized; only what it needs of a baseline JPEG is decoded.
+    """Returns a window of an image, resized; of a baseline JPEG only the window is decoded.
 
     The pixels are those of ``Image.open(...).convert("RGB").crop(box).resize(size)``.
 
     Args:
         encoded: as in ``decode_jpeg``.
-        box: left, upper, right and lower edge in pixels; what lies beyond the image is black.
-        size: width and height of the result; ``None`` for the window's.
-        filter: of the resize: "box", "bilinear", "hamming", "bicubic" or "lanczos".
+        box: left, upper, right and lower edge in pixels; pixels beyond the image are black.
+        size: width and height of the result in pixels; ``None`` for those of the window.
+        filter: filter of the resize: "box", "bilinear", "hamming", "bicubic" or "lanczos".
         tensor: as in ``decode_jpeg``.
 
     Raises:
-        ValueError: an empty box or size, or an unknown filter.
-        PIL.UnidentifiedImageError: not an image.
-        OSError: one that is cut off or damaged so that Pillow refuses it.
+        ValueError: the box or the size is empty, or the filter unknown.
+        PIL.UnidentifiedImageError: ``encoded`` is not an image.
+        OSError: the image is cut off or so damaged that Pillow refuses it.
     """
     left, upper, right, lower = box
     width, height = right - left, lower - upper
@@ -131,7 +130,7 @@ def _decoded(
     width, height = size
     if tensor:
         planes = torch.empty((3, height, width), dtype=torch.uint8, device="cpu")
-        runner = executor_of_size(3, height, width, _PLANAR, Image.MAX_IMAGE_PIXELS)
+        runner = sized_executor(3, height, width, _PLANAR, Image.MAX_IMAGE_PIXELS)
         _run(runner, encoded, operations, planes.numpy())
         return planes
     pixels = np.empty((height, width, 3), np.uint8)
@@ -140,7 +139,7 @@ def _decoded(
         if decoder.decode(encoded, pixels.data) is RunStatus.OK:
             return pixels
         return _by_pillow(encoded)
-    runner = executor_of_size(3, height, width, max_pixels=Image.MAX_IMAGE_PIXELS)
+    runner = sized_executor(3, height, width, max_pixels=Image.MAX_IMAGE_PIXELS)
     _run(runner, encoded, operations, pixels)
     return pixels
 

@@ -1,7 +1,7 @@
-"""Augmentation policies that torchvision does not have: for PIL images, and compiled.
+"""Augmentation policies that torchvision does not have, for PIL images.
 
-In torch's ``DataLoader`` and anywhere else they are callables on PIL images, which draw with
-torch's global generator. ``FusionLoader`` compiles them; the same draws give the same pixels.
+They are callables on PIL images that draw from torch's global generator. ``FusionLoader`` compiles
+them; with the same parameters drawn, the pixels are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LARGEST_MAGNITUDE = 30
 
 
 class _Policy:
-    """Draws as the compiled form does, and does what is drawn with torchvision on Pillow."""
+    """Draws operations as the compiled form does, and applies them with torchvision on Pillow."""
 
     def __init__(self, interpolation: Argument, fill: Argument) -> None:
         self.interpolation: Argument = interpolation
@@ -57,11 +57,11 @@ class _Policy:
             raise ValueError(f"{type(self).__name__}: {why}") from None
 
     def stage(self, context: Context) -> Stage:
-        """Returns what is drawn, as a stage of a plan."""
+        """Returns the policy as a stage of a plan."""
         raise NotImplementedError
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """Returns the augmented image; modes are ``"RGB"`` and ``"L"``."""
+        """Returns the augmented image; its mode must be ``"RGB"`` or ``"L"``."""
         if not isinstance(image, Image.Image):
             raise TypeError(f"a PIL image is expected, not {type(image).__name__}")
         if image.mode not in _MODES:
@@ -84,8 +84,7 @@ class _Policy:
         return {**self.__dict__, "_executors": {}}
 
     def _warp_options(self, context: Context) -> tuple[Interpolation, Color]:
-        if context.held != "pil":
-            raise NotCompiled("it works on PIL images only: put it before the conversion")
+        context.require_pil()
         return interpolation_name(self.interpolation), color(self.fill, context.channels)
 
 
@@ -93,17 +92,17 @@ class _Policy:
 class ExtendedRandAugment(_Policy):
     """RandAugment with ``SolarizeAdd`` and ``Cutout`` besides torchvision's 14 operations.
 
-    ``num_ops`` times one of the operations is done, all equally likely. torchvision's have
-    torchvision's strength at a magnitude of 31 bins. ``SolarizeAdd`` adds up to 110 to the levels
-    below 128, ``Cutout`` fills a square of up to a fifth of the shorter side, its centre anywhere.
-    Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced search space"
-    (2020).
+    One of the operations, all equally likely, is applied ``num_ops`` times. torchvision's have the
+    strength that they have in torchvision with 31 bins of magnitudes. ``SolarizeAdd`` adds up to
+    110 to the levels below 128. ``Cutout`` fills a square of up to a fifth of the shorter side,
+    with its center anywhere. Cubuk et al., "RandAugment: Practical automated data augmentation with
+    a reduced search space" (2020).
 
     Args:
-        num_ops: operations for each image, at least 1.
-        magnitude: from 0 to 30.
-        interpolation: of geometric operations, as in torchvision.
-        fill: the level, or one for each channel, where there is no image, and of ``Cutout``.
+        num_ops: number of operations for each image, at least 1.
+        magnitude: strength of the operations, 0 to 30.
+        interpolation: interpolation of geometric operations, as in torchvision.
+        fill: level, or one for each channel, of pixels outside of the image, and of ``Cutout``.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class ExtendedRandAugment(_Policy):
         self.magnitude: int = magnitude
 
     def stage(self, context: Context) -> Stage:
-        """Returns what is drawn, as a stage of a plan."""
         interpolation, fill = self._warp_options(context)
         part = self.magnitude / _LARGEST_MAGNITUDE
         made = rand_augment_policy(self.num_ops, self.magnitude, _LARGEST_MAGNITUDE + 1)
@@ -149,19 +147,19 @@ class ExtendedRandAugment(_Policy):
 
 @register_stage_transform
 class DeepAutoAugment(_Policy):
-    """Layer after layer, one operation of each layer, drawn by its probability.
+    """Applies one operation of each layer in turn, drawn by its probability.
 
-    Zheng et al., "Deep AutoAugment" (2022). ``docs/guide/policies.md`` has the operations, and what
-    a magnitude of 1 is for each.
+    Zheng et al., "Deep AutoAugment" (2022). ``docs/guide/policies.md`` lists the operations, and
+    what a magnitude of 1 is for each.
 
     Args:
-        layers: for each layer its entries (operation, magnitude, probability), of which the
-            probabilities add up to 1.
-        interpolation: of geometric operations, as in torchvision.
-        fill: the level, or one for each channel, where there is no image, and of cutouts.
+        layers: entries of each layer: (operation, magnitude, probability). The probabilities of a
+            layer add up to 1.
+        interpolation: interpolation of geometric operations, as in torchvision.
+        fill: level, or one for each channel, of pixels outside of the image, and of cutouts.
 
     Raises:
-        ValueError: an entry is not as described; the message says which.
+        ValueError: an entry is invalid; the message says which.
     """
 
     def __init__(
@@ -179,21 +177,20 @@ class DeepAutoAugment(_Policy):
     def from_file(
         cls, path: str | os.PathLike[str], interpolation: Argument = "nearest", fill: Argument = 0
     ) -> DeepAutoAugment:
-        """Returns the policy of a file.
+        """Returns the policy in a file.
 
-        A ``.json`` file is an object with a list ``"layers"`` of lists of entries, each an object
-        with ``"operation"``, ``"magnitude"`` (0 if left out) and ``"probability"``. An ``.npz``
-        file has arrays of these names, layers x entries; entries with an empty name and a
-        probability of 0 fill up short layers.
+        A ``.json`` file has an object with a list ``"layers"`` of lists of entries. Each entry is
+        an object with ``"operation"``, ``"magnitude"`` (0 if left out) and ``"probability"``. An
+        ``.npz`` file has arrays of these names, of shape layers x entries; entries with an empty
+        name and a probability of 0 fill up short layers.
 
         Raises:
-            ValueError: the file is not as described; the message says where.
+            ValueError: the file is invalid; the message says where.
         """
         layers = deep_autoaugment.read_layers(path)
         return cls(deep_autoaugment.as_tuples(layers), interpolation, fill)
 
     def stage(self, context: Context) -> Stage:
-        """Returns what is drawn, as a stage of a plan."""
         return RandomApply(1.0, deep_autoaugment.stages(self.layers, *self._warp_options(context)))
 
     def __repr__(self) -> str:

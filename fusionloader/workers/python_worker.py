@@ -18,8 +18,7 @@ from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
-from fusionloader.transforms.executors.spent import Spent
-from fusionloader.transforms.plan.parts import WRITE
+from fusionloader.transforms.plan.parts import WRITE, Spent
 from fusionloader.workers import failures, messages
 from fusionloader.workers.failures import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process

@@ -13,7 +13,7 @@ from PIL import Image
 from scan_writer import Grid, blocks_of
 
 from fusionloader._native import RunStatus, testing
-from fusionloader.transforms.executors.native import executor_of_size, make_executor
+from fusionloader.transforms.executors.native import make_executor, sized_executor
 
 OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
 LARGEST = 1 << 24  # pixels, for the sake of time
@@ -148,7 +148,7 @@ EXECUTORS = {simd: make_executor(plan_for_size(0, 0), simd=simd) for simd in SIM
 
 def decoded(encoded: bytes, simd: str | None = None) -> np.ndarray | None:
     """Height x width x 4, or ``None`` where the file is left to Pillow."""
-    executor = EXECUTORS[simd] if simd else executor_of_size(3, 0, 0)
+    executor = EXECUTORS[simd] if simd else sized_executor(3, 0, 0)
     size = executor.image_size(encoded)
     if size is None or size[0] * size[1] > LARGEST:
         return None

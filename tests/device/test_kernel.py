@@ -42,7 +42,7 @@ def test_it_compiles_and_its_registers_suffice_for_a_whole_block(architecture):
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", KNOWN)
 def test_the_conversion_of_levels_compiles(architecture):
-    target = kernel.target_of(architecture, KNOWN)
+    target = kernel.choose_target(architecture, KNOWN)
     code, said = kernel.compile_kernel(Nvrtc(), target, file=kernel.CONVERT_LEVELS)
     assert "warning" not in said
     assert b"fusionloader_convert_levels" in code
@@ -72,12 +72,12 @@ def test_the_source_in_the_extension_is_complete():
     [(90, "sm_90"), (75, "sm_75"), (89, "compute_80"), (121, "compute_120"), (200, "compute_120")],
 )
 def test_a_device_that_the_compiler_does_not_know_gets_ptx_of_the_one_before(architecture, target):
-    assert kernel.target_of(architecture, [75, 80, 90, 120]) == target
+    assert kernel.choose_target(architecture, [75, 80, 90, 120]) == target
 
 
 def test_a_device_that_is_too_old_for_the_compiler_is_named():
     with pytest.raises(NvrtcError, match=r"sm_75 and later, not for this device \(sm_70\)"):
-        kernel.target_of(70, [75, 80])
+        kernel.choose_target(70, [75, 80])
 
 
 @pytest.fixture

@@ -260,13 +260,13 @@ def test_a_driver_that_is_too_old_says_what_to_do(device, monkeypatch):
         CudaLauncher(0, 0, device.allocate)
 
 
-def test_code_is_asked_for_the_architecture_of_the_device(device, monkeypatch):
-    asked = []
-    monkeypatch.setattr(launchers, "kernel_code", lambda number: asked.append(number) or b"junk")
+def test_code_is_compiled_for_the_architecture_of_the_device(device, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(launchers, "kernel_code", lambda number: compiled.append(number) or b"junk")
     monkeypatch.setenv("FAKE_CUDA_ARCHITECTURE", "121")
     with pytest.raises(KernelError, match="cuModuleLoadData"):
         CudaLauncher(0, 0, device.allocate)
-    assert asked == [121]
+    assert compiled == [121]
 
 
 def test_too_little_memory_is_a_shortage(device, launcher, monkeypatch):

@@ -16,10 +16,10 @@ from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
 from fusionloader.transforms.executors.decoders.head_steps import (
     HeadCannot,
     HeadStep,
-    head_of,
-    window_of,
+    split_head,
+    split_window,
 )
-from fusionloader.transforms.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors.device_errors import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))
@@ -73,19 +73,19 @@ def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch)
 def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
     monkeypatch, version, fancy, whole
 ):
-    asked = []
+    decoders = []
     monkeypatch.setattr(Prebuilt, "build", lambda self: None)  # which needs the device
     monkeypatch.setattr(nvjpeg, "version", lambda: version)
     for kind in ("image", "image_slice"):
         decode = getattr(head_module.fn.decoders, kind)
 
         def decoded(encoded, decode=decode, kind=kind, **options):
-            asked.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
+            decoders.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
             return decode(encoded, **options)
 
         monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
     DaliHead(0, 2, fancy_upsampling=fancy)
-    assert asked == [("image" if whole else "image_slice", "mixed", fancy)]
+    assert decoders == [("image" if whole else "image_slice", "mixed", fancy)]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):
@@ -147,14 +147,14 @@ def test_the_head_takes_the_first_operations_of_a_sample():
         ("invert",),
         ("hflip",),
     ]
-    step, rest = head_of(drawn, WIDTH, HEIGHT)
+    step, rest = split_head(drawn, WIDTH, HEIGHT)
     assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
     assert rest == [("invert",), ("hflip",)]
-    assert head_of([], WIDTH, HEIGHT) == (WHOLE_STEP, [])
+    assert split_head([], WIDTH, HEIGHT) == (WHOLE_STEP, [])
     window = HeadStep((3, 4, 50, 40), 40, 50)
-    assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
+    assert split_window(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
     beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
-    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE_STEP, beyond)
+    assert split_window(beyond, WIDTH, HEIGHT) == (WHOLE_STEP, beyond)
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_the_head_takes_the_first_operations_of_a_sample():
 )
 def test_what_the_head_cannot_do_is_named(operation):
     with pytest.raises(HeadCannot, match=operation[0]):
-        head_of([operation], WIDTH, HEIGHT)
+        split_head([operation], WIDTH, HEIGHT)

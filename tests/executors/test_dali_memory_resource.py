@@ -188,7 +188,7 @@ def test_more_is_expected_until_it_was_asked_for_in_vain(monkeypatch):
     worker_pool = TorchPool(0)
     with worker_pool.own():
         assert borrowing.may_borrow(0)
-    with pytest.raises(MemoryError), worker_pool.own(in_vain=True):
+    with pytest.raises(MemoryError), worker_pool.own(nothing_to_borrow=True):
         assert not borrowing.may_borrow(0)
         raise MemoryError
     assert borrowing.may_borrow(0)  # the next launch wishes again

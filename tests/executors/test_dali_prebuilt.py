@@ -15,8 +15,7 @@ from PIL import Image
 from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.transforms.executors.dali.backend import Backend
-from fusionloader.transforms.executors.dali.head import DaliHead
+from fusionloader.transforms.executors.dali.head import Backend, DaliHead
 from fusionloader.transforms.executors.dali.memory import borrowing
 from fusionloader.transforms.executors.dali.prebuilt import Prebuilt, drop_all
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
@@ -115,7 +114,7 @@ try:
     head.run(files, windows)
 except RuntimeError as error:
     print(is_shortage(error))
-with borrowing.in_vain():
+with borrowing.nothing_to_borrow():
     print([decoded.reason for decoded in head.run(files, windows)])
 print([decoded.reason for decoded in head.run(files[:1], windows[:1])])
 """

@@ -12,8 +12,11 @@ from support.dali_arrays import tensor_gpu
 from support.images import photo
 
 from fusionloader import DecodeCommand, Decoded, FileRefused
-from fusionloader.transforms.executors.decoders.buffer_pool import BufferPool
-from fusionloader.transforms.executors.decoders.decoder_head import DecoderFailed, DecoderHead
+from fusionloader.transforms.executors.decoders.decoder_head import (
+    BufferPool,
+    DecoderFailed,
+    DecoderHead,
+)
 from fusionloader.transforms.executors.decoders.head_steps import HeadStep
 
 STEP = HeadStep((3, 2, 40, 30), 12, 16, hflip=True)
@@ -152,14 +155,14 @@ def test_a_broken_rule_is_named_with_what_to_do(name, tmp_path):
     assert "\n" not in str(failed.value)
 
 
-@pytest.mark.parametrize("told", ["CUDA out of memory", "CUDA error: unspecified launch failure"])
-def test_a_shortage_of_memory_or_a_lost_device_is_told_as_what_it_is(told):
+@pytest.mark.parametrize("error", ["CUDA out of memory", "CUDA error: unspecified launch failure"])
+def test_a_shortage_of_memory_or_a_lost_device_is_raised_unchanged(error):
     class Fails(bad_decoders.PillowDecoder):
         def submit(self, commands):
-            raise RuntimeError(told)
+            raise RuntimeError(error)
 
     head = DecoderHead(Fails(), None, 4, 60)
-    with pytest.raises(RuntimeError, match=f"^{told}"):
+    with pytest.raises(RuntimeError, match=f"^{error}"):
         head.begin([encoded()], [STEP])
 
 

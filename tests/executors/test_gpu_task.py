@@ -19,7 +19,7 @@ from fusionloader.transforms.executors.device.launchers import HostLauncher
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
 from fusionloader.transforms.executors.device.memory import Memory, allocate_on_host
 from fusionloader.transforms.executors.device.task import EncodedSample, GpuTask, rows_in
-from fusionloader.transforms.executors.refusals import FileRefused
+from fusionloader.transforms.executors.device_errors import FileRefused
 from fusionloader.transforms.plan.transforms import compile_transform
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how/fidelity.md").read_text()

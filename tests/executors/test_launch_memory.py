@@ -1,4 +1,4 @@
-"""The GPU worker's memory: its own first, then borrowed, which it returns when it is asked to."""
+"""The GPU worker's memory: its own first, then borrowed, which it returns on request."""
 
 import pytest
 from support.memory_peer import Peer
@@ -8,7 +8,7 @@ from support.waiting import wait_until
 from fusionloader.system.gpu_memory import Block
 
 SHORT = "no memory on the device"
-REVOKED = "training has asked its memory back"
+REVOKED = "training has revoked its memory"
 SIZE = 32 << 20
 
 
@@ -33,8 +33,8 @@ def offer(lender, fake_cuda):
 def test_a_launch_runs_at_once_in_its_own_memory_while_that_suffices(peer, offer):
     grant = offer()
     peer.ask("prepare_launches", most_own=64, most_borrowed=64)
-    told = peer.ask("launch", samples=40)
-    assert told == {"results": [None] * 40, "launches": [["own", 40]], "blocks": 0}
+    reply = peer.ask("launch", samples=40)
+    assert reply == {"results": [None] * 40, "launches": [["own", 40]], "blocks": 0}
     assert grant.state == "yielded"
     grant.reclaim()
 
@@ -42,8 +42,8 @@ def test_a_launch_runs_at_once_in_its_own_memory_while_that_suffices(peer, offer
 def test_one_that_ran_out_of_memory_is_repeated_in_parts_in_borrowed_memory(peer, offer, lender):
     grant = offer()
     peer.ask("prepare_launches", most_own=0, most_borrowed=64)
-    told = peer.ask("launch", samples=40)
-    assert told == {"results": [None] * 40, "launches": [["borrowed", 5]] * 8, "blocks": 1}
+    reply = peer.ask("launch", samples=40)
+    assert reply == {"results": [None] * 40, "launches": [["borrowed", 5]] * 8, "blocks": 1}
     assert lender.wanted_bytes == 0  # it has what it wanted
     assert grant.state == "borrowed"
     assert peer.ask("launch", samples=3)["launches"] == [["borrowed", 1]] * 3
@@ -61,16 +61,16 @@ def test_what_is_left_when_training_asks_its_memory_back_goes_to_cpu_workers(
     address = grant.block.address
     wait_until(lambda: fake_cuda.words(address, 4) == {WAITING}, "the launch does not begin")
     grant.reclaim(60, "wait")
-    told = peer.answer()
-    assert told["results"] == [None] * 6 + [REVOKED] * 10
-    assert told["launches"] == [["borrowed", 2]] * 3
-    assert told["blocks"] == 0
+    reply = peer.answer()
+    assert reply["results"] == [None] * 6 + [REVOKED] * 10
+    assert reply["launches"] == [["borrowed", 2]] * 3
+    assert reply["blocks"] == 0
 
 
 def test_without_an_offer_smaller_parts_are_tried_in_its_own_memory(peer, lender):
     peer.ask("prepare_launches", most_own=5, most_borrowed=0)
-    told = peer.ask("launch", samples=40)
-    assert told == {"results": [None] * 40, "launches": [["alone", 5]] * 8, "blocks": 0}
+    reply = peer.ask("launch", samples=40)
+    assert reply == {"results": [None] * 40, "launches": [["alone", 5]] * 8, "blocks": 0}
     peer.ask("rest")
     assert lender.wanted_bytes == 40 * (16 << 20)  # for the next time that training waits
     peer.ask("launch", samples=4)  # for which its own memory suffices

@@ -15,7 +15,7 @@ from fusionloader.transforms.executors.decoders import by_name
 from fusionloader.transforms.executors.decoders.decoder_head import DecoderHead
 from fusionloader.transforms.executors.decoders.head_steps import HeadStep
 from fusionloader.transforms.executors.decoders.torchvision_decoder import TorchvisionDecoder
-from fusionloader.transforms.executors.refusals import FileRefused
+from fusionloader.transforms.executors.device_errors import FileRefused
 
 MODULES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
 WIDTH, HEIGHT = 151, 117

@@ -1,4 +1,4 @@
-"""Which nvJPEG decodes, and what its version means, asked of the libraries that are installed."""
+"""Which nvJPEG decodes, and what its version means, by the installed libraries."""
 
 from pathlib import Path
 

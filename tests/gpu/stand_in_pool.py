@@ -39,7 +39,7 @@ class StandInPool:
         self._blocks: list[Mapping] = []
 
     @contextmanager
-    def own(self, in_vain: bool = False) -> Iterator[None]:
+    def own(self, nothing_to_borrow: bool = False) -> Iterator[None]:
         if self.scarce:
             raise MemoryError("the worker's own memory does not suffice")
         yield

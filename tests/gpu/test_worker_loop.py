@@ -18,7 +18,7 @@ from fusionloader.system.shm import objects
 from fusionloader.system.shm.slots import Arena, SlotPool
 from fusionloader.transforms.executors.device.launch_memory import SAMPLE_BYTES
 from fusionloader.transforms.executors.device.make_task import HeadOptions
-from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
+from fusionloader.transforms.executors.device_errors import DecodeFailed, FileRefused
 from fusionloader.workers.messages import Receiver
 
 ROW_BYTES = 64

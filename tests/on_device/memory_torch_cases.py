@@ -21,7 +21,7 @@ from support.memory_peer import Peer
 
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
-from fusionloader.scheduler.memory_claims import candidates
+from fusionloader.scheduler.memory_lending import candidates
 from fusionloader.transforms.executors.device.launch_memory import USEFUL_BYTES
 
 _LIMIT = 10 << 30

@@ -38,9 +38,9 @@ def test_orientation_is_known_to_user_code(turned, workers, before, module):
 
 
 def test_everything_that_pillow_tells_is_there(turned):
-    told = []
-    dataset = ImageFolder(str(turned), v1.Lambda(lambda image: told.append(image.info) or 0))
+    seen = []
+    dataset = ImageFolder(str(turned), v1.Lambda(lambda image: seen.append(image.info) or 0))
     list(DataLoader(dataset))
-    theirs, told[:] = list(told), []
+    theirs, seen[:] = list(seen), []
     list(FusionLoader(dataset))
-    assert told == theirs
+    assert seen == theirs

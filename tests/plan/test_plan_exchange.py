@@ -28,7 +28,7 @@ from fusionloader.transforms.plan.stages import (
     RandomErasing,
     RandomPolicy,
     Resize,
-    branches_of,
+    get_branches,
 )
 from fusionloader.transforms.plan.transforms import compile_transform
 
@@ -81,7 +81,7 @@ def test_every_stage_is_among_them():
     def kinds(found):
         for stage in found:
             yield type(stage)
-            for branch in branches_of(stage):
+            for branch in get_branches(stage):
                 yield from kinds(branch)
 
     plans = [compile_transform(transform).plan for transform in TRANSFORMS.values()]

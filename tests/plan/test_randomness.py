@@ -4,7 +4,7 @@ import pytest
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fusionloader.transforms.plan.randomness import is_random
+from fusionloader.transforms.plan.stages import is_random
 from fusionloader.transforms.plan.transforms import compile_transform
 
 DETERMINED = [

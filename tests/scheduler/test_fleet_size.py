@@ -16,7 +16,7 @@ def training(size, demand, steps):
     for _ in range(steps):
         there = size.wish
         busy = min(1.0, demand / there) if there else 0.0
-        size.hear(busy, 0.5 if demand > there else 0.0, there)
+        size.observe(busy, 0.5 if demand > there else 0.0, there)
     return size.wish
 
 
@@ -24,7 +24,7 @@ def training(size, demand, steps):
 def test_it_stays_within_the_limits(limits, loads):
     size = FleetSize(*limits)
     for load in loads:
-        assert limits[0] <= size.hear(*load) <= limits[1]
+        assert limits[0] <= size.observe(*load) <= limits[1]
 
 
 @given(limits, st.integers(1, 60))
@@ -52,31 +52,31 @@ def test_idle_workers_are_not_joined_by_others(limits, loads):
     size = FleetSize(*limits)
     for busy, there in loads:
         before = size.wish
-        assert size.hear(busy * 0.74, 1.0, there) <= before
+        assert size.observe(busy * 0.74, 1.0, there) <= before
 
 
 @given(st.integers(1, 20), st.integers(2, 40))
 def test_no_more_are_asked_for_before_the_last_ones_are_there(fewest, steps):
     size = FleetSize(fewest, 100)
     while size.wish == fewest:
-        size.hear(1.0, 1.0, fewest)
+        size.observe(1.0, 1.0, fewest)
     wish = size.wish
     for _ in range(steps):
-        assert size.hear(1.0, 1.0, wish - 1) == wish
+        assert size.observe(1.0, 1.0, wish - 1) == wish
 
 
 def test_a_short_wait_changes_nothing():
     size = FleetSize(2, 8)
     for _ in range(10):
-        size.hear(1.0, 1.0, 2)
-        size.hear(1.0, 0.0, 2)
+        size.observe(1.0, 1.0, 2)
+        size.observe(1.0, 0.0, 2)
     assert size.wish == 2
 
 
 def test_none_at_all_become_one_when_training_waits():
     size = FleetSize(0, 8)
     for _ in range(3):
-        size.hear(0.0, 1.0, 0)
+        size.observe(0.0, 1.0, 0)
     assert size.wish == 1
 
 

@@ -1,4 +1,4 @@
-"""The size of a group: as large as it pays, as small as nobody has to wait for it."""
+"""The size of a group: as large as it pays, and small enough that training does not wait."""
 
 import random
 

@@ -25,10 +25,10 @@ def test_workers_that_cost_more_than_they_save_do_not_claim():
 
 def test_the_limit_grows_to_all_while_answers_come_in_time():
     limit = LeaseLimit(16, now=0)
-    assert limit.may_ask(0, 0) and not limit.may_ask(1, 0)
+    assert limit.may_request(0, 0) and not limit.may_request(1, 0)
     for number in range(16):
         limit.answered(IN_TIME, 1 + number)
-    assert limit.may_ask(15, 20) and not limit.may_ask(16, 20)
+    assert limit.may_request(15, 20) and not limit.may_request(16, 20)
 
 
 def grown(leases):
@@ -60,9 +60,9 @@ def test_where_one_lease_stalls_training_requests_pause_longer_every_time():
     now, pauses = 10.0, []
     for _ in range(8):
         limit.answered(STALLING, now)
-        assert not limit.may_ask(0, now)
+        assert not limit.may_request(0, now)
         begun = now
-        while not limit.may_ask(0, now):
+        while not limit.may_request(0, now):
             now += 1
         pauses.append(now - begun)
         now += STALLING.seconds
@@ -72,23 +72,23 @@ def test_where_one_lease_stalls_training_requests_pause_longer_every_time():
 def test_an_answer_to_a_request_from_before_counts_for_nothing():
     limit = LeaseLimit(4, now=10)
     limit.answered(STALLING, 10.5)
-    assert limit.may_ask(0, 10.5)
+    assert limit.may_request(0, 10.5)
 
 
 def test_a_late_answer_that_does_not_stall_training_leaves_one_lease():
     limit = LeaseLimit(4, now=0)
     limit.answered(LATE, 10)
-    assert limit.may_ask(0, 10) and not limit.may_ask(1, 10)
+    assert limit.may_request(0, 10) and not limit.may_request(1, 10)
 
 
 def test_workers_that_have_left_take_their_leases_along():
     limit = grown(32)
     limit.allow(3)
-    assert limit.may_ask(2, 2) and not limit.may_ask(3, 2)
+    assert limit.may_request(2, 2) and not limit.may_request(3, 2)
     limit.allow(8)
     for _ in range(9):
         limit.answered(IN_TIME, 3)
-    assert limit.may_ask(7, 3)
+    assert limit.may_request(7, 3)
 
 
 @given(st.lists(st.tuples(ANSWERS, st.floats(0, 5))), st.integers(1, 128))
@@ -98,4 +98,4 @@ def test_whatever_comes_the_limit_is_from_one_to_all_and_a_pause_ends(answers, m
         now += passed
         limit.answered(answer, now)
         assert 1 <= limit.leases <= most
-    assert limit.may_ask(0, now + 100 * 800 + 1)
+    assert limit.may_request(0, now + 100 * 800 + 1)

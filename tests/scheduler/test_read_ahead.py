@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.reading.backoff import Backoff
-from fusionloader.scheduler.reading.hedging import Hedging
-from fusionloader.scheduler.reading.range_requests import ReadLimits
-from fusionloader.scheduler.reading.read_ahead import ReadAhead
+from fusionloader.scheduler.read_ahead import ReadAhead, ReadLimits
+from fusionloader.scheduler.retries import Backoff, Hedging
 
 
 @dataclass
@@ -77,8 +75,8 @@ def test_a_sample_larger_than_a_request_is_read_alone():
 def test_requests_wait_until_there_is_room_for_all_of_their_samples():
     plan = plan_of(Files([100] * 100), budget=1200)
     plan.announce(range(100))
-    asked = [plan.next_request().items for _ in range(4)]
-    assert asked == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
+    requested = [plan.next_request().items for _ in range(4)]
+    assert requested == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
     assert plan.next_request() is None
     plan.taken(0)
     plan.taken(1)
@@ -131,23 +129,23 @@ def test_every_announced_sample_is_read_once_and_within_limits(
     places = Files(nbytes, of_file)
     plan = plan_of(places, budget, most, gap)
     coming = chance.sample(range(len(nbytes)), len(nbytes))
-    left, read, asked = list(coming), [], set()
+    left, read, requested = list(coming), [], set()
     plan.announce(coming)
     while left:
         request = plan.next_request()
         requests = [] if request is None else [request]
-        if request is None and left[0] not in asked:
+        if request is None and left[0] not in requested:
             requests = plan.demand([left[0]])
-            assert requests, "a sample that nobody asked for is asked for when it is wanted"
+            assert requests, "a needed sample without a request is requested"
         for each in requests:
             assert each.stop - each.start <= max(most, *(nbytes[item] for item in each.items))
             for item in each.items:
                 file, start, stop = places.range(item)
                 assert file == each.file and each.start <= start and stop <= each.stop
             read += each.items
-            asked.update(each.items)
+            requested.update(each.items)
         assert plan.held <= max(budget - 1, 0) + max(nbytes)
-        if chance.random() < 0.5 and left[0] in asked:
+        if chance.random() < 0.5 and left[0] in requested:
             assert plan.taken(left.pop(0))
     assert sorted(read) == list(range(len(nbytes)))
     assert plan.held == 0 and plan.next_request() is None

@@ -24,8 +24,8 @@ def test_it_is_closed_before_training_has_asked():
 
 def test_only_the_latest_event_counts():
     gate, first, second = TemporalGate(), Event(), Event()
-    gate.asked(first.passed)
-    gate.asked(second.passed)
+    gate.requested(first.passed)
+    gate.requested(second.passed)
     first.has_passed = True
     assert not gate.open
     second.has_passed = True
@@ -35,24 +35,24 @@ def test_only_the_latest_event_counts():
 def test_an_event_that_has_passed_is_not_looked_at_again():
     gate, event = TemporalGate(), Event()
     event.has_passed = True
-    gate.asked(event.passed)
+    gate.requested(event.passed)
     assert all(gate.open for _ in range(3))
     assert event.looks == 1
 
 
 @given(st.lists(st.sampled_from(["ask", "pass", "deliver"]), max_size=60))
 def test_it_is_open_from_the_event_to_the_delivery(moves):
-    gate, event, asked = TemporalGate(), Event(), False
+    gate, event, requested = TemporalGate(), Event(), False
     for move in moves:
         if move == "ask":  # behind whatever training has put on the device
-            event, asked = Event(), True
-            gate.asked(event.passed)
+            event, requested = Event(), True
+            gate.requested(event.passed)
         elif move == "pass":
             event.has_passed = True
         else:
-            asked = False
+            requested = False
             gate.delivered()
-        assert gate.open == (asked and event.has_passed)
+        assert gate.open == (requested and event.has_passed)
 
 
 def test_beside_training_help_is_needed_while_nothing_is_ready():

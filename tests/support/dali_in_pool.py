@@ -14,8 +14,8 @@ from fusionloader.system.gpu_memory import Mapping
 from fusionloader.system.gpu_memory import pool as borrowed
 from fusionloader.transforms.executors.dali.head import DaliHead
 from fusionloader.transforms.executors.dali.memory import borrowing
+from fusionloader.transforms.executors.dali.memory.borrowing import release_unused_memory
 from fusionloader.transforms.executors.dali.memory.resource_library import build
-from fusionloader.transforms.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.transforms.executors.dali.prebuilt import drop_all
 from fusionloader.transforms.executors.device.launch_memory import TorchPool
 from fusionloader.transforms.executors.device_errors import is_shortage

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from fusionloader import _native
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 Bytes = NDArray[np.uint8]
 FILL = (128, 7, 255)

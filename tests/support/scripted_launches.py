@@ -32,8 +32,8 @@ class ScriptedPool:
         yield
         self.at = ""
 
-    def own(self, in_vain: bool = False) -> Any:
-        return self._in("alone" if in_vain else "own")
+    def own(self, nothing_to_borrow: bool = False) -> Any:
+        return self._in("alone" if nothing_to_borrow else "own")
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
         self.blocks += len(blocks)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fusionloader.data.sources.tables import layout_of
 from fusionloader.transforms.executors.layout import Leaf
 from fusionloader.transforms.plan.arguments import Transform
-from fusionloader.transforms.plan.randomness import is_random
-from fusionloader.transforms.plan.stages import Decode, Plan
+from fusionloader.transforms.plan.stages import Decode, Plan, is_random
 from fusionloader.transforms.plan.transforms import compile_transform
 
 _DECODE = ("exact", "fast")

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from fusionloader.loader import FusionLoader
 from fusionloader.options.aliases import AnyLoader, Index
 from fusionloader.options.loader_options import FusionOptions
-from fusionloader.transforms.executors.python import length_of
+from fusionloader.transforms.executors.python import find_length
 
 MiniBatch = list[Index]
 
@@ -125,4 +125,4 @@ def steps_of(loader: AnyLoader) -> int | None:
 
 def samples_of(loader: AnyLoader) -> int | None:
     """Returns the samples of the dataset; ``None`` where it has no length."""
-    return length_of(loader.dataset) or None
+    return find_length(loader.dataset) or None

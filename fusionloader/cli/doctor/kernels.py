@@ -38,9 +38,9 @@ def compiler() -> Check:
 
 def _target(known: list[int]) -> str:
     from fusionloader._native import cuda
-    from fusionloader.transforms.executors.device.kernel import target_of
+    from fusionloader.transforms.executors.device.kernel import choose_target
 
-    return target_of(cuda.architecture(0) if device_count() else known[-1], known)
+    return choose_target(cuda.architecture(0) if device_count() else known[-1], known)
 
 
 def _without_compiler(name: str, why: str, command: str) -> Check:

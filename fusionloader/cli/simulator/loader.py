@@ -203,7 +203,7 @@ class SimulatedLoader:
         """``__next__``: called as soon as the step before is enqueued; one step runs ahead."""
         begun = len(self._steps)
         self._asking, self._asked = True, self._engine.now
-        self._gate.asked(lambda: self._steps_done >= begun)
+        self._gate.requested(lambda: self._steps_done >= begun)
         self._deliver()
 
     def _deliver(self) -> None:

@@ -228,7 +228,7 @@ class OffloadSimulation:
             return True
         if self._candidate is None:
             return False
-        if setup.limited and not self._limit.may_ask(self._out, self._engine.now):
+        if setup.limited and not self._limit.may_request(self._out, self._engine.now):
             return False
         if setup.policy is Policy.BALANCE:
             return may_claim(self._ready - self._delivered, self._low, self._overhead())

@@ -15,10 +15,9 @@ from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels
-from fusionloader.transforms.executors.native import executor_of_size
+from fusionloader.transforms.executors.native import sized_executor
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Convert
+from fusionloader.transforms.plan.stages import Convert, Operation
 
 BLACK = (0, 0, 0)
 _ACCESSES = "_fusionloader_accesses"
@@ -71,7 +70,7 @@ class DeferredCore:
         width, height = self.size
         channels = _CHANNELS[self.mode]
         out = np.empty((height, width, channels), np.uint8)
-        runner = executor_of_size(channels, height, width)
+        runner = sized_executor(channels, height, width)
         try:
             self.source.run(self.operations, runner, out.reshape(-1))
         except ValueError:  # the native executor refuses an operation
@@ -92,7 +91,7 @@ class DeferredCore:
         dtype = ELEMENT_TYPES[convert.element_type]
         out = sample_tensor((channels, height, width), dtype)
         memory = out.view(torch.uint8).numpy().reshape(-1)
-        self.source.run(self.operations, executor_of_size(channels, height, width, convert), memory)
+        self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
         counts().results["tensor"] += 1
         return out
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fusionloader.system.shm import cache_counts
-from fusionloader.transforms.executors.spent import Spent
-from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ
+from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ, Spent
 
 log = logging.getLogger("fusionloader.loader")
 

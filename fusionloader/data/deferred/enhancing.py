@@ -12,7 +12,7 @@ from fusionloader.data.deferred.core import DeferredCore, deferred_core, image_o
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.methods import color_of
 from fusionloader.data.deferred.pillow import Argument, PillowImage
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
 Function = Callable[..., Any]
 

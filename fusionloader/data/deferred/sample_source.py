@@ -10,7 +10,7 @@ from fusionloader.data.deferred import counts, kept, patches
 from fusionloader.data.deferred.kept import OpenStores
 from fusionloader.data.deferred.loading import begin_in_worker
 from fusionloader.transforms.executors.python import Dataset, Sample, SampleKey, Seeding, Source
-from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import Spent
 
 
 class DeferringSource:

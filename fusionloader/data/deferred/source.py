@@ -20,7 +20,7 @@ from fusionloader.data.deferred.kept import KnownFile
 from fusionloader.data.deferred.pillow import PillowImage
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
 from fusionloader.transforms.executors.replay import replay
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
 Pixels = npt.NDArray[np.uint8]
 Operations = tuple[Operation, ...]

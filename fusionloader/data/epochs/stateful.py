@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from torch.utils.data import BatchSampler
 
 from fusionloader.options.aliases import Index, State
-from fusionloader.transforms.executors.fetchers import Stateful, has_state, load_state, state_of
+from fusionloader.transforms.executors.fetchers import Stateful, copy_state, has_state, load_state
 
 
 def resting_state(sampler: object) -> State | None:
@@ -17,7 +17,7 @@ def resting_state(sampler: object) -> State | None:
     owner = owner_of_state(sampler)
     if owner is None:
         return None
-    return {"sampler": state_of(owner), "iterator": None, "ended": False}
+    return {"sampler": copy_state(owner), "iterator": None, "ended": False}
 
 
 def owner_of_state(sampler: object) -> Stateful | None:
@@ -80,8 +80,8 @@ class SamplerRun:
 
     def state(self) -> State:
         """Returns where the pass stands."""
-        iterator = None if self._iterator is self._owner else state_of(self._iterator)
-        return {"sampler": state_of(self._owner), "iterator": iterator, "ended": self._ended}
+        iterator = None if self._iterator is self._owner else copy_state(self._iterator)
+        return {"sampler": copy_state(self._owner), "iterator": iterator, "ended": self._ended}
 
     def go_on(self, state: State) -> None:
         """Continues the pass that ``state`` was taken from."""

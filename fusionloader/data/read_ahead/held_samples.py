@@ -9,8 +9,7 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.read_ahead.table_places import TablePlaces
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.scheduler.reading.range_requests import RangeRequest, ReadLimits
-from fusionloader.scheduler.reading.read_ahead import ReadAhead
+from fusionloader.scheduler.read_ahead import RangeRequest, ReadAhead, ReadLimits
 
 _CHECKED_SECONDS = 10.0  # after which a file is looked at again, with the next request
 

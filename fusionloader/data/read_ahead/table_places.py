@@ -11,7 +11,7 @@ _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
 
 class TablePlaces:
-    """See ``scheduler.reading.range_requests.Places``.
+    """See ``scheduler.read_ahead.Places``.
 
     A table in the order of its files costs nothing; another one 8 bytes a sample.
     """

@@ -25,13 +25,12 @@ from fusionloader.transforms.executors.python import (
     SampleKey,
     Seeding,
     Source,
-    length_of,
+    find_length,
     preserved_generators,
     seed_generators,
 )
 from fusionloader.transforms.executors.results import converted, result_like
-from fusionloader.transforms.executors.spent import Spent
-from fusionloader.transforms.plan.parts import PYTHON, READ
+from fusionloader.transforms.plan.parts import PYTHON, READ, Spent
 from fusionloader.transforms.plan.stages import Plan
 
 
@@ -171,7 +170,7 @@ class PlanSource:
 
     def count(self) -> int:
         """Returns ``len(dataset)``, 0 where there is none."""
-        return length_of(self.dataset)
+        return find_length(self.dataset)
 
 
 def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

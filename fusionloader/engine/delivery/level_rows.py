@@ -17,7 +17,7 @@ from fusionloader.transforms.plan.stages import (
     Plan,
     RandomErasing,
     Stage,
-    branches_of,
+    get_branches,
 )
 
 _LEVELS = bytes(range(256))
@@ -71,6 +71,6 @@ def explain(plan: Plan | None) -> str:
 def _erases(stages: tuple[Stage, ...]) -> bool:
     return any(
         isinstance(stage, RandomErasing)
-        or (isinstance(stage, Container) and any(map(_erases, branches_of(stage))))
+        or (isinstance(stage, Container) and any(map(_erases, get_branches(stage))))
         for stage in stages
     )

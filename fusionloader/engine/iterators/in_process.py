@@ -23,7 +23,7 @@ from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
-from fusionloader.transforms.executors.python import SampleKey, Source, group_of
+from fusionloader.transforms.executors.python import SampleKey, Source, make_group
 from fusionloader.workers import failures, messages
 from fusionloader.workers.failures import BadSample, resolve
 
@@ -161,7 +161,7 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _group(self, number: int, row: int) -> int:
         if self._options.augment_per == "sample":
             return 0
-        return group_of(number, row, self._options.tiny_batch_size)
+        return make_group(number, row, self._options.tiny_batch_size)
 
     def _collate(self, samples: list[Sample], indices: list[Index]) -> Batch:
         if not is_of_collate(self._options.collate_fn, "default_collate"):

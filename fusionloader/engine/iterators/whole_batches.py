@@ -45,7 +45,7 @@ from fusionloader.transforms.executors.fetchers import (
     made_samples,
     make_fetcher,
 )
-from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import Spent
 
 _LOOKED_AT = 4  # mini-batches, for whether they open images
 _LOOKED_AT_EVERY = 100

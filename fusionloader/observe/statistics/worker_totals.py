@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusionloader.observe.statistics.snapshot import AnyWorkerKind, WorkerStats
 from fusionloader.system.shm import cache_counts
-from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import Spent
 
 if TYPE_CHECKING:  # the counters are read where the native part is missing, too
     from fusionloader import _native

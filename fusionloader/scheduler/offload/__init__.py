@@ -1,1 +1,1 @@
-"""What is left to remote workers: when, in which requests, and how much."""
+"""What remote workers prepare: when, in which kind of request, and how much."""

@@ -3,11 +3,11 @@
 Um et al., "FastFlow: Accelerating Deep Learning Model Training with Smart Offloading of Input Data
 Pipeline" (PVLDB 16(5), 2023), Algorithm 1 (§4) and the counters of §5.3.
 
-The published code differs from the paper in the share. Where local workers are faster than remote
-ones, it takes the middle between Lower and Upper; elsewhere the larger of the two. And it goes over
-to R / (L + R) where L + R < G, not where Upper <= Lower. This follows the paper; the simulator
-finds both as fast (docs/scale/remote_workers.md). The share is an upper limit here, since local
-workers never wait for remote ones.
+The published code computes the share differently than the paper. Where local workers are faster
+than remote ones, it takes the mean of Lower and Upper, elsewhere the larger of the two. It uses
+R / (L + R) where L + R < G, not where Upper <= Lower. This module follows the paper; in the
+simulator both are equally fast (docs/scale/remote_workers.md). The share is an upper limit here,
+since local workers never wait for remote ones.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from dataclasses import dataclass
 from enum import Enum
 
 SPEED_UP_THRESHOLD = 1.1
-"""Training that could become no faster than by this factor is left alone."""
+"""Nothing is offloaded if training could become faster by less than this factor."""
 
-_TIE = 0.95
+_TIE = 0.95  # fraction of the best estimate from which on a kind of request is as good
 
 
 class Candidate(Enum):
-    """What a request to a remote worker has: the paper's candidate pipelines p'1, p'2 and p'3.
+    """Kinds of requests to a remote worker: the paper's candidate pipelines p'1, p'2 and p'3.
 
-    Of kinds that are about as good, the first one here is taken.
+    Of kinds that are about equally good, the first one here is used.
     """
 
-    TINY_BATCH = "a tiny-batch a request"  # p'2: read there
-    SHIP = "encoded bytes"  # p'1: a tiny-batch a request as well, read here and sent there
-    MINI_BATCH = "a mini-batch a request"  # p'3: read there
+    TINY_BATCH = "a tiny-batch a request"  # p'2: the remote worker reads
+    SHIP = "encoded bytes"  # p'1: also of a tiny-batch; this machine reads
+    MINI_BATCH = "a mini-batch a request"  # p'3: the remote worker reads
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMetrics:
-    """What is measured while remote workers hold.
+    """Measurements while remote workers pause.
 
     Attributes:
         training_rate: samples per second of training that never waits; the paper's Gthp.
         local_rate: samples per second of training with local workers alone; Lthp.
-        local_cost: CPU seconds of this machine for a sample that it prepares; Pcycle.
+        local_cost: CPU seconds of this machine per sample that it prepares; Pcycle.
     """
 
     training_rate: float
@@ -49,17 +49,17 @@ class LocalMetrics:
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast training would be without waiting."""
+        """Factor by which training would be faster without waiting."""
         return self.training_rate / self.local_rate if self.local_rate > 0 else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteMetrics:
-    """What is measured while remote workers take all they can, with one kind of request.
+    """Measurements while remote workers take all they can, with one kind of request.
 
     Attributes:
-        remote_rate: samples per second that they prepare; Rthp.
-        remote_cost: CPU seconds of this machine for a sample that they prepare; Ocycle.
+        remote_rate: samples per second that remote workers prepare; Rthp.
+        remote_cost: CPU seconds of this machine per sample that they prepare; Ocycle.
     """
 
     remote_rate: float
@@ -70,8 +70,8 @@ class RemoteMetrics:
 class Metrics:
     """The five metrics of Table 1 of the paper, for one kind of request.
 
-    Samples per second, and CPU seconds of the training machine per sample; see ``LocalMetrics`` and
-    ``RemoteMetrics``. The paper has MB/s and cycles; its formulas only use their ratios.
+    The fields are those of ``LocalMetrics`` and ``RemoteMetrics``. The paper measures in MB/s and
+    cycles; its formulas only use ratios.
     """
 
     training_rate: float
@@ -82,7 +82,6 @@ class Metrics:
 
     @classmethod
     def of(cls, local: LocalMetrics, remote: RemoteMetrics) -> Metrics:
-        """Returns both together."""
         return cls(
             local.training_rate,
             local.local_rate,
@@ -93,33 +92,33 @@ class Metrics:
 
     @property
     def overhead(self) -> float:
-        """Ocycle / Pcycle: CPU time of a remote sample here, relative to a local one."""
+        """CPU time of this machine per remote sample over that per local one: Ocycle / Pcycle."""
         return self.remote_cost / self.local_cost if self.local_cost > 0 else float("inf")
 
     @property
     def estimate(self) -> float:
-        """Samples per second with offloading, as line 7 of Algorithm 1 estimates them."""
+        """Samples per second with offloading, by line 7 of Algorithm 1."""
         return self.local_rate * (1 - self.overhead) + self.remote_rate
 
     @property
     def upper(self) -> float:
-        """Samples per second beyond which remote workers, or the network, would limit training."""
+        """Maximum rate to offload: beyond it, remote workers or the network limit training."""
         return self.remote_rate
 
     @property
     def lower(self) -> float:
-        """Samples per second to offload at least, lest local workers limit training."""
+        """Minimum rate to offload: below it, local workers limit training."""
         return max(0.0, self.training_rate - self.local_rate) * (1 + self.overhead)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is left to remote workers.
+    """What is offloaded to remote workers.
 
     Attributes:
-        ratio: the share of all samples that they may take, from 0 to 1.
-        candidate: the kind of request; ``None`` where nothing is offloaded.
-        reason: in words.
+        ratio: maximum fraction of all samples that remote workers take, 0 to 1.
+        candidate: kind of request; ``None`` if nothing is offloaded.
+        reason: reason for the decision, in words.
     """
 
     ratio: float
@@ -128,9 +127,9 @@ class Decision:
 
 
 def stays_local(local: LocalMetrics) -> str | None:
-    """Returns why nothing is to be offloaded, whatever remote workers can do (lines 3 and 4).
+    """Returns why nothing should be offloaded, whatever remote workers can do (lines 3 and 4).
 
-    ``None`` where they could help: only then are they worth measuring.
+    ``None`` if remote workers could help: only then they need to be measured.
     """
     if local.training_rate <= 0:
         return "no samples were made while this was measured"
@@ -149,9 +148,9 @@ def stays_local(local: LocalMetrics) -> str | None:
 def decide(local: LocalMetrics, remote: Mapping[Candidate, RemoteMetrics]) -> Decision:
     """Returns Algorithm 1's decision.
 
-    Two rules are not the paper's. Kinds of requests that cost this machine as much CPU time as
-    preparing the samples itself are left out: with them training would be slower than without. And
-    a kind has to be better than a simpler one by more than measurements differ.
+    Two rules are not the paper's. A kind of request is left out if it costs this machine as much
+    CPU time as preparing the samples itself: it would slow training down. And a kind has to be
+    better than a simpler one by more than the error of measurement.
     """
     reason = stays_local(local)
     if reason is not None:
@@ -179,7 +178,7 @@ def decide(local: LocalMetrics, remote: Mapping[Candidate, RemoteMetrics]) -> De
 
 
 def offload_ratio(metrics: Metrics) -> float:
-    """Returns the share to offload, from 0 to 1 (lines 8 to 13)."""
+    """Returns the fraction of samples to offload, 0 to 1 (lines 8 to 13)."""
     if metrics.training_rate <= metrics.local_rate or metrics.remote_rate <= 0:
         return 0.0
     if metrics.local_rate <= 0:
@@ -190,19 +189,19 @@ def offload_ratio(metrics: Metrics) -> float:
 
 
 class OffloadCounters:
-    """Says by counts of tiny-batches whether a remote worker may take the next one (§5.3).
+    """Limits remote workers to a fraction of the tiny-batches by counting them (§5.3).
 
     Attributes:
-        ratio: the share of all that remote workers may take.
+        ratio: maximum fraction of tiny-batches that remote workers take, 0 to 1.
     """
 
     def __init__(self, ratio: float, local: int = 0, remote: int = 0) -> None:
-        """Begins to count at so many that either side has taken."""
+        """Starts from the numbers of tiny-batches that either side has taken."""
         self.ratio = ratio
         self._local, self._remote = local, remote
 
     def may_offload(self, local: int, remote: int) -> bool:
-        """Whether a remote worker may take the next one, after so many by either side."""
+        """Whether a remote worker may take the next one; arguments as in ``__init__``."""
         local, remote = local - self._local, remote - self._remote
         return remote < self.ratio * (local + remote + 1)
 

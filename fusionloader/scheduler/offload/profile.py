@@ -1,11 +1,11 @@
-"""Measuring for FastFlow's decision while training runs: local workers alone, then remote ones.
+"""Measurements for FastFlow's decision while training runs: local workers alone, then remote ones.
 
-The paper replays a batch to find out how fast training is by itself (§5.1). A loader cannot replay
-the user's training step: it takes the time of real steps without their waits for samples.
+The paper replays a batch to measure how fast training is by itself (§5.1). A loader cannot replay
+the user's training step. It measures real steps without their waits for samples.
 
-Remote workers are measured beside local ones, which never stop. Where training waits no more, they
-had no chance to do all they could; what they did then suffices, so that the share is no larger than
-it has to be.
+Remote workers are measured beside local ones, which never stop. If training no longer waits, remote
+workers were not used to their full capacity. Their measured rate suffices then, and the share is no
+larger than necessary.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from fusionloader.scheduler.offload.decision import (
 )
 
 STEPS = 50
-"""Steps of a phase: the fewest of the 50 to 100 that the paper found to suffice (§5.1)."""
-_WINDOWS = 20  # for each step, at most: a phase ends though training stands still
-_ANSWERS = 5  # times the slowest answer, at least: a phase counts more than those that began early
-_LEAST_BUSY = 1e-3  # of the time: a training that does nothing but wait has a rate all the same
+"""Steps of a phase: the paper found 50 to 100 to suffice (§5.1)."""
+_WINDOWS = 20  # maximum for each step: a phase ends even if training stands still
+_ANSWERS = 5  # minimum length of a phase, in times of its slowest answer
+_LEAST_BUSY = 1e-3  # fraction of the time: training that only waits still has a finite rate
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileWindow:
-    """What happened between two moments.
+    """Measurements between two moments.
 
     Attributes:
-        steps: batches that training took.
-        seconds: of time.
-        waited: of them, that training waited for batches.
-        local_samples: made by local workers.
-        remote_samples: made by remote workers.
-        local_cpu_seconds: of local workers.
-        remote_cpu_seconds: of this machine, for what remote workers made.
-        answer_seconds: from a request to its answer, of the slowest one that came.
+        steps: number of batches that training took.
+        seconds: length of the window.
+        waited: part of ``seconds`` that training waited for batches.
+        local_samples: number of samples made by local workers.
+        remote_samples: number of samples made by remote workers.
+        local_cpu_seconds: CPU time of local workers.
+        remote_cpu_seconds: CPU time of this machine for samples made by remote workers.
+        answer_seconds: longest time from a request to its answer.
     """
 
     steps: int = 0
@@ -68,17 +68,16 @@ class ProfileWindow:
         )
 
     def since(self, before: ProfileWindow, slowest: float) -> ProfileWindow:
-        """Returns what these sums have grown by; ``slowest`` is the answer that took longest."""
+        """Returns the growth of these sums since ``before``; ``slowest`` is the longest answer."""
         grown = {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)}
         return ProfileWindow(**grown | {"answer_seconds": slowest})
 
     @property
     def usable(self) -> bool:
-        """Whether all of it are finite numbers, and none is negative."""
+        """Whether all values are finite and none is negative."""
         return all(0 <= getattr(self, f.name) < math.inf for f in fields(self))
 
     def local_metrics(self) -> LocalMetrics:
-        """Returns what it says about training and local workers."""
         samples = self.local_samples + self.remote_samples
         busy = max(self.seconds - self.waited, _LEAST_BUSY * self.seconds)
         return LocalMetrics(
@@ -88,7 +87,6 @@ class ProfileWindow:
         )
 
     def remote_metrics(self) -> RemoteMetrics:
-        """Returns what it says about remote workers."""
         return RemoteMetrics(
             remote_rate=_ratio(self.remote_samples, self.seconds),
             remote_cost=_ratio(self.remote_cpu_seconds, self.remote_samples),
@@ -96,21 +94,21 @@ class ProfileWindow:
 
 
 class ProfilePhase(Enum):
-    """What is measured."""
+    """Phases of a profile: what is measured, and with which remote workers."""
 
-    LOCAL = "local workers alone"  # remote workers hold
-    REMOTE = "remote workers beside local ones"  # they take all they can
-    DECIDED = "decided"  # they take the share of the decision
+    LOCAL = "local workers alone"  # remote workers pause
+    REMOTE = "remote workers beside local ones"  # and take all they can
+    DECIDED = "decided"  # remote workers take the decided share
 
 
 class OffloadProfile:
-    """Goes from phase to phase with what it observes, to a decision.
+    """Measures phase after phase, and decides in the end.
 
     Attributes:
-        phase: what is measured now.
-        local: what the first phase measured, or what was known before.
-        remote: what was measured of each kind of request, or was known before.
-        decision: ``None`` until it is taken.
+        phase: current phase.
+        local: metrics of the first phase, or metrics that were given.
+        remote: metrics by kind of request, measured or given.
+        decision: ``None`` before the last phase.
     """
 
     def __init__(
@@ -122,15 +120,15 @@ class OffloadProfile:
         local: LocalMetrics | None = None,
         remote: dict[Candidate, RemoteMetrics] | None = None,
     ) -> None:
-        """Begins with the first phase whose metrics are not known.
+        """Starts with the first phase whose metrics are not given.
 
         Args:
             candidates: kinds of requests to compare.
-            steps: of a phase.
-            settling: steps at the beginning of a phase that are not counted: as many as there are
+            steps: number of steps of a phase.
+            settling: number of steps at the beginning of a phase that do not count: those of the
                 mini-batches in flight, which were made in the phase before.
-            local: metrics that were stored.
-            remote: metrics that were stored.
+            local: metrics of an earlier run, which are not measured again.
+            remote: metrics of an earlier run, which are not measured again.
         """
         self._candidates = list(candidates)
         self._steps, self._settling = steps, settling
@@ -141,15 +139,15 @@ class OffloadProfile:
 
     @property
     def candidate(self) -> Candidate | None:
-        """The kind of request to use now; ``None`` while remote workers hold."""
+        """The kind of request to use now; ``None`` while remote workers pause."""
         if self.phase is ProfilePhase.REMOTE:
             return next(kind for kind in self._candidates if kind not in self.remote)
         return None if self.decision is None else self.decision.candidate
 
     def observe(self, window: ProfileWindow) -> None:
-        """Learns what has happened since the last call, in this phase; ends a phase with it.
+        """Adds the window since the last call to the current phase, and ends the phase if due.
 
-        A window with values that are negative or not finite counts for nothing.
+        A window with values that are negative or not finite is ignored.
         """
         if self.phase is ProfilePhase.DECIDED:
             return

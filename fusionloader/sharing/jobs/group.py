@@ -271,7 +271,7 @@ class Group:
     def consider_gathering(self, run: EpochRun, now: float) -> None:
         """Ends the time in which members may join, unless somebody is worth waiting for."""
         epoch = run.epoch
-        if not epoch.gathering or (epoch.members and not epoch.needs_room(self.staging_of(run))):
+        if not epoch.gathering or (epoch.members and not epoch.is_full(self.staging_of(run))):
             return
         coming = dict(self._coming(run, now))
         last = self._durations.get(run.key.epoch - 1)

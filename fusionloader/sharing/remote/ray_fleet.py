@@ -104,7 +104,7 @@ class RayFleet:
         """Changes their number between the fewest and the most, where these were given."""
         if self._size is None:
             return
-        wish = self._size.hear(load.busy_share, load.wait_share, len(self._workers.addresses))
+        wish = self._size.observe(load.busy_share, load.wait_share, len(self._workers.addresses))
         if wish != self._start.wish:
             log.debug("%d remote workers are wanted", wish)
             self._start = replace(self._start, wish=wish)

@@ -1,7 +1,8 @@
-"""A plan, or user code, applied to a tiny-batch. May import plan, gpu_memory and shm.
+"""Runs a plan, or user code, on a tiny-batch.
 
-``native`` runs a plan on the CPU, ``device/`` on a GPU worker by pipelines of ``dali/``, ``replay``
-by torchvision for comparison. ``python`` calls user code. ``layout`` writes samples into batches,
-``collate`` says whether it may. ``nvidia_packages`` says where CUDA's packages are.
-``compiled_plan`` is the public face of a compiled transform.
+``native`` runs a plan on the CPU, ``device/`` on a GPU worker that decodes by ``decoders/`` and
+``dali/``, ``replay`` with torchvision, for comparison. ``python`` calls user code. ``layout`` and
+``row_writer`` write samples into batches, if ``collate`` finds torch's own functions.
+``batch_transport`` sends whole batches from a worker. ``compiled_plan`` is the public face of a
+compiled transform. ``nvidia_packages`` finds CUDA's packages.
 """

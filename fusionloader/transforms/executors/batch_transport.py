@@ -1,11 +1,11 @@
-"""Whole batches on their way from a worker: pickled, but for the memory of arrays and tensors.
+"""Sends whole batches from a worker: pickled, except for the memory of arrays and tensors.
 
-That lies in a slot which the worker uses again and again, where torch would share fresh memory for
-every tensor of every batch. What is small, or finds no slot, is sent beside the pickle. Neither
-opens a file, so a worker or a training process that may open no more loses no batch.
+That memory lies in a slot, which the worker uses again and again; torch would share fresh memory
+for every tensor of every batch. Small memory, and memory for which there is no slot, is sent beside
+the pickle. Neither opens a file, so that no batch is lost where the limit of open files is reached.
 
 A batch is pickled in the worker's own thread, which can report an error. A queue's thread would
-drop the batch, and training would wait for it for ever.
+drop the batch, and training would wait for it forever.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from fusionloader.options.aliases import Batch
 from fusionloader.system.shm.batch_slots import BatchSlots, Owner, WorkersSlots, memory_of
 from fusionloader.system.shm.descriptor import Descriptor
 
-_SMALLEST = 4096  # bytes; less is sent faster than it is mapped
+_SMALLEST = 4096  # bytes; sending less is faster than mapping it
 _LONG_PICKLE = 1 << 16  # bytes; more does not fit into a pipe
 _ALIGN = 64
 _UNPICKLING = "while the training process unpickled a batch"
-_LEFT_FOR_COPIES = 3  # slots
+_LEFT_FOR_COPIES = 3  # slots that are kept free for batches that have to be copied
 
 
 class Sends(NamedTuple):
-    """What a worker sends batches by.
+    """A worker's means of sending batches.
 
     Attributes:
-        token: names the receiver.
-        memory: the object that its slots are in.
-        most: of batches in flight or looked at.
+        token: number of the receiver.
+        memory: shared memory that the worker's slots are in.
+        most: maximum number of batches in flight or in use.
     """
 
     token: int
@@ -51,15 +51,15 @@ class Sends(NamedTuple):
 
 
 _Placed: TypeAlias = "tuple[int | bytes, int, Any, tuple[int, ...], tuple[int, ...] | None]"
-"""A value's offset in a slot, or its bytes; how many these are; dtype, shape and stride.
+"""A value's offset in a slot, or its bytes; number of bytes; dtype, shape and stride.
 
-Arrays have no stride, storages no dtype either. A storage is what tensors that are no plain ones,
-or share their memory, look into. A long pickle is the last one.
+Arrays have no stride, storages neither stride nor dtype. Storages are sent for tensors that are
+not plain, or that share memory. A long pickle is the last value.
 """
 
 
 class _Found(NamedTuple):
-    """Memory of a batch: of a tensor, an array or a storage, which ``values`` is; see _Placed."""
+    """Memory of ``values``, which is a tensor, an array or a storage; see ``_Placed``."""
 
     values: Any
     address: int
@@ -70,11 +70,12 @@ class _Found(NamedTuple):
 
 
 class OpenSlot:
-    """A slot that a batch is being made in.
+    """A slot that a batch is made in.
 
     Attributes:
-        owner: gives its bytes; ``None`` while nothing but the batch is to keep the slot in use.
-        begin: its address.
+        owner: buffer over the slot's bytes, which keeps the slot in use; ``None`` after
+            ``release``, when only the batch keeps it in use.
+        begin: address of the slot.
     """
 
     def __init__(self, slot: Any) -> None:
@@ -85,47 +86,47 @@ class OpenSlot:
         self._used = 0
 
     def release(self) -> None:
-        """Leaves the slot to what has been made in it."""
+        """Drops the owner: the slot is free when the values in it are gone."""
         self.owner = None
 
-    def is_looked_into(self) -> bool:
-        """Whether something that was made in it is still there."""
+    def is_in_use(self) -> bool:
+        """Whether a value in the slot still exists."""
         return self._of_batch() is not None
 
     def reopen(self) -> bool:
-        """Keeps it for more to be made in it; returns whether it is still there."""
+        """Takes the owner again, if a value still refers to it; returns whether one does."""
         self.owner = self._of_batch()
         return self.owner is not None
 
     def take(self, nbytes: int) -> int | None:
-        """Returns the offset of so many bytes, ``None`` where there is no room for them."""
+        """Allocates ``nbytes`` and returns their offset, ``None`` if they do not fit."""
         offset = self._used
         if offset + nbytes > self.slot.nbytes:
             return None
         self._used = offset + -(-nbytes // _ALIGN) * _ALIGN
         return offset
 
-    def offset_of(self, address: int) -> int | None:
-        """Returns where in the slot an address is, if it is there."""
+    def find_offset(self, address: int) -> int | None:
+        """Returns the offset of an address in the slot, ``None`` if it is outside."""
         offset = address - self.begin
         return offset if 0 <= offset < self.slot.nbytes else None
 
 
 class Sender:
-    """A worker's end."""
+    """The worker's end."""
 
     def __init__(self, sends: Sends) -> None:
         self._sends = sends
         self._slots = BatchSlots(sends.memory.fd, sends.most)
         self._memory = memory_of(sends.memory.fd)
-        self._open: OpenSlot | None = None  # where tensors are collated now
-        self._unsent: list[OpenSlot] = []  # where batches are that may be sent
-        self._sent: list[OpenSlot] = []  # those whose batches are still looked into here
-        self._most_bytes = 0  # of a batch, so far
+        self._open: OpenSlot | None = None  # slot that tensors are collated into now
+        self._unsent: list[OpenSlot] = []  # slots with batches that may be sent
+        self._sent: list[OpenSlot] = []  # slots of sent batches that this process still uses
+        self._most_bytes = 0  # of the largest batch so far
 
     @contextlib.contextmanager
     def collating(self) -> Iterator[None]:
-        """Gives ``default_collate`` memory of slots, where it would take fresh shared memory."""
+        """Makes ``default_collate`` use memory of slots instead of fresh shared memory."""
         original: Any = torch.UntypedStorage._new_shared  # inherited
 
         def new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
@@ -156,17 +157,17 @@ class Sender:
         return flat.untyped_storage()
 
     def open(self, nbytes: int) -> OpenSlot | None:
-        """Returns a slot for a batch of so many bytes; ``None`` where there is none.
+        """Returns a slot for a batch of ``nbytes``, ``None`` if there is none.
 
-        Some are left for what is copied, however many a dataset keeps of the batches that it made.
+        Some slots are left for copies, even if a dataset keeps all batches that it makes.
         """
-        self._sent = [each for each in self._sent if each.is_looked_into()]
+        self._sent = [each for each in self._sent if each.is_in_use()]
         if nbytes < _SMALLEST or len(self._sent) > self._sends.most - _LEFT_FOR_COPIES:
             return None
         return self._acquired(nbytes)
 
     def use(self, opened: OpenSlot) -> None:
-        """Says that a batch lies in a slot; what is collated now goes there, too."""
+        """Registers that a batch lies in a slot; ``default_collate`` uses that slot, too."""
         if self._open is not opened:
             if self._open is not None:
                 self._open.release()
@@ -174,13 +175,13 @@ class Sender:
             self._unsent.append(opened)
 
     def pack(self, batch: Batch) -> Packed:
-        """Returns what unpickles to the batch in the training process.
+        """Returns an object that unpickles to the batch in the training process.
 
         Raises:
             Exception: the batch cannot be pickled.
         """
         opened, self._open = self._open, None
-        if opened in self._unsent:  # another batch may be what lies there
+        if opened in self._unsent:  # it may contain another batch
             opened = None
         pickled, found = _pickled(batch)
         self._unsent = [each for each in self._unsent if each.reopen()]
@@ -194,7 +195,7 @@ class Sender:
         large = [each for each in found if each.nbytes >= _SMALLEST]
         opened = self._made_in(large) or opened
         in_slot = len(pickled) >= _LONG_PICKLE
-        if in_slot:  # behind the values, and the last of them
+        if in_slot:  # placed behind the values, as the last of them
             large.append(_Found(pickled, 0, len(pickled), None, (), None))
         where = self._place(large, opened) or self._place(large, self._fresh(large))
         if where is None:
@@ -208,19 +209,19 @@ class Sender:
         ]
         if in_slot:
             placed.append((next(places), *large[-1][2:]))
-        slot.set_free(False)
+        slot.set_free(False)  # until the training process frees it
         about = (self._memory, slot.offset, slot.size, self._slots.offsets)
         return Packed(self._sends.token, about, placed, None if in_slot else pickled)
 
     def _made_in(self, found: list[_Found]) -> OpenSlot | None:
-        """Returns the slot that the largest part of a batch was made in.
+        """Returns the slot that the largest value of a batch was made in, ``None`` if in none.
 
-        It is sent with one batch only: the training process frees it when that one is gone.
+        A slot is sent with one batch only: the training process frees it when that batch is gone.
         """
         if not found:
             return None
         address = max(found, key=lambda each: each.nbytes).address
-        of_batch = [each for each in self._unsent if each.offset_of(address) is not None]
+        of_batch = [each for each in self._unsent if each.find_offset(address) is not None]
         for each in of_batch:
             self._unsent.remove(each)
             self._sent.append(each)
@@ -238,15 +239,15 @@ class Sender:
         return None if slot is None else OpenSlot(slot)
 
     def _place(self, found: list[_Found], opened: OpenSlot | None) -> tuple[list[int], Any] | None:
-        """Copies into a slot what is not there yet, and returns the offsets.
+        """Copies values that are not in the slot into it, and returns the offsets of all.
 
-        ``None`` where it has no room for that.
+        ``None`` if the slot is too small.
         """
         if opened is None or not found:
             return None
         offsets = []
         for each in found:
-            offset = opened.offset_of(each.address) if each.address else None
+            offset = opened.find_offset(each.address) if each.address else None
             if offset is None:
                 offset = opened.take(each.nbytes)
                 if offset is None:
@@ -258,14 +259,14 @@ class Sender:
 
 
 class Packed(NamedTuple):
-    """A batch on its way; unpickled, it is the batch, or torch's wrapper of the error.
+    """A batch to be sent; it unpickles to the batch, or to torch's wrapper of the error.
 
     Attributes:
-        token: names the receiver.
-        where: the memory of its slot, the slot's place and size there, and the places of the
-            worker's other slots; ``None`` where all of the batch is pickled.
+        token: number of the receiver.
+        where: number of the memory of its slot, offset and size of the slot in it, and offsets of
+            the worker's other slots; ``None`` if the batch has no slot.
         placed: values in the slot, or their bytes.
-        pickled: what remains, ``None`` where that lies in the slot, too.
+        pickled: pickle of the rest; ``None`` if it lies in the slot, too.
     """
 
     token: int
@@ -277,12 +278,11 @@ class Packed(NamedTuple):
         return _unpack, tuple(self)
 
     def pickled_apart(self) -> bytes:
-        """Returns what ``unpickled`` makes this of again, and not the batch."""
+        """Returns a pickle that ``unpickled`` turns into this object, not into the batch."""
         return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
 
 
 def unpickled(packed: bytes) -> Packed:
-    """Returns a batch on its way."""
     return Packed(*pickle.loads(packed))
 
 
@@ -290,7 +290,7 @@ class BatchReceiver:
     """The training process's end.
 
     Attributes:
-        slots: that batches have come in.
+        slots: slots of all workers.
     """
 
     def __init__(self) -> None:
@@ -299,29 +299,29 @@ class BatchReceiver:
         _receivers[self._token] = self
 
     def add_worker(self, most: int) -> Sends:
-        """Returns what one more worker sends by, at most so many batches at a time.
+        """Returns the means of one more worker to send at most ``most`` batches at a time.
 
         Raises:
-            OSError: there are too many open files.
+            OSError: too many files are open.
         """
         return Sends(self._token, Descriptor(self.slots.add_worker()), most)
 
     def lease(self, packed: Packed) -> Owner | None:
-        """Returns the bytes of a batch's slot, which is free when nothing refers to them.
+        """Returns the bytes of a batch's slot, which is freed when nothing refers to them.
 
         Raises:
-            OSError: they cannot be mapped.
+            OSError: the slot cannot be mapped.
         """
         return None if packed.where is None else self.slots.lease(*packed.where)
 
     def drop(self, packed: Packed) -> None:
-        """Frees the slot of a batch that is not wanted."""
+        """Frees the slot of a batch that is not needed."""
         if packed.where is not None:
             self.slots.free(*packed.where[:2])
 
     @staticmethod
     def batch(packed: Packed, owner: Owner | None) -> Batch:
-        """Returns a batch, whose slot's bytes are leased."""
+        """Returns the batch; ``owner`` has the leased bytes of its slot, if it has one."""
         placed, pickled = packed.placed, packed.pickled
         if pickled is None:
             assert owner is not None
@@ -339,7 +339,7 @@ _receivers: weakref.WeakValueDictionary[int, BatchReceiver] = weakref.WeakValueD
 def _unpack(*contents: Any) -> Batch:
     packed = Packed(*contents)
     receiver = _receivers.get(packed.token)
-    if receiver is None:  # its iterator has ended
+    if receiver is None:  # the iterator of the batch has ended
         return None
     try:
         owner = receiver.lease(packed)
@@ -348,18 +348,18 @@ def _unpack(*contents: Any) -> Batch:
         return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
     try:
         return receiver.batch(packed, owner)
-    except Exception:  # of this batch, whose number torch would not learn
+    except Exception:  # raised here, torch would not know the number of the batch
         return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
 
 
-# Address and bytes: storages over parts of an array may begin where another does.
+# Address and number of bytes: two storages over an array may begin at the same address.
 _Memory: TypeAlias = tuple[int, int]
 
 
 def _pickled(batch: Batch) -> tuple[bytes, list[_Found]]:
-    """Returns a batch pickled, and the memory that is not in the pickle."""
+    """Returns the pickle of a batch, and the memory that is not in it."""
     shared: set[_Memory] = set()
-    while True:
+    while True:  # once more if memory turned out to be shared; it ends, as ``shared`` only grows
         stream = io.BytesIO()
         pickler = _Pickler(stream, shared)
         pickler.dump(batch)
@@ -368,12 +368,12 @@ def _pickled(batch: Batch) -> tuple[bytes, list[_Found]]:
 
 
 class _Pickler(ForkingPickler):
-    """Pickles numbers for tensors, arrays and storages, whose memory ``found`` gives.
+    """Pickles tensors, arrays and storages as numbers of the entries of ``found``.
 
     Args:
-        stream: that is written to.
-        shared: memory that several tensors look into, which stay what they are. Is there more of
-            it, it is added, ``found_shared`` is true, and the batch is to be pickled once more.
+        stream: stream to write to.
+        shared: memory shared by several tensors, which must share it after unpickling. If more is
+            found, it is added and ``found_shared`` is set: the batch must be pickled once more.
     """
 
     def __init__(self, stream: io.BytesIO, shared: set[_Memory]) -> None:
@@ -384,7 +384,7 @@ class _Pickler(ForkingPickler):
         self._numbers: dict[_Memory, int] = {}
 
     def reducer_override(self, value: Any) -> Any:
-        """Returns how to pickle what has memory of its own, and nothing of other values."""
+        """Returns the reduction of a value with memory, ``NotImplemented`` for any other."""
         kind = type(value)
         if kind is torch.Tensor:
             return self._reduced_tensor(value)
@@ -410,7 +410,7 @@ class _Pickler(ForkingPickler):
                 return self._number(_Found(tensor, *memory, dtype, shape, stride))
             self._shared.add(memory)
             self.found_shared = True
-        return _view_of, (storage, dtype, tensor.storage_offset(), shape, stride)
+        return _make_view, (storage, dtype, tensor.storage_offset(), shape, stride)
 
     def _reduced_storage(self, storage: torch.UntypedStorage) -> Any:
         memory = storage.data_ptr(), storage.nbytes()
@@ -421,7 +421,7 @@ class _Pickler(ForkingPickler):
             return _value, (self._numbers[memory],)
         if storage.device.type == "cpu":
             if storage.is_shared():
-                with contextlib.suppress(OSError, RuntimeError):  # too many open files
+                with contextlib.suppress(OSError, RuntimeError):  # where too many files are open
                     reduce: Any = reductions.reduce_storage
                     return reduce(storage)
             self._shared.add(memory)
@@ -447,11 +447,11 @@ def _by_value(found: _Found) -> _Placed:
 
 
 def _value(number: int) -> Any:
-    """Stands in pickles for what ``_Unpickler`` has."""
+    """Stands in pickles for a value, which ``_Unpickler`` looks up."""
     raise AssertionError(number)
 
 
-def _view_of(
+def _make_view(
     storage: torch.UntypedStorage,
     dtype: torch.dtype,
     offset: int,
@@ -467,7 +467,6 @@ class _Unpickler(pickle.Unpickler):
         self._values = values
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a pickle names."""
         if name == _value.__name__ and module == __name__:
             return self._values.__getitem__
         return super().find_class(module, name)

@@ -1,4 +1,4 @@
-"""Whether ``default_collate`` uses torch's functions, or custom ones in their place."""
+"""Whether ``default_collate`` uses torch's functions, or custom ones instead of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLLATED_BY: dict[_Key, str] = {
 
 
 def collated_by_torch(sample: object) -> bool:
-    """Whether ``default_collate`` would use torch's functions, even if the map was changed."""
+    """Whether ``default_collate`` uses torch's function for a sample, even if its map changed."""
     functions = torch_collate.default_collate_fn_map
     key: _Key | None = type(sample)
     if key not in functions:

@@ -1,4 +1,4 @@
-"""A compiled transform to look at and to try: what a sample will get, and what it becomes."""
+"""A compiled transform to inspect and to try: which operations a sample gets, and its result."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from fusionloader import _native
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.results import converted, result_like
 from fusionloader.transforms.plan.arguments import Transform
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
+from fusionloader.transforms.plan.stages import Decode, ImageKind, Operation, Plan
 from fusionloader.transforms.plan.transforms import CompiledTransform, Tail, compile_transform
 
 Pixels = Image.Image | npt.NDArray[np.uint8]
 
 
 class CompiledPlan:
-    """What a transform was compiled to.
+    """A compiled transform.
 
     Attributes:
-        plan: its native stages.
-        tail: what is left of it for Python: a callable on the PIL image that the native stages
-            make, ``None`` if nothing is.
+        plan: the native stages.
+        tail: the part that runs in Python: a callable on the PIL image that the native stages make;
+            ``None`` if there is none.
     """
 
     def __init__(self, compiled: CompiledTransform) -> None:
@@ -46,18 +45,17 @@ class CompiledPlan:
         index: int = 0,
         occurrence: int = 0,
     ) -> list[Operation]:
-        """Returns the operations that an image gets, with all parameters decided.
+        """Returns the operations that an image gets, with all parameters drawn.
 
-        They are those that a loader with that ``seed`` gives to sample ``index`` of that epoch, the
-        ``occurrence``-th time that it comes up.
+        They are the operations that a loader with this seed applies to the sample in this epoch.
 
         Args:
-            width: of the image, in pixels.
-            height: of the image, in pixels.
-            seed: of the loader.
+            width: width of the image, in pixels.
+            height: height of the image, in pixels.
+            seed: seed of the loader.
             epoch: number of the epoch.
-            index: of the sample.
-            occurrence: how often the index has come up in the epoch before.
+            index: index of the sample in the dataset.
+            occurrence: how many times the index came before in the epoch.
 
         Returns:
             Tuples of a name and arguments, such as ``("crop", x, y, width, height, fill)``,
@@ -69,14 +67,14 @@ class CompiledPlan:
         return self._executor.draw(seed, epoch, index, occurrence, width, height)
 
     def apply(self, image: Pixels, operations: Sequence[Operation]) -> Any:
-        """Returns what the transform makes of the image with these operations.
+        """Returns the result of the transform for an image and drawn operations.
 
         Args:
             image: PIL image, or uint8 array of height x width x channels.
-            operations: as ``draw`` returns them, or written by hand.
+            operations: operations as ``draw`` returns them, or written by hand.
 
         Returns:
-            What the transform returns; random choices of a Python ``tail`` are made anew.
+            The transform's result. A Python ``tail`` draws its random choices again.
 
         Raises:
             ValueError: the operations do not fit the image.
@@ -93,9 +91,9 @@ class CompiledPlan:
         return made if self.tail is None else self.tail(made)
 
     def picture(self, image: Pixels, operations: Sequence[Operation]) -> Image.Image:
-        """Returns what the operations make of the image, before it is converted or goes to Python.
+        """Returns the image after the operations, before its conversion and the Python ``tail``.
 
-        Takes and raises what ``apply`` does.
+        Arguments and errors are those of ``apply``.
         """
         raw, (height, width) = self._executor.pixels_with(self._pixels(image), operations)
         mode = "L" if self.plan.result_channels == 1 else "RGB"
@@ -109,7 +107,7 @@ class CompiledPlan:
         return f"CompiledPlan(\n{self.explain()}\n)"
 
     def __reduce__(self) -> tuple[type[CompiledPlan], tuple[CompiledTransform]]:
-        return CompiledPlan, (self._compiled,)  # an executor is of one process
+        return CompiledPlan, (self._compiled,)  # an executor cannot be pickled
 
     @property
     def _executor(self) -> _native.Executor:
@@ -134,9 +132,9 @@ def compile_plan(
     """Compiles a transform as ``FusionLoader`` does.
 
     Args:
-        transform: callable on a PIL image: torchvision's, timm's or anything else, of which the
-            part that is not known is left for Python.
-        decode: ``"exact"`` or ``"fast"``, as ``FusionLoader`` has it.
-        images: what is known of the images; RGB of any size by default.
+        transform: callable on a PIL image: of torchvision, of timm or any other. From the first
+            unknown part on it runs in Python.
+        decode: ``"exact"`` or ``"fast"``, as for ``FusionLoader``.
+        images: what is known of the images; by default RGB of any size.
     """
     return CompiledPlan(compile_transform(transform, decode, images or ImageKind()))

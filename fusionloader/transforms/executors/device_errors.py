@@ -1,8 +1,21 @@
-"""What an error says of a device: that memory has run out, or that it does no work any more."""
+"""Why a device cannot do some work: memory ran out, the device is lost, or a file is refused."""
 
 from __future__ import annotations
 
-# Names of the runtime and the driver, without underscores, and the texts that torch gives.
+
+class FileRefused(str):
+    """A reason, in words, why a file cannot be decoded, now or later and whatever is drawn."""
+
+    __slots__ = ()
+
+
+class DecodeFailed(FileRefused):
+    """A library's message about a damaged file; it may be the same where memory ran out."""
+
+    __slots__ = ()
+
+
+# Names in the runtime and the driver, without underscores, and texts of torch.
 _SIGNS = (
     "illegaladdress",
     "illegal memory access",
@@ -52,9 +65,9 @@ _SHORTAGES = (
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether an error of CUDA is one that all later calls of the process give, too.
+    """Whether an error of CUDA means that all later calls of the process fail, too.
 
-    DALI and the runtime have no type of their own for it, only words.
+    Only the text says so: DALI and the runtime have no type for it.
     """
     text = str(error).lower()
     plain = text.replace("_", "")
@@ -66,9 +79,9 @@ def is_device_lost(error: BaseException) -> bool:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that memory has run out: of Python, torch, DALI or CUDA.
+    """Whether an error of Python, torch, DALI or CUDA means that memory ran out.
 
-    DALI and CUDA have no type of their own for it, only words.
+    Only the text says so: DALI and CUDA have no type for it.
     """
     if isinstance(error, MemoryError):
         return True

@@ -1,7 +1,7 @@
 """The fixed layout of samples under torch's default collate.
 
-Samples whose leaves all have constant shape and type are written row by row into shared memory; a
-batch is then a set of tensors over that memory, equal to what ``default_collate`` would have made.
+Samples whose leaves all have a constant shape and type are written row by row into shared memory. A
+batch is then a structure of tensors over that memory, equal to the result of ``default_collate``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.transforms.executors.collate import collated_by_torch
 
-# Samples, what default_collate makes of them, and memory of a batch: a buffer, or a uint8 tensor.
+# A sample, a result of default_collate, and memory of a batch: a buffer, or a uint8 tensor.
 Sample: TypeAlias = Any
 Batch: TypeAlias = Any
 Memory: TypeAlias = Any
 
 _ALIGN = 64
 _SCALARS = {float: torch.float64, int: torch.int64, bool: torch.bool}
-# A text's row has its length before it. Paths and captions fit; a longer one is sent beside it.
+# A text's row begins with its length. Paths and captions fit; a sample with a longer text is sent.
 TEXT_LENGTH = np.dtype("<u4")
 _TEXT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A tensor, array, number or text: what it is, and the row it becomes.
+    """A tensor, array, number or text of a sample, and the row that it is written into.
 
     ``kind`` is ``"tensor"`` (of class ``tensor``), ``"array"`` (numpy, also 0-d), ``"scalar"``
     (Python or numpy number, of type ``scalar``) or ``"text"`` (of type ``scalar``: str or bytes).
@@ -46,13 +46,13 @@ class Leaf:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes per row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A container. ``keys`` of a mapping; ``None`` for sequences."""
+    """A container; ``keys`` are those of a mapping, ``None`` for a sequence."""
 
     kind: type[Any]
     keys: tuple[Hashable, ...] | None
@@ -68,13 +68,13 @@ class _NotFixed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Structure of a sample, and where its leaves lie in a batch: one block of rows per leaf."""
+    """The structure of a sample. In a batch, each leaf has one block of rows."""
 
     root: Node
 
     @staticmethod
     def of(sample: Sample) -> Layout | str:
-        """Returns the layout of samples like this one, or the reason why they have none."""
+        """Returns the layout of samples like this one, or the reason why there is none."""
         try:
             layout = Layout(_node(sample))
         except _NotFixed as why:
@@ -90,13 +90,13 @@ class Layout:
 
     @property
     def leaves(self) -> list[Leaf]:
-        """The leaves in the order of their blocks."""
+        """Leaves in the order of their blocks."""
         found: list[Leaf] = []
         _collect(self.root, found)
         return found
 
     def offsets(self, rows: int) -> list[int]:
-        """Returns where each leaf's block begins in a batch of ``rows`` rows, in bytes."""
+        """Returns the byte offset of each leaf's block in a batch of ``rows`` rows."""
         offsets, end = [], 0
         for leaf in self.leaves:
             offsets.append(end)
@@ -104,16 +104,15 @@ class Layout:
         return offsets
 
     def batch_bytes(self, rows: int) -> int:
-        """Returns the bytes of a batch of ``rows`` rows."""
         return sum(-(-leaf.nbytes * rows // _ALIGN) * _ALIGN for leaf in self.leaves)
 
     def batch(self, owner: Memory, rows: int, count: int) -> Batch:
         """Returns the first ``count`` of ``rows`` rows as a batch, without copying.
 
         Args:
-            owner: writable buffer, kept alive by every tensor that looks into it.
-            rows: rows that the buffer is laid out for.
-            count: rows of the batch.
+            owner: writable buffer; every tensor over it keeps it alive.
+            rows: number of rows that the buffer is laid out for.
+            count: number of rows of the batch.
         """
         return self.build(self.tensors(owner, rows, count))
 
@@ -123,7 +122,7 @@ class Layout:
         return _build(self.root, lambda leaf: _as_batch(leaf, next(leaves)))
 
     def samples(self, owner: Memory, rows: int, positions: Iterable[int]) -> list[Sample]:
-        """Returns the samples in the given rows, for ``default_collate``."""
+        """Returns the samples in the rows ``positions``, as ``default_collate`` takes them."""
         tensors = self.tensors(owner, rows, rows)
         rebuilt = []
         for position in positions:
@@ -144,7 +143,7 @@ class Layout:
                 tensors.append(torch.empty(shape, dtype=leaf.dtype, device="cpu"))
                 continue
             if isinstance(owner, torch.Tensor):
-                # Leaves have versions of their own for autograd, which views of a tensor share.
+                # ``data`` gives each leaf a version counter of its own for autograd.
                 flat = owner[offset : offset + size * leaf.dtype.itemsize].view(leaf.dtype).data
             else:
                 flat = torch.frombuffer(owner, dtype=leaf.dtype, count=size, offset=offset)
@@ -190,9 +189,9 @@ def _tensor_leaf(tensor: torch.Tensor) -> Leaf:
 
 
 def _is_stacked_as_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is torchvision's image, mask or the like, and a batch of such a plain tensor.
+    """Whether a tensor is of torchvision (image, mask), and a batch of such is a plain tensor.
 
-    It is one unless the user has torchvision keep its types (``tv_tensors.set_return_type``).
+    A batch is plain unless the user calls ``tv_tensors.set_return_type``.
     """
     kind = type(tensor)
     if kind.__module__.partition(".")[0] != "torchvision":
@@ -208,13 +207,13 @@ def _array_leaf(array: npt.NDArray[np.generic]) -> Leaf:
 
 
 def _text_leaf(text: str | bytes) -> Leaf:
-    # Samples are alike: there is room for one that is longer than the first.
-    room = max(_TEXT_BYTES, 4 * len(encoded_text(text)))
-    return Leaf("text", (TEXT_LENGTH.itemsize + room,), torch.uint8, type(text))
+    # Other texts of the dataset may be longer than the first.
+    capacity = max(_TEXT_BYTES, 4 * len(encoded_text(text)))
+    return Leaf("text", (TEXT_LENGTH.itemsize + capacity,), torch.uint8, type(text))
 
 
 def encoded_text(text: Any) -> bytes:
-    """Returns a text, str or bytes, as it lies in its row."""
+    """Returns the bytes of a text (str or bytes) in its row."""
     encoded: bytes = text if type(text) is bytes else text.encode("utf-8", "surrogatepass")
     return encoded
 
@@ -235,7 +234,6 @@ def _numpy_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
 
 
 def with_article(name: str) -> str:
-    """Returns ``a name`` or ``an array``."""
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
@@ -261,13 +259,13 @@ def _collect(node: Node, found: list[Leaf]) -> None:
 
 
 def _build(node: Node, make: Callable[[Leaf], Sample], list_only: bool = True) -> Batch:
-    """Puts leaves together, with ``list_only`` as ``default_collate`` does: tuples become lists."""
+    """Builds the structure; with ``list_only`` tuples become lists, as by ``default_collate``."""
     if isinstance(node, Leaf):
         return make(node)
     parts = [_build(child, make, list_only) for child in node.children]
     if node.keys is not None:
         return dict(zip(node.keys, parts, strict=True))
-    if list_only:  # texts come as default_collate's zip() has them
+    if list_only:  # default_collate's zip() makes tuples of texts
         pairs = zip(parts, node.children, strict=True)
         parts = [tuple(part) if _is_text(child) else part for part, child in pairs]
     if hasattr(node.kind, "_fields"):
@@ -280,7 +278,7 @@ def _is_text(node: Node) -> bool:
 
 
 def _as_batch(leaf: Leaf, tensor: torch.Tensor) -> Any:
-    """Returns the rows of a leaf: the tensor, or the list of texts in it."""
+    """Returns the rows of a leaf as a tensor, or as a list of texts."""
     return [_text(leaf, row) for row in tensor.numpy()] if leaf.kind == "text" else tensor
 
 

@@ -1,4 +1,4 @@
-"""A plan as a native executor. Imports neither torch nor numpy nor Pillow: workers stay small."""
+"""Native executors of plans. Imports neither torch, numpy nor Pillow: workers stay small."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fusionloader import _native
 from fusionloader.transforms.plan.stages import Convert, Plan
 
 MOST_ENCODED_BYTES = 1 << 28
-"""Bytes of a file that native decoders are given; Pillow takes larger ones, read in pieces."""
+"""Maximum bytes of a file for native decoders; Pillow reads larger ones in pieces."""
 
 _START_OF_JPEG = b"\xff\xd8"
-_MOST_EXECUTORS = 64  # of a thread
+_MOST_EXECUTORS = 64  # per thread
 _thread = threading.local()
 
 
@@ -23,13 +23,19 @@ def make_executor(
     simd: str | None = None,
     max_pixels: int | None = None,
 ) -> _native.Executor:
-    """Returns the executor of ``plan``; one per thread.
+    """Returns an executor of ``plan``; each thread needs its own.
 
-    ``pillow_version`` is the release whose pixels are reproduced (the installed one by default),
-    ``simd`` the vector instructions to use, one of ``_native.simd_levels()`` (by default the widest
-    that the processor has), ``max_pixels`` Pillow's ``MAX_IMAGE_PIXELS``: encoded images that have
-    more are left to Pillow. Raises ValueError for a plan that makes no sense. A plan whose results
-    differ in size ends with pixels: its conversion is left to the caller.
+    The executor of a plan whose results differ in size ends with pixels: the caller converts them.
+
+    Args:
+        plan: plan to run.
+        pillow_version: release whose pixels are reproduced; the installed one by default.
+        simd: vector instructions to use, one of ``_native.simd_levels()``; by default the widest of
+            the processor.
+        max_pixels: Pillow's ``MAX_IMAGE_PIXELS``: encoded images with more are left to Pillow.
+
+    Raises:
+        ValueError: the plan is invalid.
     """
     sized = plan.height is not None and plan.width is not None
     convert = plan.convert if sized else None
@@ -50,14 +56,14 @@ def make_executor(
 
 
 def file_decoder(max_pixels: int | None = None) -> _native.Executor:
-    """Returns this thread's executor for whole files: their sizes and all of their pixels.
+    """Returns this thread's executor for the sizes and the pixels of whole files.
 
-    With ``max_pixels`` one that leaves images that have more to Pillow.
+    It leaves images with more than ``max_pixels`` to Pillow.
     """
-    return executor_of_size(3, 0, 0, max_pixels=max_pixels)
+    return sized_executor(3, 0, 0, max_pixels=max_pixels)
 
 
-def executor_of_size(
+def sized_executor(
     channels: int,
     height: int,
     width: int,
@@ -66,8 +72,8 @@ def executor_of_size(
 ) -> _native.Executor:
     """Returns this thread's executor without stages, for results of that size.
 
-    With ``max_pixels`` it leaves images that have more to Pillow. Its operations are given with
-    each image. Making one takes 3 us, and more with a conversion.
+    It takes operations with each image, and leaves images with more than ``max_pixels`` to Pillow.
+    Making an executor takes 3 us, and longer with a conversion.
     """
     made: dict[object, _native.Executor] = _thread.__dict__.setdefault("executors", {})
     key = channels, height, width, convert, max_pixels
@@ -91,12 +97,12 @@ def executor_of_size(
 
 
 def jpeg_size(executor: _native.Executor, encoded: bytes) -> tuple[int, int] | None:
-    """Returns width and height; ``None`` for what is not a JPEG that the native decoder reads."""
+    """Returns width and height; ``None`` if it is no JPEG that the native decoder reads."""
     return executor.image_size(encoded) if bytes(encoded[:2]) == _START_OF_JPEG else None
 
 
 @functools.cache
 def _resizes_vertically_first(pillow_version: str | None) -> bool:
-    """Whether that Pillow may run the vertical pass of a resize first, as 13.0 began to."""
+    """Whether that Pillow may run a resize's vertical pass first, as versions since 13.0 do."""
     version = pillow_version or metadata.version("pillow")
     return int(version.split(".")[0]) >= 13

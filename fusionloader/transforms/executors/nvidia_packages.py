@@ -1,4 +1,4 @@
-"""Where the packages of NVIDIA are: of CUDA, which torch's wheels bring, and of DALI."""
+"""Folders of NVIDIA's packages: CUDA, which torch's wheels bring, and DALI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def folders() -> list[Path]:
     """Returns the folders of the package ``nvidia``, in the order of imports.
 
-    It is imported: with DALI it has code that finds the others, which its spec does not name.
+    The package is imported, since DALI's finds further folders by code: its spec lacks them.
     """
     try:
         return [Path(folder) for folder in importlib.import_module("nvidia").__path__]

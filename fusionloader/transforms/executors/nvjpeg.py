@@ -1,4 +1,4 @@
-"""The nvJPEG that decodes on a CUDA device for DALI and nvImageCodec: its files and its version."""
+"""Files and version of nvJPEG, by which DALI and nvImageCodec decode on a CUDA device."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from fusionloader.transforms.executors import nvidia_packages
 
-# Of earlier ones nvImageCodec leaves windows with smooth chroma to a thread of the CPU, because of
-# wrong pixels at borders; it says so in libnvjpeg_ext.so.
+# With earlier versions nvImageCodec decodes windows with smooth chroma in a thread of the CPU,
+# because of wrong pixels at borders; libnvjpeg_ext.so says so.
 WINDOWS_SINCE = (13, 2)
 _MAJOR, _MINOR = 0, 1  # of libraryPropertyType in library_types.h
 
 
 def files(name: str = "libnvjpeg.so.*") -> Iterator[Path]:
-    """Yields the files of nvJPEG in the order in which nvImageCodec looks for one of that name."""
+    """Yields files that match ``name``, in the order in which nvImageCodec looks for them."""
     folders = [Path(each) for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each]
     folders += [folder for package in nvidia_packages.folders() for folder in package.glob("*/lib")]
     for folder in [*folders, Path("/usr/local/cuda/lib64")]:
@@ -25,10 +25,10 @@ def files(name: str = "libnvjpeg.so.*") -> Iterator[Path]:
 
 
 def file_name() -> str:
-    """Returns the name by which nvImageCodec loads nvJPEG, of the CUDA that it was built for.
+    """Returns the name by which nvImageCodec loads nvJPEG, which depends on its version of CUDA.
 
     Raises:
-        ImportError: nvImageCodec is not there.
+        ImportError: nvImageCodec is missing.
     """
     from nvidia import nvimgcodec
 
@@ -37,23 +37,23 @@ def file_name() -> str:
 
 @functools.cache
 def version() -> tuple[int, int] | None:
-    """Loads nvJPEG and returns its version, ``None`` where none can be loaded.
+    """Loads nvJPEG and returns its version; ``None`` if it cannot be loaded.
 
-    nvImageCodec then uses this one: a library of its name is loaded once in a process.
+    nvImageCodec then uses this library, since a process loads only one of that name.
     """
     try:
         name = file_name()
         library = ctypes.CDLL(str(next(files(name), name)))
-        ask = library.nvjpegGetProperty
+        get_property = library.nvjpegGetProperty
     except (ImportError, OSError, AttributeError):
         return None
     major, minor = ctypes.c_int(), ctypes.c_int()
-    if ask(_MAJOR, ctypes.byref(major)) or ask(_MINOR, ctypes.byref(minor)):
+    if get_property(_MAJOR, ctypes.byref(major)) or get_property(_MINOR, ctypes.byref(minor)):
         return None
     return major.value, minor.value
 
 
 def decodes_windows() -> bool:
-    """Whether it decodes windows as libjpeg upsamples chroma, on the device."""
+    """Whether nvJPEG decodes windows on the device with chroma upsampled as by libjpeg."""
     found = version()
     return found is not None and found >= WINDOWS_SINCE

@@ -1,4 +1,4 @@
-"""Samples of Python workers: where they come from, and how their random draws are seeded."""
+"""Sources of samples in Python workers, and the seeding of their random draws."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import numpy as np
 import torch
 
 from fusionloader import _native
-from fusionloader.transforms.executors.spent import Spent
+from fusionloader.transforms.plan.parts import Spent
 
-# The user's map-style dataset, of any class, and its samples.
+# A user's map-style dataset of any class, and a sample of it.
 Dataset: TypeAlias = Any
 Sample: TypeAlias = Any
 
-_SEEDED_AT_FIRST = 32  # samples
-_BEGUN = 624  # position of a generator that was just seeded
+_SEEDED_AT_FIRST = 32  # number of samples before which all generators are seeded
+_BEGUN = 624  # position of a Mersenne Twister that was just seeded
 
-# random.seed() without its checks of the argument's type, which cost as much as the seeding.
+# random.seed() without checks of the argument's type, which take as long as the seeding.
 _python_generator: Any = random._inst
 _seed_python = super(random.Random, _python_generator).seed
 
 
 class SampleKey(NamedTuple):
-    """What a sample's randomness depends on, and the dataset index that it is of.
+    """The index of a sample, and all that its random draws depend on.
 
-    Samples of one ``group``, where that is not 0, share the draws of their augmentations.
+    Samples of one ``group`` share the draws of their augmentations; group 0 is none.
     """
 
     index: Any
@@ -43,12 +43,12 @@ class SampleKey(NamedTuple):
     group: int = 0
 
     def replaced(self, index: int) -> SampleKey:
-        """Returns the key for another sample in this one's place."""
+        """Returns the key of another sample with the same draws."""
         return self._replace(index=index)
 
 
 class Seeding(NamedTuple):
-    """Which of the global generators are seeded for every sample."""
+    """Which of the global generators are seeded for each sample."""
 
     python: bool = True
     torch: bool = True
@@ -56,46 +56,46 @@ class Seeding(NamedTuple):
 
 
 class Source(Protocol):
-    """Makes samples from keys; seeds the global generators for each as ``seeding`` says."""
+    """Makes samples by key; seeds the global generators for each according to ``seeding``."""
 
     dataset: Dataset
     seeding: Seeding
 
     def load(self, key: SampleKey) -> Sample:
-        """Returns one sample."""
+        """Returns the sample of a key."""
 
     def renewed(self) -> Source:
-        """Returns the source of the dataset as it is now, after user code may have changed it."""
+        """Returns a source for the dataset's current state, which user code may have changed."""
 
     def take_spent(self) -> Spent:
-        """Returns what samples have cost since the last call, as far as it was counted."""
+        """Returns the counted costs of samples since the last call."""
 
     def name(self, key: SampleKey) -> str:
-        """Returns the sample's name for messages: index, and path where known."""
+        """Returns the sample's name for messages: its index, and its path if known."""
 
     def count(self) -> int:
-        """Returns the number of samples of the dataset, 0 where it does not know."""
+        """Returns the number of samples in the dataset, 0 if unknown."""
 
 
-def length_of(dataset: Dataset) -> int:
-    """Returns ``len(dataset)``, 0 where there is none."""
+def find_length(dataset: Dataset) -> int:
+    """Returns ``len(dataset)``, 0 if it has none."""
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return 0
 
 
-def group_of(number: int, row: int, size: int) -> int:
+def make_group(number: int, row: int, size: int) -> int:
     """Returns the group of a row of mini-batch ``number``, as csrc/queue/layout.hpp does."""
     return (number << 24 | row // size) << 1 | 1
 
 
 def seed_generators(key: SampleKey, seeding: Seeding) -> None:
-    """Seeds Python's, torch's and numpy's global generators for one sample, as ``seeding`` says.
+    """Seeds the global generators of Python, torch and numpy for one sample.
 
-    So a random transform gives the same result whichever worker runs it and in whichever order.
+    Thus a random transform gives the same result in any worker and any order.
     """
-    # 63 bits: a sample may well be torch.initial_seed(), and a tensor of int64 has to hold it.
+    # 63 bits: user code may store torch.initial_seed() in a tensor of int64.
     state = _native.mix_key(key.seed, key.epoch, key.key, key.occurrence) >> 1
     if seeding.python:
         _seed_python(state)
@@ -107,25 +107,25 @@ def seed_generators(key: SampleKey, seeding: Seeding) -> None:
 
 
 class SeededRuns:
-    """Seeds the global generators for each sample, but for those that no sample draws from.
+    """Seeds the global generators for each sample, except those that no sample draws from.
 
-    To seed Python's and numpy's takes as long as many a sample. A generator that has not moved
-    during the first samples is not seeded any more. If a later sample moves it all the same, it is
-    seeded from then on, and that sample is made once more: its draws are as if that had always been
-    so.
+    Seeding Python's and numpy's generators can take longer than the sample. A generator that has
+    not moved during the first samples is no longer seeded. If a later sample moves it after all,
+    that sample is made once more with a seeded generator, and all later samples seed it. So results
+    are the same as if it had always been seeded.
     """
 
     def __init__(self) -> None:
         self._places: tuple[ctypes.c_uint64, ctypes.c_uint64] | None = None
-        self._draws = (False, False)  # from Python's generator, from numpy's
+        self._draws = (False, False)  # whether samples draw from Python's, from numpy's
         self._left = _SEEDED_AT_FIRST
-        self._rest: Seeding | None = None  # what is seeded behind the first samples
+        self._rest: Seeding | None = None  # generators to seed after the first samples
 
     def __reduce__(self) -> tuple[type[SeededRuns], tuple[()]]:
-        return SeededRuns, ()  # another process learns for itself
+        return SeededRuns, ()  # another process observes its own samples
 
     def run(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
-        """Returns what ``make`` returns, which draws by ``key``."""
+        """Returns ``make()``, with the global generators seeded by ``key``."""
         places = self._places or self._find_places()
         if places is None or all(self._draws) or not (seeding.python or seeding.numpy):
             seed_generators(key, seeding)
@@ -149,13 +149,16 @@ class SeededRuns:
 
     def _find_places(self) -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
         if not all(self._draws):
-            self._places = _places_of_generators()
+            self._places = _locate_generators()
             if self._places is None:
-                self._draws = (True, True)  # as far as can be told
+                self._draws = (True, True)  # unknown: always seeded
         return self._places
 
     def _leave_start(self, python: int, numpy: int) -> bool:
-        """Moves what was just seeded, so that it is seen when a sample seeds it."""
+        """Moves generators that were just seeded; returns whether it moved any.
+
+        A sample that seeds a generator itself sets it to that same position, and would not be seen.
+        """
         begun = python & 0xFFFFFFFF == _BEGUN, numpy >> 32 == _BEGUN
         if begun[0] and not self._draws[0]:
             random.random()
@@ -164,7 +167,7 @@ class SeededRuns:
         return any(begun)
 
     def _was_unseeded(self, before: tuple[int, int], seeding: Seeding) -> bool:
-        """Notes what a sample has drawn from; whether that was not seeded."""
+        """Records which generators a sample moved; returns whether one of them was not seeded."""
         assert self._places is not None
         known, places = self._draws, self._places
         self._draws = python, numpy = (
@@ -178,11 +181,12 @@ class SeededRuns:
         return skipped
 
 
-def _places_of_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
-    """Returns where the generators' positions lie, each with a word of the state beside it.
+def _locate_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
+    """Returns the memory of the generators' positions, each with a word of the state beside it.
 
-    ``None`` for a Python or a numpy that keeps them elsewhere, and for another generator.
+    ``None`` for a version of Python or numpy with another layout, and for another generator.
     """
+    # Layouts of _randommodule.c and of numpy's mt19937.h, checked by the comparison below.
     generator: Any = np.random.mtrand._rand
     if type(generator._bit_generator) is not np.random.MT19937:
         return None
@@ -196,7 +200,7 @@ def _places_of_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
 
 @contextlib.contextmanager
 def preserved_generators() -> Iterator[None]:
-    """Gives Python's, torch's and numpy's global generators their states back afterwards."""
+    """Context that restores the states of the global generators on exit."""
     states = generator_states()
     try:
         yield
@@ -205,27 +209,26 @@ def preserved_generators() -> Iterator[None]:
 
 
 def generator_states() -> tuple[Any, ...]:
-    """Returns the states of Python's, torch's and numpy's global generators."""
+    """Returns the states of the global generators of Python, torch and numpy."""
     return random.getstate(), torch.get_rng_state().numpy(), np.random.get_state()
 
 
 def set_generator_states(states: tuple[Any, ...]) -> None:
-    """Undoes ``generator_states``."""
+    """Restores states of ``generator_states``."""
     random.setstate(states[0])
     torch.set_rng_state(torch.from_numpy(states[1]))
     np.random.set_state(states[2])
 
 
 class PickledGenerators:
-    """The states of the global generators, pickled anew only where one has moved."""
+    """The states of the global generators, pickled again only if one has moved."""
 
     def __init__(self) -> None:
-        self._places = _places_of_generators()
+        self._places = _locate_generators()
         self._seen: tuple[Any, ...] = ()
         self._pickled = b""
 
     def now(self) -> bytes:
-        """Returns ``generator_states()``, pickled."""
         places = () if self._places is None else tuple(place.value for place in self._places)
         seen = *places, torch.get_rng_state().numpy().tobytes()
         if not places or seen != self._seen:
@@ -234,7 +237,7 @@ class PickledGenerators:
 
 
 class DatasetSource:
-    """The user's map-style dataset, called as torch's ``DataLoader`` calls it."""
+    """Source of a user's map-style dataset, indexed as torch's ``DataLoader`` does it."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -242,21 +245,16 @@ class DatasetSource:
         self._runs = SeededRuns()
 
     def load(self, key: SampleKey) -> Sample:
-        """Returns ``dataset[index]``."""
         return self._runs.run(key, self.seeding, partial(getitem, self.dataset, key.index))
 
     def renewed(self) -> Source:
-        """Returns this source, which asks the dataset itself."""
         return self
 
     def take_spent(self) -> Spent:
-        """Returns nothing: user code has no parts."""
-        return Spent()
+        return Spent()  # user code has no parts
 
     def name(self, key: SampleKey) -> str:
-        """Returns ``index 5``."""
         return f"index {key.index!r}"
 
     def count(self) -> int:
-        """Returns ``len(dataset)``, 0 where there is none."""
-        return length_of(self.dataset)
+        return find_length(self.dataset)

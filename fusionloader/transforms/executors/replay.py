@@ -1,4 +1,4 @@
-"""Drawn operations done by torchvision on a Pillow image: what native code has to equal."""
+"""Drawn operations by torchvision on Pillow images: the reference of the native code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms import _functional_pil as functional_pil
 
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
 
 def replay(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
-    """Returns the image after the operations of ``CompiledPlan.draw``, done by torchvision.
+    """Returns the image after the operations of ``CompiledPlan.draw``, applied by torchvision.
 
-    ``"erase"``, which works on converted results, is left out. ``solarize_add`` and ``cutout``,
-    which torchvision does not have, are done by their definition.
+    ``"erase"``, which works on converted results, is left out. ``"solarize_add"`` and ``"cutout"``,
+    which torchvision does not have, are applied by definition.
     """
     for name, *arguments in operations:
         if name != "erase":
@@ -107,7 +107,7 @@ def _solarize_add(image: Image.Image, add: float) -> Image.Image:
 
 
 def _posterize(image: Image.Image, bits: int) -> Image.Image:
-    if bits == 0:  # black, which Pillow from 13.0 on refuses to make
+    if bits == 0:  # black; Pillow 13.0 and later raise
         return Image.new(image.mode, image.size)
     result: Image.Image = functional.posterize(image, bits)
     return result

@@ -1,4 +1,4 @@
-"""What a plan's results are: tensors of which shape and element type."""
+"""Results of a plan: their shape, element type and conversion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELEMENT_TYPES = {
 
 
 def result_like(plan: Plan) -> torch.Tensor:
-    """Returns an uninitialised tensor of the plan's result.
+    """Returns an uninitialized tensor for a result of the plan, channels x height x width.
 
     Raises:
         ValueError: the plan's results are not tensors of one shape.
@@ -31,7 +31,7 @@ def result_like(plan: Plan) -> torch.Tensor:
 
 
 def converted(image: Image.Image, plan: Plan) -> torch.Tensor:
-    """Returns the tensor that the plan's conversion makes of an image of any size."""
+    """Returns an image of any size after the plan's conversion, channels x height x width."""
     assert plan.convert is not None
     element_type = ELEMENT_TYPES[plan.convert.element_type]
     tables = torch.frombuffer(bytearray(plan.convert.table), dtype=element_type).view(-1, 256)

@@ -1,4 +1,4 @@
-"""Writes samples into the rows that a layout gives them."""
+"""Writes samples into the rows of a layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fusionloader.transforms.executors.layout import (
 
 
 class LayoutMismatch(Exception):
-    """A sample does not have the layout of the others."""
+    """A sample has another structure, shape or type than the layout."""
 
 
 class Writer:
@@ -32,11 +32,10 @@ class Writer:
         self._write = _compile_writer(layout.root, iter(layout.tensors(buffer, rows, rows)))
 
     def write(self, row: int, samples: Sequence[Sample]) -> None:
-        """Writes ``samples`` into the rows from ``row`` on.
+        """Writes ``samples`` into consecutive rows from ``row`` on.
 
         Raises:
-            LayoutMismatch: one of them differs in structure, shape or type; rows may then be
-                partly written.
+            LayoutMismatch: a sample does not fit the layout; rows may be partly written.
         """
         self._write(row, samples)
 
@@ -107,7 +106,7 @@ def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
 
 
 def _as_plain(kind: type) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which tensors of a subclass are taken as what they hold."""
+    """Returns a context in which tensors of a subclass count as plain tensors."""
     if kind is torch.Tensor:
         return contextlib.nullcontext()
     return torch._C.DisableTorchFunctionSubclass()
@@ -129,7 +128,7 @@ def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
 def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     rows = block.numpy()
     lengths = rows[:, : TEXT_LENGTH.itemsize].view(TEXT_LENGTH)
-    kind, room = leaf.scalar, leaf.shape[0] - TEXT_LENGTH.itemsize
+    kind, capacity = leaf.scalar, leaf.shape[0] - TEXT_LENGTH.itemsize
 
     def write(row: int, column: Sequence[Sample]) -> None:
         for position, text in enumerate(column, row):
@@ -137,8 +136,8 @@ def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
                 raise LayoutMismatch(f"expected {with_article(str(kind))}")
             encoded = encoded_text(text)
             length = len(encoded)
-            if length > room:
-                raise LayoutMismatch(f"a text of more than {room} bytes")
+            if length > capacity:
+                raise LayoutMismatch(f"a text of more than {capacity} bytes")
             lengths[position] = length
             end = TEXT_LENGTH.itemsize + length
             rows[position, TEXT_LENGTH.itemsize : end] = np.frombuffer(encoded, np.uint8)

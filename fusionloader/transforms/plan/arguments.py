@@ -1,15 +1,14 @@
-"""Transforms' arguments to the values of stages; what is not known is refused."""
+"""Arguments of transforms, converted to values of stages; unknown ones are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from fusionloader.transforms.plan.stages import Color, Filter, Interpolation, Stage
 
-# A transform, and a value that one was made with: torchvision and timm have no types, and users
-# give them anything.
+# A transform, and an argument of one: torchvision and timm have no types, and accept anything.
 Transform: TypeAlias = Any
 Argument: TypeAlias = Any
 
@@ -32,7 +31,7 @@ MOST_NESTED = 32
 
 
 class NotCompiled(Exception):
-    """A transform stays in Python; the message says why."""
+    """A transform cannot be compiled and stays in Python; the message says why."""
 
 
 class NestedTooDeep(NotCompiled):
@@ -44,11 +43,12 @@ class NestedTooDeep(NotCompiled):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known where a transform stands: the image's channels, and what holds it.
+    """What is known of the image that a transform gets.
 
-    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor). ``exact`` says
-    that a transform of tensors has to give torchvision's levels for tensors, which differ from
-    those for PIL images. ``depth`` counts the random containers around it.
+    ``channels`` is the number of its channels. ``held`` is ``"pil"``, ``"tensor"`` (uint8) or
+    ``"floats"`` (any other tensor). ``exact`` says that on tensors the transform must give the
+    levels of torchvision for tensors, which differ from those for PIL images. ``depth`` is the
+    number of random containers around the transform.
     """
 
     channels: int
@@ -57,10 +57,10 @@ class Context:
     depth: int = 0
 
     def require_levels(self, same_on_tensors: bool) -> None:
-        """Raises ``NotCompiled`` where a transform of levels would give others than torchvision.
+        """Raises ``NotCompiled`` if native code would give other levels than torchvision.
 
         Args:
-            same_on_tensors: whether torchvision gives the same for uint8 tensors and PIL images.
+            same_on_tensors: whether torchvision gives uint8 tensors the levels of PIL images.
         """
         if self.held == "floats":
             raise NotCompiled("it works on floats: put it before the conversion")
@@ -69,15 +69,27 @@ class Context:
                 "torchvision rounds otherwise on tensors: put it before the conversion"
             )
 
+    def require_pil(self) -> None:
+        if self.held != "pil":
+            raise NotCompiled("it works on PIL images only: put it before the conversion")
+
     def inside(self) -> Context:
-        """Returns what is known of what a container here holds."""
+        """Returns the context of the transforms in a container."""
         if self.depth == MOST_NESTED:
             raise NestedTooDeep
         return replace(self, depth=self.depth + 1)
 
 
-# The stage of a transform; raises NotCompiled where there is none.
+# Returns the stage of a transform; raises NotCompiled where there is none.
 Converter = Callable[[Transform, Context], Stage]
+
+
+def for_both_versions(converters: Mapping[str, Converter]) -> dict[type, Converter]:
+    """Returns converters by class, for the classes of torchvision's v1 and v2 with these names."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    return {getattr(each, name): made for each in (v1, v2) for name, made in converters.items()}
 
 
 def pair(size: Argument) -> tuple[int, int]:
@@ -91,7 +103,6 @@ def pair(size: Argument) -> tuple[int, int]:
 
 
 def numbers(values: Argument, name: str) -> tuple[float, float]:
-    """Returns a range or pair of numbers."""
     try:
         first, second = (float(value) for value in values)
     except (TypeError, ValueError):
@@ -100,7 +111,7 @@ def numbers(values: Argument, name: str) -> tuple[float, float]:
 
 
 def color(fill: Argument, channels: int) -> Color:
-    """Returns a fill as three levels; torchvision's v2 keeps fills in a dict by type."""
+    """Returns a fill as three levels; torchvision's v2 has a dict of fills by type."""
     if isinstance(fill, dict):
         if len(set(map(repr, fill.values()))) != 1:
             raise NotCompiled(f"fill={fill!r}")
@@ -118,7 +129,6 @@ def color(fill: Argument, channels: int) -> Color:
 
 
 def filter_name(interpolation: Argument) -> Filter:
-    """Returns the filter of a resize."""
     name = _mode(interpolation)
     if name not in _FILTERS:
         raise NotCompiled(f"interpolation {name!r}")
@@ -126,7 +136,6 @@ def filter_name(interpolation: Argument) -> Filter:
 
 
 def interpolation_name(interpolation: Argument) -> Interpolation:
-    """Returns how a geometric operation makes pixels between pixels."""
     name = _mode(interpolation)
     if name not in _INTERPOLATIONS:
         raise NotCompiled(f"interpolation {name!r}")

@@ -1,6 +1,6 @@
-"""Policies of Deep AutoAugment: layers of weighted operations, checked, read and made stages.
+"""Policies of Deep AutoAugment: reads and checks layers of operations, and makes them stages.
 
-Zheng et al., "Deep AutoAugment" (2022). The files are described in ``docs/guide/policies.md``.
+Zheng et al., "Deep AutoAugment" (2022). ``docs/guide/policies.md`` describes the files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fusionloader.transforms.plan.stages import (
     RandomPolicy,
 )
 
-# Rounding of probabilities that were written as float32, or with a few digits.
+# Of the sum of probabilities, which may be written as float32, or with a few digits.
 _TOLERANCE = 1e-4
 _BOTH_WAYS, _ONE_WAY = (-1.0, 1.0), (0.0, 1.0)
 _FACTOR = Magnitude(scale=0.9, offset=1.0)
-# What a magnitude of 1 is, and which magnitudes there are; none where an operation takes none.
+# For each operation what a magnitude of 1 does, and the range of magnitudes; None without any.
 _OPERATIONS: dict[PolicyOp, tuple[Magnitude, tuple[float, float]] | None] = {
     "identity": None,
     "shear_x": (Magnitude(scale=0.3), _BOTH_WAYS),
@@ -52,7 +52,7 @@ _OPERATIONS: dict[PolicyOp, tuple[Magnitude, tuple[float, float]] | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operation of a layer, its magnitude, and how probable it is that it is the one drawn."""
+    """An operation of a layer, its magnitude, and the probability that it is drawn."""
 
     operation: PolicyOp
     magnitude: float
@@ -60,16 +60,16 @@ class Entry:
 
 
 Layers = tuple[tuple[Entry, ...], ...]
-# An entry that was not checked yet: it should be an operation, a magnitude and a probability.
+# An unchecked entry: it should be an operation, a magnitude and a probability.
 RawEntry: TypeAlias = Any
 
 
 def checked_layers(layers: Iterable[Iterable[RawEntry]], where: str) -> Layers:
-    """Returns the layers of (operation, magnitude, probability).
+    """Returns layers of (operation, magnitude, probability), checked.
 
     Raises:
-        ValueError: they are not such, or not a distribution each; the message begins with
-            ``where`` and says which layer and entry it is, counted from 0.
+        ValueError: an entry is invalid, or the probabilities of a layer do not add up to 1. The
+            message begins with ``where`` and the numbers of layer and entry, counted from 0.
     """
     try:
         rows = [list(layer) for layer in layers]
@@ -125,7 +125,7 @@ def read_layers(path: str | os.PathLike[str]) -> Layers:
     """Returns the layers of a ``.json`` or ``.npz`` file.
 
     Raises:
-        ValueError: the file is not a policy; the message says where.
+        ValueError: the file is not a policy; the message says where it is wrong.
     """
     name = os.fspath(path)
     if name.endswith(".npz"):
@@ -176,12 +176,12 @@ def _from_npz(name: str) -> list[list[RawEntry]]:
 
 
 def _without_blanks(entries: Iterator[RawEntry]) -> Iterator[RawEntry]:
-    """Layers shorter than the longest end in entries without a name or a probability."""
+    """Drops the entries without name and probability that fill up short layers."""
     return (entry for entry in entries if entry[0] != "" or entry[2] != 0)
 
 
 def stages(layers: Layers, interpolation: Interpolation, fill: Color) -> tuple[RandomPolicy, ...]:
-    """Returns a stage for each layer, which draws one of its entries."""
+    """Returns a stage for each layer; the stage draws one of the layer's entries."""
     return tuple(
         RandomPolicy(
             tuple((_step(entry),) for entry in layer),
@@ -203,5 +203,4 @@ def _step(entry: Entry) -> PolicyStep:
 
 
 def as_tuples(layers: Layers) -> Sequence[Sequence[tuple[str, float, float]]]:
-    """Returns the layers as they are given."""
     return [[(e.operation, e.magnitude, e.probability) for e in layer] for layer in layers]

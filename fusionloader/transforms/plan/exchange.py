@@ -1,8 +1,8 @@
-"""Plans as data that another machine may send: JSON, of which nothing is believed.
+"""Plans as JSON that another machine may send, and that is checked in every part.
 
-A value of a stage's class is an object with the class's name as its ``type``, and every field. What
-a field may hold follows from its annotation, and numbers have bounds beside those that the native
-executor sets: they keep what a plan can ask for, in memory and time, within reason.
+A value of a stage's class is an object with all fields, and the class's name as ``type``. A field's
+annotation says which values it may have. Numbers have bounds besides those of the native executor,
+which limit the memory and the time that a plan can cost.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from fusionloader.transforms.plan.arguments import MOST_NESTED
-from fusionloader.transforms.plan.stages import Convert, Magnitude, Plan, PolicyStep, Stage
-from fusionloader.transforms.plan.values import Color, PadMode
+from fusionloader.transforms.plan.stages import (
+    Color,
+    Convert,
+    Magnitude,
+    PadMode,
+    Plan,
+    PolicyStep,
+    Stage,
+)
 
 MOST_VALUES = 1 << 14
-"""Values in a plan, sixteen times as many as timm's longest policy has."""
+"""Maximum number of values in a plan: sixteen times those of timm's longest policy."""
 MOST_BYTES = 3 * 256 * 8
-"""Bytes of a field, those of a conversion of three channels to float64."""
+"""Maximum bytes of a field: a conversion of three channels to float64."""
 LONGEST_SIDE = 1 << 14
-"""Pixels that a plan may make an image high or wide."""
+"""Maximum height and width, in pixels, that a plan may give an image."""
 MOST_REPEATS = 256
-"""How often a stage may do something."""
+"""Maximum number of times that a stage may do something."""
 
-_DEEPEST = MOST_NESTED + 4  # a policy's magnitude in as many containers as there may be, in a plan
-_LARGEST = 1 << 24  # of any other integer, as csrc/ops/limits.hpp has it
+_DEEPEST = MOST_NESTED + 4  # a magnitude in a step in a policy in all containers of a plan
+_LARGEST = 1 << 24  # maximum of any other integer, as in csrc/ops/limits.hpp
 _LONGEST_TEXT = 100
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 
@@ -42,7 +49,7 @@ _BOUNDS = {
     "bins": (0, _LARGEST),
     "AugMix.width": (1, MOST_REPEATS),
 }
-# What ``Fixed`` may hold: the arguments of each operation.
+# Operations that ``Fixed`` may have, with the types of their arguments.
 _OPERATIONS: dict[str, tuple[Any, ...]] = {
     "grayscale": (),
     "invert": (),
@@ -58,7 +65,7 @@ _Json: TypeAlias = Any
 
 
 class _AnOperation:
-    """Stands for the type of ``Fixed.operation``, which has no annotation that says it all."""
+    """Type of ``Fixed.operation``, whose annotation is not complete."""
 
 
 _KINDS: dict[str, type] = {
@@ -70,7 +77,7 @@ def plan_to_data(plan: Plan) -> dict[str, Any]:
     """Returns a plan as values that ``json`` writes.
 
     Raises:
-        ValueError: ``plan_from_data`` would not take it: it is larger than what is sent.
+        ValueError: ``plan_from_data`` would refuse it, as it is too large to be sent.
     """
     data = _to_json(plan)
     assert isinstance(data, dict)
@@ -80,10 +87,10 @@ def plan_to_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_data(data: Mapping[str, Any]) -> Plan:
-    """Returns the plan that ``plan_to_data`` wrote. ``data`` may come from anybody.
+    """Returns the plan that ``plan_to_data`` wrote; ``data`` need not be trusted.
 
     Raises:
-        ValueError: it is none; the text says what is wrong, and where in the plan.
+        ValueError: it is not a plan; the text says what is wrong, and where in the plan.
     """
     plan = _Reader().read(Plan, data, "plan")
     assert isinstance(plan, Plan)
@@ -110,14 +117,14 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one plan; counts its values."""
+    """Reads one plan, and counts its values."""
 
     def __init__(self) -> None:
         self._count = 0
         self._depth = 0
 
     def read(self, hint: Any, data: _Json, where: str) -> object:
-        """Returns the value of a type that ``data`` stands for."""
+        """Returns the value of type ``hint`` that ``data`` stands for; errors name ``where``."""
         self._count += 1
         if self._count > MOST_VALUES:
             raise ValueError(f"{where}: a plan has {MOST_VALUES} values at most")

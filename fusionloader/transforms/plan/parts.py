@@ -1,8 +1,29 @@
-"""Parts of a plan whose time is counted together, as in ``csrc/queue/parts.hpp``.
+"""Parts of a plan whose time is counted together, and what samples have cost.
 
-READ: files. PASSES: decoding, windows, resizes, flips and the conversion, which run together.
-PYTHON: what follows in Python. WRITE: of what Python made. Stages have one each from FIRST_STAGE
-on.
+The numbers of the parts are those of ``csrc/queue/parts.hpp``. READ: files. PASSES: decoding,
+windows, resizes, flips and the conversion, which run together. PYTHON: user code after them. WRITE:
+writing what user code made. Each stage has a part of its own, from FIRST_STAGE on.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fusionloader.system.shm import cache_counts
+
 READ, PASSES, PYTHON, WRITE, FIRST_STAGE = range(5)
+
+
+@dataclass(slots=True)
+class Spent:
+    """Costs of some samples.
+
+    Attributes:
+        part_seconds: wall time by number of the part.
+        read_bytes: bytes of files that were read, as stored.
+        cache: number of samples by cache tier, as in ``system/shm/cache_counts.py``.
+    """
+
+    part_seconds: list[float] = field(default_factory=list)
+    read_bytes: int = 0
+    cache: list[int] = field(default_factory=cache_counts.nothing)

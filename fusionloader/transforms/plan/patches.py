@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 
 _LIBRARIES = ("torch", "torchvision", "timm", "fusionloader")
-# Of the methods that every module has, those that take part in a call.
+# Those methods of every torch module that take part in a call.
 _OF_MODULES = ("__call__", "_call_impl", "_wrapped_call_impl")
-# Attribute of this package's replacements: the function that they call.
+# Attribute of functions that this package puts in place of others: the original.
 REPLACED = "__fusionloader_replaced__"
 _DESCRIPTORS = (staticmethod, classmethod)
 
@@ -24,7 +24,7 @@ def is_patched(step: object) -> bool:
 
 
 def is_defined_by(function: object, owner: type | ModuleType) -> bool:
-    """Whether a function was defined in the package that a class or module is of."""
+    """Whether a function was defined in the package of a class or module."""
     function = getattr(function, REPLACED, function)
     name = owner.__module__ if isinstance(owner, type) else owner.__name__
     scope = getattr(function, "__globals__", {})

@@ -1,4 +1,4 @@
-"""This package's own transforms, which name their stage themselves."""
+"""This package's own transforms, which make their stage themselves."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def register_stage_transform(kind: Kind) -> Kind:
 
 
 def converters() -> Mapping[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
+    """Returns the converter of each registered class."""
     return _CONVERTERS

@@ -1,4 +1,4 @@
-"""Which size a plan's results have, where all have the same."""
+"""The size of a plan's results, if all have the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
     TrimBorder,
-    branches_of,
+    get_branches,
 )
 
 Size = tuple[int | None, int | None]
@@ -26,7 +26,7 @@ _UNKNOWN: Size = (None, None)
 
 
 def result_size(stages: Sequence[Stage], height: int | None, width: int | None) -> Size:
-    """Returns height and width after the stages, ``None`` where they may differ between images."""
+    """Returns height and width after the stages; ``None`` if they may differ between images."""
     size: Size = (height, width)
     for stage in stages:
         size = _after(stage, size)
@@ -44,7 +44,7 @@ def _after(stage: Stage, size: Size) -> Size:
         return _trimmed(stage, *size)
     if isinstance(stage, Fixed) and stage.operation[0] == "pad":
         return _padded(stage, *size)
-    branches = branches_of(stage)
+    branches = get_branches(stage)
     if not branches:
         return size
     results = [result_size(branch, *size) for branch in branches]

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.policy_stages import AugMix as AugMix
-from fusionloader.transforms.plan.policy_stages import Magnitude as Magnitude
-from fusionloader.transforms.plan.policy_stages import Mixing as Mixing
-from fusionloader.transforms.plan.policy_stages import PolicyOp as PolicyOp
-from fusionloader.transforms.plan.policy_stages import PolicyStep as PolicyStep
-from fusionloader.transforms.plan.policy_stages import RandomPolicy as RandomPolicy
-from fusionloader.transforms.plan.values import Channels as Channels
-from fusionloader.transforms.plan.values import Color as Color
-from fusionloader.transforms.plan.values import Decode as Decode
-from fusionloader.transforms.plan.values import Filter as Filter
-from fusionloader.transforms.plan.values import Interpolation as Interpolation
-from fusionloader.transforms.plan.values import PadMode as PadMode
-from fusionloader.transforms.plan.values import Range as Range
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+# What a plan does to one image, with all parameters drawn: a name and its arguments, such as
+# ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
+Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
+Filter = Literal[
+    "box", "bilinear", "hamming", "bicubic", "lanczos", "torch_bilinear", "torch_bicubic"
+]
+"""Pillow's filters, and torch's antialiased ones for uint8 tensors, with weights of 16 bits."""
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Range = tuple[float, float]
+Color = tuple[int, int, int]
+Decode = Literal["exact", "fast"]
+Channels = Literal[1, 3]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
+PolicyOp = Literal[
+    "identity",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "skew_x",
+    "skew_y",
+    "shift_x",
+    "shift_y",
+    "rotate",
+    "brightness",
+    "contrast",
+    "saturation",
+    "sharpness",
+    "posterize",
+    "solarize",
+    "solarize_add",
+    "invert",
+    "autocontrast",
+    "equalize",
+    "cutout",
+    "hflip",
+    "box_blur",
+    "box_blur_up_to",
+]
+Mixing = Literal["sum", "over", "successive"]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
-    """A random window of random area and aspect ratio, resized to ``height`` x ``width`` pixels.
+    """Resizes a window of random area and aspect ratio to ``height`` x ``width`` pixels.
 
     One of ``filters`` is chosen for each image.
     """
@@ -39,7 +68,7 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True, slots=True)
 class ResizeShorterSide:
-    """The shorter side becomes ``size`` pixels, the longer at most ``max_size``, ratio kept."""
+    """Resizes the shorter side to ``size`` pixels, the longer to at most ``max_size``, in ratio."""
 
     size: int
     max_size: int | None
@@ -48,7 +77,7 @@ class ResizeShorterSide:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The whole image becomes ``height`` x ``width`` pixels."""
+    """Resizes the whole image to ``height`` x ``width`` pixels."""
 
     height: int
     width: int
@@ -57,11 +86,12 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class ResizeKeepRatio:
-    """The image divided by a ratio between those of its sides to ``height`` x ``width`` pixels.
+    """Divides both sides of the image by one ratio.
 
-    That is the smaller one for ``longest`` = 0 and the larger one for 1. With a probability each
-    the result is scaled and stretched, by factors from the ranges ``scale`` (of the inverse area
-    if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
+    The ratio is the smaller one of the image's height to ``height`` and its width to ``width`` for
+    ``longest`` = 0, the larger one for 1, and interpolated between. With the two probabilities the
+    result is scaled and stretched by factors from the ranges ``scale`` (of the inverse area if
+    ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
     """
 
     height: int
@@ -77,7 +107,7 @@ class ResizeKeepRatio:
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """The middle ``height`` x ``width`` pixels; a smaller image is padded with zeros first."""
+    """Crops the middle ``height`` x ``width`` pixels; pads a smaller image with zeros first."""
 
     height: int
     width: int
@@ -85,9 +115,9 @@ class CenterCrop:
 
 @dataclass(frozen=True, slots=True)
 class CropOrPad:
-    """``height`` x ``width`` pixels: a window, or all of a smaller image and a border of ``mode``.
+    """Crops ``height`` x ``width`` pixels from an image, or pads a smaller one by ``mode``.
 
-    In the middle, or anywhere if ``random``.
+    The window, or the image within its border, is in the middle, or anywhere if ``random``.
     """
 
     height: int
@@ -99,16 +129,16 @@ class CropOrPad:
 
 @dataclass(frozen=True, slots=True)
 class TrimBorder:
-    """All but ``border`` pixels on every side."""
+    """Crops ``border`` pixels from every side."""
 
     border: int
 
 
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
-    """A random ``height`` x ``width`` window, after padding with the constant ``fill``.
+    """Crops a random ``height`` x ``width`` window, after padding with the constant ``fill``.
 
-    ``padding`` is (left, top, right, bottom) in pixels; ``fill`` one value per RGB channel.
+    ``padding`` is (left, top, right, bottom) in pixels; ``fill`` has one value per RGB channel.
     """
 
     height: int
@@ -134,9 +164,9 @@ class RandomVerticalFlip:
 
 @dataclass(frozen=True, slots=True)
 class ColorJitter:
-    """Brightness, contrast, saturation and hue by random factors, in random order.
+    """Changes brightness, contrast, saturation and hue by random factors, in random order.
 
-    Each is a range that the factor is drawn from, or ``None`` where it is left alone.
+    Each field is the range that the factor is drawn from; ``None`` changes nothing.
     """
 
     brightness: Range | None
@@ -147,7 +177,7 @@ class ColorJitter:
 
 @dataclass(frozen=True, slots=True)
 class GaussianBlur:
-    """A blur of random strength: kernel sizes are odd, ``sigma`` a range, all in pixels."""
+    """Blurs by a random ``sigma`` from a range; kernel sizes are odd. All are in pixels."""
 
     kernel_width: int
     kernel_height: int
@@ -156,7 +186,7 @@ class GaussianBlur:
 
 @dataclass(frozen=True, slots=True)
 class RandomRotation:
-    """A rotation by a random angle, in degrees; the result holds all of the image if ``expand``."""
+    """Rotates by a random angle, in degrees; the result has all of the image if ``expand``."""
 
     degrees: Range
     interpolation: Interpolation
@@ -167,9 +197,9 @@ class RandomRotation:
 
 @dataclass(frozen=True, slots=True)
 class RandomAffine:
-    """Rotation, translation, scaling and shear in one.
+    """Rotates, translates, scales and shears in one operation.
 
-    ``translate`` is the largest part of width and height; ``degrees`` and shears are in degrees.
+    ``translate`` has maximum fractions of width and height; ``degrees`` and shears are in degrees.
     """
 
     degrees: Range
@@ -184,7 +214,7 @@ class RandomAffine:
 
 @dataclass(frozen=True, slots=True)
 class RandomPerspective:
-    """The corners move inwards by at most ``distortion`` of half the image."""
+    """Moves the corners inwards by at most a fraction ``distortion`` of half the image."""
 
     distortion: float
     interpolation: Interpolation
@@ -193,18 +223,97 @@ class RandomPerspective:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An operation without random parameters, as it is drawn: ``("invert",)``."""
+    """An operation without random parameters, such as ``("invert",)``."""
 
     operation: Operation
 
 
 @dataclass(frozen=True, slots=True)
-class RandomErasing:
-    """Rectangles of the converted result filled with values or noise.
+class Magnitude:
+    """The strength of a step of a policy: ``offset + scale * level``.
 
-    ``values`` are the elements of one pixel in machine byte order; empty for normally distributed
-    noise, drawn for every element (``noise_per_pixel``) or once per channel. ``least_boxes`` to
-    ``most_boxes`` rectangles. Zhong et al., "Random Erasing Data Augmentation" (2020).
+    Attributes:
+        levels: for the source ``"listed"`` equally likely values of the level, for ``"normal"`` its
+            mean and deviation, for ``"uniform"`` its bounds.
+        source: the distribution of the level.
+        clip: range that the level is clipped to.
+        scale: factor of the level; times a side of the image with ``relative_to``.
+        offset: added to the scaled level.
+        truncate: whether the scaled level loses its fraction.
+        either_sign: whether the level is negated half of the time.
+        relative_to: the side of the image that ``scale`` is multiplied by.
+        bins: with ``relative_to``, the levels are places in ``torch.linspace(0, scale, bins)``; 0
+            for none.
+        bounds: range that the strength is clipped to.
+    """
+
+    levels: tuple[float, ...] = (0.0,)
+    source: Literal["listed", "normal", "uniform"] = "listed"
+    clip: Range = (float("-inf"), float("inf"))
+    scale: float = 1.0
+    offset: float = 0.0
+    truncate: bool = False
+    either_sign: bool = False
+    relative_to: Literal["nothing", "width", "height"] = "nothing"
+    bins: int = 0
+    bounds: Range = (float("-inf"), float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStep:
+    """An operation of a policy, applied with ``probability``.
+
+    ``"box_blur"`` is Pillow's ``GaussianBlur`` with the magnitude as its radius,
+    ``"box_blur_up_to"`` with a radius drawn between 0.1 and twice the magnitude.
+    """
+
+    op: PolicyOp
+    probability: float = 1.0
+    magnitude: Magnitude = Magnitude()
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPolicy:
+    """Applies one of ``policies``, with all of its steps in turn, ``repeats`` times.
+
+    Policies are drawn by ``weights``, or equally likely without weights; each at most once if
+    ``distinct``. One of ``interpolations`` is drawn for each geometric step.
+    """
+
+    policies: tuple[tuple[PolicyStep, ...], ...]
+    repeats: int
+    interpolations: tuple[Interpolation, ...]
+    fill: Color
+    weights: tuple[float, ...] = ()
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AugMix:
+    """Mixes ``width`` chains of operations with the image, by weights drawn with ``alpha``.
+
+    Chains have ``depth`` operations, or 1 to 3 if it is not positive. With ``mixing="sum"`` image
+    and chains are added up at once. With ``"over"`` the chains are added up to an image, which is
+    blended with the first. With ``"successive"`` one chain after the other is blended with it.
+    Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and
+    Uncertainty" (2020).
+    """
+
+    operations: RandomPolicy
+    width: int
+    depth: int
+    alpha: float
+    mixing: Mixing = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class RandomErasing:
+    """Fills ``least_boxes`` to ``most_boxes`` rectangles of the result with values or noise.
+
+    It works on the converted result. ``values`` are the elements of one pixel in machine byte
+    order. If empty, the noise is normally distributed, drawn for every element
+    (``noise_per_pixel``) or once per channel. Zhong et al., "Random Erasing Data Augmentation"
+    (2020).
     """
 
     probability: float
@@ -218,7 +327,7 @@ class RandomErasing:
 
 @dataclass(frozen=True, slots=True)
 class RandomApply:
-    """All of ``stages`` with ``probability``, or none."""
+    """Applies all of ``stages`` with ``probability``, or none."""
 
     probability: float
     stages: tuple[Stage, ...]
@@ -226,7 +335,7 @@ class RandomApply:
 
 @dataclass(frozen=True, slots=True)
 class RandomChoice:
-    """One of ``branches``, by ``weights``."""
+    """Applies one of ``branches``, drawn by ``weights``."""
 
     branches: tuple[tuple[Stage, ...], ...]
     weights: tuple[float, ...]
@@ -234,7 +343,7 @@ class RandomChoice:
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """All of ``branches``, in random order."""
+    """Applies all of ``branches``, in random order."""
 
     branches: tuple[tuple[Stage, ...], ...]
 
@@ -264,20 +373,37 @@ Stage = (
 )
 
 
-def branches_of(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
-    """Returns the lists of stages that a container holds, none for any other stage."""
+def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
+    """Returns the lists of stages in a container; none for any other stage."""
     if isinstance(stage, RandomApply):
         return (stage.stages,)
     return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
 
 
+_WITHOUT_DRAWS = (CenterCrop, Fixed, Resize, ResizeShorterSide, TrimBorder)
+
+
+def is_random(stages: Iterable[Stage]) -> bool:
+    """Whether any of the stages draws parameters; stages not known here count as random."""
+    return not all(map(_is_determined, stages))
+
+
+def _is_determined(stage: Stage) -> bool:
+    if isinstance(stage, CropOrPad):
+        return not stage.random
+    if isinstance(stage, ResizeKeepRatio):
+        probabilities = (stage.scale_probability, stage.aspect_probability)
+        return len(stage.filters) == 1 and not any(probabilities)
+    return isinstance(stage, _WITHOUT_DRAWS)
+
+
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """The last native stage: every 8-bit level of every channel mapped through a table.
+    """The last native stage: maps every 8-bit level of every channel through a table.
 
     ``table`` holds ``channels * 256`` elements of ``element_type`` in machine byte order, channel
     by channel. It is made by running the user's own conversion transforms on the 256 levels, so it
-    is right by construction, whatever their arithmetic. The result is channels x height x width.
+    is right whatever their arithmetic. The result is channels x height x width.
     """
 
     element_type: ElementType
@@ -288,7 +414,7 @@ class Convert:
 class ImageKind:
     """What is known of all images before the first stage.
 
-    ``channels`` is 3 (RGB) or 1 (grey); ``height`` and ``width`` in pixels, ``None`` where images
+    ``channels`` is 3 (RGB) or 1 (grey). ``height`` and ``width`` are in pixels; ``None`` if images
     differ.
     """
 
@@ -299,14 +425,18 @@ class ImageKind:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done to an image natively: decode to RGB where encoded, ``stages``, ``convert``.
+    """What is done to an image natively: it is decoded if encoded, transformed and converted.
 
-    ``convert`` is ``None`` when Python code follows: the native part then ends with 8-bit pixels,
-    height x width x channels. ``height`` and ``width`` are those of the result, ``None`` when they
-    differ from image to image. ``decode`` is ``"exact"`` (Pillow's pixels) or ``"fast"``.
-    ``channels`` are those of the images, ``result_channels`` those of the result, which is grey (1)
-    also where three channels were made one. If not ``strict``, a file may be damaged behind the
-    rows that its crop needs.
+    Attributes:
+        stages: transformations, in order.
+        convert: ``None`` if Python code follows: the native part then ends with 8-bit pixels,
+            height x width x channels.
+        height: height of the result in pixels; ``None`` if it differs from image to image.
+        width: width of the result, likewise.
+        decode: ``"exact"`` (Pillow's pixels) or ``"fast"``.
+        channels: channels of the images.
+        result_channels: channels of the result: 1 also if a stage makes grey of three channels.
+        strict: whether a file that is damaged behind the rows that its crop needs is an error.
     """
 
     stages: tuple[Stage, ...]

@@ -1,7 +1,7 @@
-"""Transforms, taken apart one by one, to the stages of a plan.
+"""Compiles transforms, one after the other, to the stages of a plan.
 
-A transform is compiled only when its class is exactly one that is known and nothing about it was
-replaced; a subclass may do anything.
+A transform is compiled only if its class is known, and not a subclass, which may do anything, and
+if none of its methods was replaced.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fusionloader.transforms.plan.arguments import (
     NestedTooDeep,
     NotCompiled,
     Transform,
+    for_both_versions,
 )
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON
 from fusionloader.transforms.plan.patches import is_patched
@@ -32,10 +33,14 @@ from fusionloader.transforms.plan.stages import (
     Convert,
     CropOrPad,
     Decode,
+    Fixed,
     ImageKind,
     Plan,
+    RandomApply,
+    RandomChoice,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomOrder,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
@@ -47,7 +52,6 @@ from fusionloader.transforms.plan.stages import (
 from fusionloader.transforms.plan.timm.transforms import converters as timm_converters
 from fusionloader.transforms.plan.torchvision import (
     colors,
-    containers,
     conversions,
     erasing,
     policies,
@@ -63,10 +67,10 @@ _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, Trim
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of ``explain()``: a transform, and why it is in Python (empty: it is native).
+    """One line of ``explain()``: a transform, and why it runs in Python (empty if native).
 
-    ``rounding`` says which levels a native one gives where there are two ways; ``part`` is where
-    its time is counted, as in ``csrc/queue/parts.hpp``.
+    ``rounding`` says how a native one rounds, where PIL images and tensors differ. ``part`` is the
+    part of the plan that its time is counted in, as in ``csrc/queue/parts.hpp``.
     """
 
     stage: str
@@ -77,10 +81,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTransform:
-    """A transform taken apart.
+    """A transform as a plan and a tail.
 
-    ``tail`` gets the PIL image that the native stages make and returns what the whole transform
-    would; ``None`` when nothing is left to do in Python.
+    ``tail`` takes the PIL image that the native stages make, and returns the result of the whole
+    transform; ``None`` if nothing is left to do in Python. ``notes`` has a line per transform.
     """
 
     plan: Plan
@@ -96,20 +100,20 @@ def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
     """Returns a line per note.
 
     Args:
-        notes: the lines.
-        part_seconds: time by ``Note.part``, from which follow the shares of the time.
+        notes: notes of a compiled transform.
+        part_seconds: time by ``Note.part``; if given, lines say their share of it.
     """
-    listed = {note.part for note in notes}  # writing into the batch is not among them
+    listed = {note.part for note in notes}  # without the time of writing into the batch
     total = sum(seconds for part, seconds in enumerate(part_seconds) if part in listed)
-    lines, told = [], set()
+    lines, counted = [], set()
     for note in notes:
         native = f"native ({note.rounding})" if note.rounding else "native"
         line = f"{note.stage}: {f'python ({note.why})' if note.why else native}"
-        if total and note.part in told:
+        if total and note.part in counted:
             line += ", counted above"
         elif total:
             line += f", {part_seconds[note.part] / total:.0%} of the time"
-            told.add(note.part)
+            counted.add(note.part)
         lines.append(line)
     return "\n".join(lines)
 
@@ -129,7 +133,7 @@ class Tail:
 
 
 def called(transform: Transform, image: Any) -> Any:
-    """Returns what a transform makes of an image; an exception says which transform raised it."""
+    """Returns ``transform(image)``; an exception says which transform raised it."""
     try:
         return transform(image)
     except Exception as error:
@@ -141,14 +145,14 @@ def called(transform: Transform, image: Any) -> Any:
 def compile_transform(
     transform: Transform, decode: Decode = "exact", images: ImageKind = _ANY_RGB
 ) -> CompiledTransform:
-    """Returns the plan of a torchvision transform and what is left of it for Python.
+    """Returns the plan of a transform and what is left of it for Python.
 
     Args:
         transform: callable on a PIL image.
         decode: ``"exact"`` or ``"fast"``, as in ``Plan``.
         images: what is known of the images that it will get.
     """
-    # torchvision makes its tables of magnitudes on torch's default device, which may be another.
+    # torchvision makes tables of magnitudes on torch's default device, which may not be the CPU.
     with torch.device("cpu"):
         return _compile(list(_flatten(transform)), decode, images)
 
@@ -176,18 +180,18 @@ def _compile(steps: list[Transform], decode: Decode, images: ImageKind) -> Compi
 
 @dataclass
 class _Compiling:
-    """The stages so far, and the image's kind and channels after them."""
+    """The stages so far, and the channels and kind of the image after them."""
 
     images: ImageKind
     decode: Decode
     stages: list[Stage] = field(default_factory=list)
-    # Conversions change each pixel by itself, so that they may as well come after all stages.
+    # Each pixel is converted by itself, so that conversions may as well come after all stages.
     conversions: list[Transform] = field(default_factory=list)
-    # RandomErasing, and how many conversions come before it.
+    # RandomErasing, and the number of conversions before it.
     erased: list[tuple[Transform, int]] = field(default_factory=list)
-    # From places of steps to places of their stages.
+    # By index of the step: index of its stage.
     native: dict[int, int] = field(default_factory=dict)
-    # Those of the steps that torchvision gives tensors, with levels as for PIL images.
+    # Indices of the steps that torchvision runs on tensors, but that round as on PIL images here.
     on_tensors: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -207,8 +211,9 @@ class _Compiling:
         elif self.erased:
             raise NotCompiled("it comes after RandomErasing")
         else:
-            stage = stage_of(step, Context(self.channels, self.held, self.decode == "exact"))
-            if containers.makes_grey(stage) and step.num_output_channels == 1:
+            context = Context(self.channels, self.held, self.decode == "exact")
+            stage = make_stage(step, context)
+            if _makes_grey(stage) and step.num_output_channels == 1:
                 if self.conversions:
                     raise NotCompiled("it makes one channel of three after the conversion")
                 self.channels = 1
@@ -254,7 +259,7 @@ def _with_tail(
     images: ImageKind,
     decode: Decode,
 ) -> CompiledTransform:
-    """Native stages as far as ``place``; the tail begins with the conversions that stand before."""
+    """Compiles what precedes ``place``, except for conversions: with them the tail begins."""
     reasons: dict[int, str] = {}
     for number, step in enumerate(steps):
         if number == place:
@@ -277,18 +282,18 @@ def _with_tail(
 def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
     rounding = "as on PIL images" if place in compiling.on_tensors else ""
     number = compiling.native.get(place)
-    if number is None or _is_of_passes(compiling.stages[number]):
+    if number is None or _runs_in_passes(compiling.stages[number]):
         return Note(_text(step), "", rounding, PASSES)
     return Note(_text(step), "", rounding, FIRST_STAGE + number)
 
 
-def _is_of_passes(stage: Stage) -> bool:
+def _runs_in_passes(stage: Stage) -> bool:
     constant = isinstance(stage, CropOrPad) and stage.mode == "constant"
     return constant or isinstance(stage, (*_MOVING, *_RESIZING))
 
 
 def _flatten(transform: Transform, around: tuple[Transform, ...] = ()) -> Iterator[Transform]:
-    """The steps of nested lists; a list that is nested too deep, or in itself, comes as it is."""
+    """Yields the steps of nested lists; a list nested too deep, or in itself, is a step itself."""
     endless = len(around) > MOST_NESTED or any(outer is transform for outer in around)
     steps = None if endless else _listed(transform)
     if steps is None:
@@ -299,7 +304,7 @@ def _flatten(transform: Transform, around: tuple[Transform, ...] = ()) -> Iterat
 
 
 def _listed(transform: Transform) -> Iterable[Transform] | None:
-    """The steps that a transform does one after the other, if it is only a list of them."""
+    """Returns the steps of a transform that is only a list of them, ``None`` for any other."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
@@ -311,7 +316,7 @@ def _listed(transform: Transform) -> Iterable[Transform] | None:
     return transform if type(transform) is torch.nn.Sequential else None
 
 
-def stage_of(step: Transform, context: Context) -> Stage:
+def make_stage(step: Transform, context: Context) -> Stage:
     """Returns the stage of one transform.
 
     Raises:
@@ -319,7 +324,7 @@ def stage_of(step: Transform, context: Context) -> Stage:
         NestedTooDeep: it is a list of transforms.
     """
     kind = type(step)
-    # timm may be imported at any time, and so may this package's.
+    # Not cached: timm and the modules of this package's transforms may be imported at any time.
     found = (known.get(kind) for known in (_converters(), registry.converters(), timm_converters()))
     convert = next(filter(None, found), None)
     if convert is None:
@@ -339,8 +344,32 @@ def _converters() -> dict[type, Converter]:
         **colors.converters(),
         **warps.converters(),
         **policies.converters(),
-        **containers.converters(_compile_all),
+        **_container_converters(),
     }
+
+
+def _container_converters() -> dict[type, Converter]:
+    # A random container is compiled only if all that it holds is.
+    def apply(step: Transform, context: Context) -> Stage:
+        return RandomApply(float(step.p), _compile_all(list(step.transforms), context.inside()))
+
+    def choice(step: Transform, context: Context) -> Stage:
+        branches = tuple(_compile_all([inner], context.inside()) for inner in step.transforms)
+        weights = (1.0,) * len(branches) if step.p is None else tuple(map(float, step.p))
+        if len(weights) != len(branches) or min(weights) < 0 or sum(weights) <= 0:
+            raise NotCompiled(f"p={step.p!r}")
+        return RandomChoice(branches, weights)
+
+    def order(step: Transform, context: Context) -> Stage:
+        inside = context.inside()
+        return RandomOrder(tuple(_compile_all([inner], inside) for inner in step.transforms))
+
+    known = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
+    return for_both_versions(known)
+
+
+def _makes_grey(stage: Stage) -> bool:
+    return isinstance(stage, Fixed) and stage.operation == ("grayscale",)
 
 
 def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, ...]:
@@ -351,8 +380,8 @@ def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, .
                 raise NotCompiled("its methods were replaced or hooked")
             if conversions.is_conversion(step) or erasing.is_erasing(step):
                 raise NotCompiled("it converts only sometimes")
-            stage = stage_of(step, context)
-            if containers.makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
+            stage = make_stage(step, context)
+            if _makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
                 raise NotCompiled("it changes the number of channels only sometimes")
         except NestedTooDeep:
             raise

@@ -14,7 +14,7 @@ from fusionloader.data.sources.streams.object_store import ObjectStore
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
 from fusionloader.data.sources.url_reading import read_url_range
-from fusionloader.scheduler.reading.hedging import Hedging
+from fusionloader.scheduler.retries import Hedging
 
 DATA = bytes(range(256)) * 64
 RETRIED = (500, 503, 429, "cut", "reset", "hang")

@@ -30,7 +30,7 @@ from fusionloader.transforms.plan.arguments import (
 from fusionloader.transforms.plan.patches import is_patched
 from fusionloader.transforms.plan.stages import Convert
 from fusionloader.transforms.plan.torchvision import conversions
-from fusionloader.transforms.plan.transforms import Tail, called, stage_of
+from fusionloader.transforms.plan.transforms import Tail, called, make_stage
 
 Function = Callable[..., Any]
 Call = Callable[[Transform, Any], Any]
@@ -304,6 +304,6 @@ def _is_list(step: Transform) -> bool:
 
 def _is_known(step: Transform) -> bool:
     try:
-        return not is_patched(step) and bool(stage_of(step, Context(3, "pil")))
+        return not is_patched(step) and bool(make_stage(step, Context(3, "pil")))
     except (NotCompiled, NestedTooDeep):
         return False

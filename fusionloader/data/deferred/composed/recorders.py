@@ -17,10 +17,10 @@ from fusionloader.data.deferred import methods
 from fusionloader.data.deferred.core import BLACK, DeferredCore
 from fusionloader.transforms.plan import stages
 from fusionloader.transforms.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
-from fusionloader.transforms.plan.operations import Operation
 from fusionloader.transforms.plan.patches import is_patched
 from fusionloader.transforms.plan.sizes import result_size
-from fusionloader.transforms.plan.transforms import stage_of
+from fusionloader.transforms.plan.stages import Operation
+from fusionloader.transforms.plan.transforms import make_stage
 
 Size = tuple[int, int]
 
@@ -59,7 +59,7 @@ def recorder_of(step: Transform) -> TransformRecorder | None:
     if type(step) in (v1.RandomApply, v2.RandomApply):
         return _random_apply(step, inclusive=type(step) is v1.RandomApply)
     try:
-        stage = stage_of(step, Context(3, "pil"))
+        stage = make_stage(step, Context(3, "pil"))
     except (NotCompiled, NestedTooDeep):
         return None
     make = _MAKERS.get(type(stage))

@@ -20,8 +20,7 @@ from fusionloader.data.sources import http_ranges
 from fusionloader.data.sources.http_ranges import WrongLength
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.store_errors import is_worth_another_try, unreadable
-from fusionloader.scheduler.reading.backoff import Backoff
-from fusionloader.scheduler.reading.hedging import Hedging
+from fusionloader.scheduler.retries import Backoff, Hedging
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from fusionloader.data.sources.streams.shard_indexes import IndexMode, find_inde
 from fusionloader.data.sources.streams.store_errors import is_worth_another_try
 from fusionloader.data.sources.streams.url_patterns import expand_urls
 from fusionloader.data.sources.url_reading import UrlUnreadable
-from fusionloader.scheduler.reading.backoff import Backoff
+from fusionloader.scheduler.retries import Backoff
 from fusionloader.system.amounts import counted, mib, parse_bytes
 from fusionloader.system.user_warnings import warn_user
 

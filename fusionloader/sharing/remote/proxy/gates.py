@@ -105,7 +105,7 @@ class BalanceGate:
     def has_room(self) -> bool:
         """Whether one more request may be under way."""
         with self._lock:
-            return self._limit.may_ask(self._out, time.monotonic())
+            return self._limit.may_request(self._out, time.monotonic())
 
     def claimed(self) -> None:
         """Counts what is out."""

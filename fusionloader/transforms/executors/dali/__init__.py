@@ -1,6 +1,5 @@
-"""DALI as a decoder of the GPU worker. May import plan and other executors.
+"""DALI as a decoder of the GPU worker.
 
-``prebuilt`` is a pipeline that can be dropped and built again, ``backend`` what pipelines run on.
-``head`` decodes windows. ``memory/`` is about DALI's memory; most of it, and ``prebuilt``, need no
-DALI.
+``head`` decodes windows. ``prebuilt`` is a pipeline that can be dropped and built again; it can be
+imported without DALI, and so can ``memory/``, which lets DALI use borrowed memory.
 """

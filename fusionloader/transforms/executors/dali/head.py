@@ -1,4 +1,4 @@
-"""The head: windows of JPEG files, by one prebuilt pipeline."""
+"""Decodes windows of JPEG files by one prebuilt pipeline of DALI."""
 
 from __future__ import annotations
 
@@ -12,29 +12,58 @@ import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.transforms.executors import nvjpeg
-from fusionloader.transforms.executors.dali.backend import Backend, Image
-from fusionloader.transforms.executors.dali.memory.borrowing import may_borrow
-from fusionloader.transforms.executors.dali.memory.unused_memory import release_unused_memory
+from fusionloader.transforms.executors.dali.memory.borrowing import (
+    may_borrow,
+    release_unused_memory,
+)
 from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
-from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
+from fusionloader.transforms.executors.device_errors import (
+    DecodeFailed,
+    FileRefused,
+    is_device_lost,
+    is_shortage,
+)
 from fusionloader.transforms.executors.native import jpeg_size, make_executor
-from fusionloader.transforms.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.transforms.plan.stages import Plan
 
+# A uint8 tensor of DALI, height x width x channels: DALI has no types.
+Image = Any
 Window = tuple[int, int, int, int]
 """x, y, width and height, in pixels of the file."""
 
 
 @dataclass(frozen=True, slots=True)
+class Backend:
+    """Where pipelines run: on the CUDA device with index ``device``, or on the CPU (``None``)."""
+
+    device: int | None = None
+    max_batch: int = 64
+    threads: int = 1
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device is not None
+
+    def pipeline(self) -> Pipeline:
+        """Returns an empty pipeline without prefetching: each run takes the inputs given to it."""
+        return Pipeline(
+            batch_size=self.max_batch,
+            num_threads=self.threads,
+            device_id=self.device,
+            prefetch_queue_depth=1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DaliDecoded:
-    """A sample's pixels, height x width x channels; or ``None`` and the reason why."""
+    """Pixels of a sample, height x width x channels; or ``None`` and the reason why."""
 
     image: Image
     reason: str = ""
 
 
 class DaliHead:
-    """Decodes windows of JPEG files. It neither resizes nor mirrors: the fused kernel does."""
+    """Decodes windows of JPEG files. The fused kernel resizes and mirrors them afterwards."""
 
     def __init__(
         self,
@@ -49,13 +78,13 @@ class DaliHead:
 
         Args:
             device: index of a CUDA device, ``None`` for DALI's CPU backend.
-            max_batch: samples of a run; more are done in several.
-            threads: that decode.
-            hw_decoder_load: the part of the samples for a GPU's hardware decoder.
+            max_batch: maximum number of samples of a run; more samples take several runs.
+            threads: number of threads that decode.
+            hw_decoder_load: fraction of the samples for a GPU's hardware decoder, 0 to 1.
             fancy_upsampling: whether a GPU interpolates chroma as libjpeg does, or repeats it.
         """
         self._backend = Backend(device, max_batch, threads=threads)
-        # Reads headers in 2 us, so that few files that DALI cannot decode get there.
+        # Reading headers takes 2 us and keeps most files that DALI cannot decode from it.
         self._headers = make_executor(Plan((), None, None, None))
         gpu_options: dict[str, object] = {
             "hw_decoder_load": hw_decoder_load,
@@ -66,13 +95,12 @@ class DaliHead:
         self._pipeline.build()
 
     def run(self, encoded: Sequence[bytes], windows: Sequence[Window]) -> list[DaliDecoded]:
-        """The pixels of a window of each file's bytes, or the reason why there are none.
+        """Returns the pixels of a window of each file, or the reason why there are none.
 
-        Images are DALI's tensors, which no later run writes to.
+        Images are tensors of DALI, which no later run overwrites.
 
         Raises:
-            RuntimeError: there is too little memory, of which more might be borrowed; or the device
-                is lost.
+            RuntimeError: the device is lost, or memory ran out and more might be borrowed.
         """
         results: list[DaliDecoded] = []
         found = list(map(self._refusal, encoded, windows))
@@ -88,7 +116,7 @@ class DaliHead:
         return results
 
     def _refusal(self, file: bytes, window: Window) -> str:
-        """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
+        """Returns why DALI must not get a file, as one bad sample fails all; empty if it may."""
         size = jpeg_size(self._headers, file)
         if size is None:
             return FileRefused("not a whole JPEG file of 1 or 3 color channels")
@@ -100,7 +128,7 @@ class DaliHead:
     def _decode(
         self, files: Sequence[npt.NDArray[np.uint8]], windows: list[Window]
     ) -> list[DaliDecoded]:
-        """One run; if it fails, halves of it, down to the bad files."""
+        """Runs once; if that fails, once for each half, down to the bad files."""
         try:
             (images,) = self._pipeline.run(encoded=files, **_values(windows))
             return [DaliDecoded(image) for image in images]
@@ -108,7 +136,7 @@ class DaliHead:
             short, cause = is_shortage(error), _cause(error)
             if is_device_lost(error) or (short and may_borrow(self._backend.device)):
                 raise
-        # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
+        # Outside of the handler: the error's traceback keeps the failed pipeline's memory alive.
         if short:  # halves need less of it at a time
             release_unused_memory()
         self._pipeline.build()
@@ -120,13 +148,13 @@ class DaliHead:
 
 
 def _values(windows: list[Window]) -> dict[str, npt.NDArray[np.int32]]:
-    """Returns the inputs of a run, rows before columns, each in one piece of memory."""
+    """Returns the windows as inputs of a run, rows before columns."""
     values = np.array(windows, np.int32)
     return {"start": values[:, [1, 0]], "shape": values[:, [3, 2]]}
 
 
 def _defined(backend: Backend, gpu_options: dict[str, object], windows: bool) -> Pipeline:
-    """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
+    """Returns the graph; without ``windows`` it decodes whole images, and cuts afterwards."""
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
@@ -137,7 +165,7 @@ def _defined(backend: Backend, gpu_options: dict[str, object], windows: bool) ->
         window["axes"] = [0, 1]
         options: dict[str, Any] = {
             "output_type": types.RGB,
-            "adjust_orientation": False,  # as Pillow's convert; EXIF's is left to the user
+            "adjust_orientation": False,  # as Pillow's convert; EXIF is left to the user
             **({"device": "mixed", **gpu_options} if backend.on_gpu else {"device": "cpu"}),
         }
         if windows:
@@ -149,7 +177,7 @@ def _defined(backend: Backend, gpu_options: dict[str, object], windows: bool) ->
 
 
 def _cause(error: RuntimeError) -> str:
-    """DALI's message without the traceback of the graph's definition."""
+    """Returns DALI's message without the traceback of the graph's definition."""
     lines = str(error).partition("encountered:")[2].split("\n") or [str(error)]
     found = [line.strip() for line in lines if line.strip()]
     return found[0] if found else "DALI cannot decode it"

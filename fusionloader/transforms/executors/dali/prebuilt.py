@@ -1,4 +1,4 @@
-"""Prebuilt pipelines, which can be dropped with their memory and are built again when needed."""
+"""Prebuilt pipelines, which can be dropped with their memory and are built again on demand."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 class Prebuilt:
-    """A DALI pipeline, which is built again whenever it is run after a drop."""
+    """A DALI pipeline, which is built again if it is run after a drop."""
 
     def __init__(self, define: Callable[[], Pipeline]) -> None:
-        """Calls ``define`` for the graph, now and after each drop; building it needs the device."""
+        """``define`` returns the graph; it is called now and after each drop."""
         self._define = define
         self._pipeline: Pipeline | None = define()
         _all.add(self)
 
     def build(self) -> None:
-        """Builds it, unless it is built.
+        """Builds the pipeline, unless it is built.
 
         Raises:
-            RuntimeError: what DALI says. The pipeline is dropped: DALI would take it for built the
-                next time, with nothing in it.
+            RuntimeError: DALI failed. The pipeline is dropped, since DALI would take it for built
+                the next time, with nothing in it.
         """
         try:
             self._built()
@@ -33,10 +33,10 @@ class Prebuilt:
             raise
 
     def run(self, **inputs: object) -> Any:
-        """Runs it once; returns its outputs, which no later run writes to.
+        """Runs the pipeline once; returns its outputs, which no later run overwrites.
 
         Raises:
-            RuntimeError: what DALI says. The pipeline is dropped: DALI says not to use it again.
+            RuntimeError: DALI failed. The pipeline is dropped, since DALI forbids using it again.
         """
         try:
             return self._built().run(**inputs)
@@ -51,7 +51,7 @@ class Prebuilt:
         return self._pipeline
 
     def drop(self) -> None:
-        """Frees it, and with it all memory that it keeps for its next run."""
+        """Frees the pipeline and the memory that it keeps for its next run."""
         self._pipeline = None
 
 
@@ -59,6 +59,6 @@ _all: weakref.WeakSet[Prebuilt] = weakref.WeakSet()
 
 
 def drop_all() -> None:
-    """Drops every pipeline of this process: DALI does not tell which one memory belongs to."""
+    """Drops all pipelines of the process: DALI does not report which one a block belongs to."""
     for prebuilt in list(_all):
         prebuilt.drop()

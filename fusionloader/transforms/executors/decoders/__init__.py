@@ -1,8 +1,7 @@
-"""What decodes for the GPU worker: an interface, and the decoders that come with it.
+"""Decoders of the GPU worker: their interface, and those that come with FusionLoader.
 
-``interface`` has what a decoder is given and what it gives back. ``decoder_head`` drives one, over
-the recycled memory of ``buffer_pool``, and checks what it does. ``dali_decoder``,
-``nvjpeg_decoder`` and ``torchvision_decoder`` are found by name in ``by_name``; the last two decode
-whole images and leave window and resize to ``whole_images``. Only the decoders' own modules import
-what they decode with.
+``interface`` has a decoder's methods, commands and results. ``decoder_head`` drives a decoder over
+recycled memory, and checks its results. ``by_name`` makes ``dali_decoder``, ``nvjpeg_decoder`` and
+``torchvision_decoder``; the last two decode whole images, of which ``whole_images`` cuts windows.
+Only the modules of decoders import the libraries that they decode with.
 """

@@ -1,4 +1,4 @@
-"""The decoders that come with FusionLoader, by their names: what they need, and how to get it."""
+"""Decoders by name: the packages that they need, how to install these, and how to make them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _PACKAGES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision"
 _TITLES = {"dali": "DALI", "nvjpeg": "nvImageCodec", "torchvision": "torchvision"}
 
 
-def name_of(worker: GpuWorker) -> str:
-    """Returns what messages call the decoder of a GPU worker."""
+def decoder_title(worker: GpuWorker) -> str:
+    """Returns the name of a GPU worker's decoder for messages."""
     if isinstance(worker.decoder, str):
         return _TITLES[worker.decoder]
     return type(worker.decoder).__name__
 
 
-def engine_of(worker: GpuWorker, on_gpu: bool) -> str:
-    """Returns the decoder's name, and which nvJPEG decodes for it."""
-    name = name_of(worker)
+def describe_decoder(worker: GpuWorker, on_gpu: bool) -> str:
+    """Returns the decoder's name, with the version of nvJPEG that it uses."""
+    name = decoder_title(worker)
     if not on_gpu or worker.decoder not in ("dali", "nvjpeg"):
         return name
     version = nvjpeg.version()
@@ -39,7 +39,7 @@ def engine_of(worker: GpuWorker, on_gpu: bool) -> str:
 
 
 def missing_package(worker: GpuWorker) -> tuple[str, str] | None:
-    """Returns a package that a GPU worker needs and that is not there, and how to install it."""
+    """Returns a package that a GPU worker lacks, and the command that installs it."""
     name = worker.decoder
     if not isinstance(name, str) or _is_there(_PACKAGES[name]):
         return None
@@ -64,18 +64,18 @@ def _wheel(name: str) -> str:
 
 
 def head_filters(worker: GpuWorker) -> tuple[str, ...] | None:
-    """Returns the filters that the head resizes with; ``None`` where the fused kernel resizes.
+    """Returns the filters that the head resizes with; ``None`` if the fused kernel resizes.
 
-    A decoder of the user's resizes itself, with all of them.
+    A decoder of the user resizes by itself, with any filter.
     """
     return None if isinstance(worker.decoder, str) else FILTERS
 
 
 def pickled(decoder: Decoder) -> bytes:
-    """Returns the user's decoder as it is sent to the worker.
+    """Returns the user's decoder, pickled.
 
     Raises:
-        pickle.PicklingError: it cannot be.
+        pickle.PicklingError: it cannot be pickled.
     """
     try:
         return pickle.dumps(decoder, protocol=pickle.HIGHEST_PROTOCOL)
@@ -88,10 +88,10 @@ def pickled(decoder: Decoder) -> bytes:
 
 
 def make_decoder(named: str | bytes, threads: int, hw_decoder_load: float) -> Decoder:
-    """Returns the decoder of that name, not started, or one of the user's that was pickled.
+    """Returns a decoder by its name, or a pickled one of the user; it is not started.
 
     Raises:
-        ImportError: what it decodes with is not there.
+        ImportError: the library that it decodes with is missing.
     """
     if isinstance(named, bytes):
         decoder: Decoder = pickle.loads(named)

@@ -9,20 +9,19 @@ from fusionloader.transforms.executors.decoders.interface import DecodeCommand, 
 
 
 class DaliDecoder:
-    """Decodes windows by a prebuilt pipeline, in the memory of DALI.
+    """Decodes windows by a prebuilt pipeline, into memory of DALI.
 
-    It waits for each group: a pipeline that prefetches would have to be fed ahead.
+    ``submit`` waits for the pixels: a pipeline that prefetches would need its inputs ahead.
     """
 
     def __init__(
         self, threads: int = 1, hw_decoder_load: float = 1.0, fancy_upsampling: bool = True
     ) -> None:
-        """See ``GpuWorker`` and ``DaliHead``."""
+        """Arguments are those of ``DaliHead``."""
         self._threads, self._load, self._fancy = threads, hw_decoder_load, fancy_upsampling
         self._done: list[Decoded] = []
 
     def start(self, device: int | None, capacity: int) -> None:
-        """See ``Decoder``."""
         self._head = DaliHead(
             *(device, capacity, self._threads),
             hw_decoder_load=self._load,
@@ -30,7 +29,6 @@ class DaliDecoder:
         )
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
-        """See ``Decoder``."""
         files = [command.encoded for command in commands]
         made = self._head.run(files, [command.window for command in commands])
         self._done += [
@@ -39,10 +37,8 @@ class DaliDecoder:
         ]
 
     def finished(self, seconds: float) -> Sequence[Decoded]:
-        """See ``Decoder``."""
         done, self._done = self._done, []
         return done
 
     def close(self) -> None:
-        """See ``Decoder``."""
         del self._head

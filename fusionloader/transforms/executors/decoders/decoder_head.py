@@ -1,26 +1,27 @@
-"""The head: drives a decoder, and trusts it in nothing that could spoil a batch."""
+"""Drives a decoder, and checks everything about its results that could spoil a batch."""
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fusionloader.transforms.executors.decoders.buffer_pool import BufferPool
 from fusionloader.transforms.executors.decoders.head_steps import HeadStep
 from fusionloader.transforms.executors.decoders.interface import DecodeCommand, Decoded, Decoder
-from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
-from fusionloader.transforms.executors.refusals import FileRefused
+from fusionloader.transforms.executors.device_errors import FileRefused, is_device_lost, is_shortage
 
 if TYPE_CHECKING:
     import torch
 
-_PAUSE_SECONDS = 0.0002  # where a decoder does not wait although it has nothing
+_GRAIN = 1 << 16  # block sizes are multiples of this, so that similar images can share blocks
+_PAUSE_SECONDS = 0.0002  # for decoders whose ``finished`` does not wait
 _INSTEAD = "mend it, or choose another one: GpuWorker(decoder=...)"
 
 Result = TypeVar("Result")
@@ -28,6 +29,56 @@ Result = TypeVar("Result")
 
 class DecoderFailed(RuntimeError):
     """A decoder raised, broke the rules of its interface, or did not answer."""
+
+
+class BufferPool:
+    """Recycled blocks of uint8 memory on one device; may be used by several threads.
+
+    The block that was given back last is reused first. A block that is never given back is freed
+    with its last tensor.
+    """
+
+    def __init__(self, device: int | None, most_free: int) -> None:
+        """Starts without blocks.
+
+        Args:
+            device: index of a CUDA device, ``None`` for the CPU's memory.
+            most_free: maximum number of free blocks that are kept, the largest ones.
+        """
+        self._device = "cpu" if device is None else f"cuda:{device}"
+        self._most_free = most_free
+        self._free: list[torch.Tensor] = []
+        self._lock = threading.Lock()
+
+    def take(self, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns a tensor of that shape, and its block for ``give_back``.
+
+        Raises:
+            RuntimeError: memory ran out.
+        """
+        nbytes = prod(shape)
+        block = self._recycled(nbytes)
+        if block is None:
+            import torch
+
+            size = max(-(-nbytes // _GRAIN), 1) * _GRAIN
+            block = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return block[:nbytes].view(shape), block
+
+    def _recycled(self, nbytes: int) -> torch.Tensor | None:
+        with self._lock:
+            for place in range(len(self._free) - 1, -1, -1):
+                if self._free[place].nbytes >= nbytes:
+                    return self._free.pop(place)
+        return None
+
+    def give_back(self, block: torch.Tensor) -> None:
+        """Frees a block that is no longer read or written."""
+        with self._lock:
+            self._free.append(block)
+            if len(self._free) > self._most_free:
+                smallest = min(range(len(self._free)), key=lambda place: self._free[place].nbytes)
+                del self._free[smallest]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +89,7 @@ class DecodeGroup:
 
 
 class DecoderHead:
-    """Submits groups to a decoder and collects their results."""
+    """Submits groups of commands to a decoder and collects their results."""
 
     def __init__(
         self,
@@ -52,15 +103,15 @@ class DecoderHead:
         """Starts the decoder.
 
         Args:
-            decoder: not started yet.
+            decoder: decoder that is not started.
             device: index of a CUDA device, ``None`` for the CPU.
-            capacity: commands in flight at most.
-            timeout: seconds in which something of what is in flight has to be finished.
-            name: of the decoder in messages.
-            keeps_memory: whether buffers are kept from group to group.
+            capacity: maximum number of commands in flight.
+            timeout: maximum seconds between two results while commands are in flight.
+            name: name of the decoder in messages.
+            keeps_memory: whether buffers are recycled from group to group.
 
         Raises:
-            DecoderFailed: it cannot be started.
+            DecoderFailed: the decoder cannot be started.
         """
         self._decoder, self._device, self._timeout = decoder, device, timeout
         self._name = name or type(decoder).__name__
@@ -75,7 +126,7 @@ class DecoderHead:
         """Submits a group; ``finish`` returns its results.
 
         Raises:
-            DecoderFailed: what the decoder raised, unless memory ran out or the device is lost.
+            DecoderFailed: the decoder raised, unless memory ran out or the device is lost.
         """
         commands = [self._command(*each) for each in zip(encoded, steps, strict=True)]
         self._open.update((command.ticket, command) for command in commands)
@@ -83,7 +134,7 @@ class DecoderHead:
             try:
                 self._call("submit", self._decoder.submit, commands)
             except BaseException:
-                for command in commands:  # their memory may still be written: not used again
+                for command in commands:  # their memory may still be written to: it is not recycled
                     self._open.pop(command.ticket, None)
                     self._blocks.pop(command.ticket, None)
                 raise
@@ -98,7 +149,7 @@ class DecoderHead:
     def _buffer(self, ticket: int, height: int, width: int) -> torch.Tensor:
         found = self._blocks.get(ticket)
         if found is None:
-            # A decoder's threads have commands of their own: no two take one ticket's first.
+            # Two threads of a decoder do not share a command, so this ticket has no race.
             found = self._blocks.setdefault(ticket, self._pool.take(height, width, 3))
         return found[0]
 
@@ -108,7 +159,7 @@ class DecoderHead:
         Images are valid until ``release``.
 
         Raises:
-            DecoderFailed: see there.
+            DecoderFailed: the decoder raised, broke its rules or did not answer in time.
         """
         missing = {command.ticket for command in group.commands} - self._finished.keys()
         deadline = time.monotonic() + self._timeout
@@ -148,20 +199,19 @@ class DecoderHead:
         self._finished[found.ticket] = found
 
     def release(self, group: DecodeGroup) -> None:
-        """Gives the memory of a finished group's images back."""
+        """Recycles the memory of a finished group's images."""
         for command in group.commands:
             if (taken := self._blocks.pop(command.ticket, None)) is not None:
                 self._pool.give_back(taken[1])
 
     def close(self) -> None:
-        """Ends the decoder."""
         self._call("close", self._decoder.close)
 
     def _call(self, method: str, call: Callable[..., Result], *arguments: object) -> Result:
         try:
             return call(*arguments)
         except Exception as error:
-            # More memory may be borrowed, and of a lost device the decoder is not to blame.
+            # More memory may be borrowed, and a lost device is not the decoder's fault.
             if is_shortage(error) or is_device_lost(error):
                 raise
             frames = traceback.extract_tb(error.__traceback__)
@@ -175,7 +225,7 @@ class DecoderHead:
 
 
 def _why_unfit(image: Any, command: DecodeCommand, device: int | None) -> str | None:
-    """Returns what is wrong with an image, in words."""
+    """Returns what is wrong with an image, in words; ``None`` if nothing is."""
     wanted = (command.height, command.width, 3)
     if device is None and hasattr(image, "numpy"):
         if image.device.type != "cpu":
@@ -185,7 +235,7 @@ def _why_unfit(image: Any, command: DecodeCommand, device: int | None) -> str | 
     array = getattr(image, place, None)
     if array is None:
         return f"a {type(image).__name__}, which has no {place}"
-    element = np.dtype(array["typestr"])  # DALI's uint8 is "=B", that of others "|u1"
+    element = np.dtype(array["typestr"])  # uint8 is "=B" in DALI, "|u1" elsewhere
     if tuple(array["shape"]) != wanted or element != np.uint8:
         found = f"{element} of the shape {tuple(array['shape'])}"
         return f"an image of {found} instead of uint8 of the shape {wanted}"

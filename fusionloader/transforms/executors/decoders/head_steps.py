@@ -1,23 +1,23 @@
-"""What the head does to one sample: the drawn operations that begin a plan."""
+"""The head's part of a sample's operations: those that decode, cut, resize and mirror."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusionloader.transforms.plan.operations import Operation
+from fusionloader.transforms.plan.stages import Operation
 
-# Those that ``DecodeCommand.filter`` promises a decoder of the user's.
+# Filters of ``DecodeCommand.filter``.
 FILTERS = ("bilinear", "bicubic", "lanczos")
 
 
 class HeadCannot(ValueError):
-    """The head cannot do an operation; the message says what and why."""
+    """The head cannot do an operation; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadStep:
-    """A window of the image, decoded, resized with ``filter`` to ``height`` x ``width``, mirrored.
+    """Decodes a window, resizes it with ``filter`` to ``height`` x ``width``, and mirrors it.
 
     ``window`` is (x, y, width, height) in pixels of the file.
     """
@@ -30,12 +30,13 @@ class HeadStep:
     vflip: bool = False
 
 
-def window_of(
+def split_window(
     operations: Sequence[Operation], width: int, height: int
 ) -> tuple[HeadStep, list[Operation]]:
-    """The window that a sample's operations begin with, and those that follow.
+    """Splits a sample's operations into a window to decode and the rest.
 
-    The whole image where they begin with none, or with one beyond its border.
+    The window is the whole image if the first operation is no crop, or one beyond the border.
+    ``width`` and ``height`` are those of the file's image.
     """
     rest = list(operations)
     if rest and rest[0][0] == "crop":
@@ -45,17 +46,18 @@ def window_of(
     return HeadStep((0, 0, width, height), height, width), rest
 
 
-def head_of(
+def split_head(
     operations: Sequence[Operation], width: int, height: int
 ) -> tuple[HeadStep, list[Operation]]:
-    """The head's part of a sample's operations, and those that follow.
+    """Splits a sample's operations into the head's step and the rest.
 
-    ``width`` and ``height`` are those of the file's image, which the first operations find.
+    The step has the leading crop, resize and flips. ``width`` and ``height`` are those of the
+    file's image.
 
     Raises:
-        HeadCannot: they begin with a window that is not within the image, or with another filter.
+        HeadCannot: the crop is beyond the image's border, or the filter is not in ``FILTERS``.
     """
-    step, rest = window_of(operations, width, height)
+    step, rest = split_window(operations, width, height)
     if len(rest) == len(operations) and rest and rest[0][0] == "crop":
         raise HeadCannot("crop beyond the border of an image")
     to_width, to_height, filter = step.width, step.height, FILTERS[0]

@@ -1,6 +1,6 @@
-"""The interface of decoders: commands go in one after the other, results come in any order.
+"""The interface of decoders: commands are submitted in order, results come in any order.
 
-So a device with a queue of its own is driven without waiting for it (DLBooster §3.3-3.4).
+This way a device with a queue of its own is driven without waiting for it (DLBooster §3.3-3.4).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class DecodeCommand:
     """An image to be decoded, cut, resized and mirrored, in this order.
 
     Attributes:
-        ticket: what the result is known by; never the same twice.
-        encoded: a JPEG file of 1 or 3 color channels whose headers are whole, and whose markers
-            libjpeg takes. What is between them may be damaged.
-        window: (x, y, width, height) in pixels of the file, within its image. EXIF's orientation is
-            left alone.
-        height: of the result, in pixels.
-        width: of the result.
-        filter: of the resize, "bilinear", "bicubic" or "lanczos", with Pillow's meaning: its
-            support grows with the scale (antialiasing). A window of the result's size stays as it
-            is.
+        ticket: number of the command, which its result refers to; never the same twice.
+        encoded: bytes of a JPEG file of 1 or 3 color channels. Its headers are complete, and
+            libjpeg accepts its markers; the data between them may be damaged.
+        window: (x, y, width, height) in pixels of the file, within its image. The orientation of
+            EXIF is ignored.
+        height: height of the result, in pixels.
+        width: width of the result, in pixels.
+        filter: filter of the resize: "bilinear", "bicubic" or "lanczos", as in Pillow: its support
+            grows with the scale (antialiasing). A window of the result's size is not changed.
         hflip: whether the result is mirrored from left to right.
-        vflip: whether it is mirrored from top to bottom.
-        buffer: returns recycled memory for the result: a contiguous uint8 tensor, height x width x
-            3, on the device of the worker, with anything in it. It is the same one at each call,
-            and may be called in any thread. It is used again when the result has been used.
+        vflip: whether the result is mirrored from top to bottom.
+        buffer: function that returns recycled memory for the result: a contiguous uint8 tensor,
+            height x width x 3, on the device of the worker, with arbitrary content. Each call
+            returns the same tensor; any thread may call it. The memory is recycled after the result
+            has been used.
     """
 
     ticket: int
@@ -48,17 +48,18 @@ class DecodeCommand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """What became of a command.
+    """The result of a command.
 
     Attributes:
-        ticket: the command's.
-        image: the RGB pixels, uint8, height x width x 3, contiguous, on the device of the worker:
-            the command's ``buffer()``, or memory of the decoder's own, which it must not change as
-            long as this refers to it. A tensor, or what has ``__cuda_array_interface__`` on a
-            device, or ``__array_interface__`` on the CPU. ``None`` where there are none.
-        reason: why there are none, in a few words without the image's name or numbers:
-            ``stats()`` counts them. A CPU worker does the sample then. With a ``FileRefused``,
-            which is a ``str``, the decoder is never given the file again.
+        ticket: ticket of the command.
+        image: RGB pixels, uint8, height x width x 3, contiguous, on the device of the worker. They
+            lie in the command's ``buffer()``, or in memory of the decoder, which must not change
+            while this object refers to it. The image is a tensor, or has the attribute
+            ``__cuda_array_interface__`` on a device, ``__array_interface__`` on the CPU. ``None``
+            if the file cannot be decoded; a CPU worker then makes the sample.
+        reason: reason for ``None``, in a few words without the image's name or numbers:
+            ``stats()`` counts equal reasons. After a ``FileRefused``, which is a ``str``, the
+            decoder does not get the file again.
     """
 
     ticket: int
@@ -69,31 +70,31 @@ class Decoded:
 class Decoder(Protocol):
     """Decodes for a GPU worker: ``GpuWorker(decoder=MyDecoder(...))``.
 
-    An object of a class of yours is pickled into the process that it works in, so it should be no
-    more than its arguments until ``start``. All methods are called by one thread. What one of them
-    raises, and a result against the rules below, ends the GPU worker, and CPU workers do its work.
+    An object of a class of yours is pickled and sent to the process of the GPU worker, so it should
+    only hold its arguments until ``start``. One thread calls all methods. If a method raises, or a
+    result breaks the rules below, the GPU worker ends, and CPU workers do its work.
     """
 
     def start(self, device: int | None, capacity: int) -> None:
-        """Makes it ready; called once, in the process that it works in.
+        """Prepares the decoder; called once, in the process of the GPU worker.
 
         Args:
-            device: index of the CUDA device that pixels go to, ``None`` for the CPU's memory.
-            capacity: no more commands than that are unfinished at a time.
+            device: index of the CUDA device to decode to, ``None`` for the CPU's memory.
+            capacity: maximum number of unfinished commands.
         """
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
-        """Takes commands, behind those that it has; need not wait for them.
+        """Accepts further commands; need not wait for their results.
 
-        If it raises, none of these commands has a result.
+        If it raises, none of these commands may have a result.
         """
 
     def finished(self, seconds: float) -> Sequence[Decoded]:
-        """Returns what has been finished since the last call, in any order, each command once.
+        """Returns the results since the last call, in any order; each command has one result.
 
-        Pixels are whole, for any stream of the device. Waits at most so long for the first one;
-        returns nothing if none has come.
+        The pixels must be complete for any stream of the device. Waits at most ``seconds`` for the
+        first result; returns an empty sequence if there is none by then.
         """
 
     def close(self) -> None:
-        """Ends it; unfinished commands have no results."""
+        """Ends the decoder; unfinished commands have no results."""

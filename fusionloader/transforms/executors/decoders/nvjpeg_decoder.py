@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fusionloader.transforms.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.transforms.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors.device_errors import DecodeFailed
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ class NvjpegDecoder(WholeImageDecoder):
     def __init__(
         self, threads: int = 1, hw_decoder_load: float = 1.0, fancy_upsampling: bool = True
     ) -> None:
-        """See ``DaliHead``: without a load the hardware engine is left alone."""
+        """Arguments are those of ``DaliHead``; a load of 0 leaves the hardware engine unused."""
         self._threads, self._load, self._fancy = threads, hw_decoder_load, fancy_upsampling
 
     def _open(self) -> None:
@@ -42,7 +42,7 @@ class NvjpegDecoder(WholeImageDecoder):
             options=f":fancy_upsampling={self._fancy:d}",
         )
         self._parameters: Any = nvimgcodec.DecodeParams(
-            apply_exif_orientation=False,  # as Pillow's convert; it is left to the user
+            apply_exif_orientation=False,  # as Pillow's convert; EXIF is left to the user
             sample_format=nvimgcodec.SampleFormat.I_RGB,
         )
 
@@ -53,7 +53,7 @@ class NvjpegDecoder(WholeImageDecoder):
         for place, file in enumerate(files):
             try:
                 streams[place] = self._library.CodeStream(file)
-            except RuntimeError:  # its header; the library says no more
+            except RuntimeError:  # a bad header; the library says no more
                 continue
         found: list[torch.Tensor | str] = [_BAD] * len(files)
         if not streams:
@@ -73,6 +73,6 @@ class NvjpegDecoder(WholeImageDecoder):
         import torch
         from torch.utils.dlpack import from_dlpack
 
-        if self._device.type == "cpu":  # the library's DLPack asks the driver, which may be missing
+        if self._device.type == "cpu":  # its DLPack needs the driver, which may be missing
             return torch.from_numpy(np.asarray(image))
         return from_dlpack(image)

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusionloader.transforms.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.transforms.executors.device_errors import is_device_lost, is_shortage
-from fusionloader.transforms.executors.refusals import DecodeFailed
+from fusionloader.transforms.executors.device_errors import (
+    DecodeFailed,
+    is_device_lost,
+    is_shortage,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -23,13 +26,13 @@ class TorchvisionDecoder(WholeImageDecoder):
         self._decode_jpeg: Any = decode_jpeg
 
     def _decode(self, files: Sequence[bytes]) -> list[torch.Tensor | str]:
-        """One list; where that fails, halves of it, down to the bad files."""
+        """Decodes all files at once; if that fails, each half, down to the bad files."""
         import torch
 
         data = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it is deprecated
+                warnings.simplefilter("ignore")  # decode_jpeg is deprecated
                 planes = self._decode_jpeg(data, mode="RGB", device=self._device)
         except RuntimeError as error:
             if is_shortage(error) or is_device_lost(error):
@@ -43,5 +46,5 @@ class TorchvisionDecoder(WholeImageDecoder):
 
 
 def _cause(error: RuntimeError) -> str:
-    """Torchvision's message without the place in its source."""
+    """Returns torchvision's message without the line in its source."""
     return str(error).splitlines()[0].rpartition(", ")[2] or "torchvision cannot decode it"

@@ -1,4 +1,4 @@
-"""Decoders of whole images: torch cuts the window, on the same device."""
+"""Decoders of whole images: torch cuts the windows, on the same device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 
 class WholeImageDecoder(ABC):
-    """Base of decoders of a library that decodes lists of whole images.
+    """Base of decoders by a library that decodes lists of whole images.
 
-    Whole ones, since a library's own windows are not those of every engine behind it, and pixels at
+    Windows of the library itself are not used: they depend on the engine behind it, and pixels at
     the border of a window depend on what is decoded beside it.
     """
 
     def start(self, device: int | None, capacity: int) -> None:
-        """See ``Decoder``."""
         import torch
 
         self._device = torch.device("cpu" if device is None else f"cuda:{device}")
@@ -30,17 +29,16 @@ class WholeImageDecoder(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Loads the library."""
+        """Loads the library; called once, by ``start``."""
 
     @abstractmethod
     def _decode(self, files: Sequence[bytes]) -> list[torch.Tensor | str]:
         """Returns for each file uint8 RGB pixels on the device, or why there are none.
 
-        Pixels are height x width x 3, and ordered before what the current stream does next.
+        Pixels are height x width x 3. They are ready for later work on the current stream.
         """
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
-        """See ``Decoder``."""
         import torch
 
         images = self._decode([command.encoded for command in commands])
@@ -55,10 +53,11 @@ class WholeImageDecoder(ABC):
         if self._device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self._device))
-        self._done.append((event, done, images))  # which a library may free without an order
+        # Images are kept until the event: a library may reuse their memory while it is copied.
+        self._done.append((event, done, images))
 
     def finished(self, seconds: float) -> Sequence[Decoded]:
-        """See ``Decoder``; waits for the oldest group, as the device does its work in order."""
+        """Returns the oldest group, and waits for it as long as it takes."""
         if not self._done:
             return ()
         event, done, _ = self._done.popleft()
@@ -67,11 +66,10 @@ class WholeImageDecoder(ABC):
         return done
 
     def close(self) -> None:
-        """See ``Decoder``."""
         self._done.clear()
 
 
 def cut(image: torch.Tensor, command: DecodeCommand, out: torch.Tensor) -> None:
-    """Writes a command's window of an image to ``out``; the fused kernel resizes and mirrors it."""
+    """Writes a command's window of an image to ``out``, neither resized nor mirrored."""
     x, y, width, height = command.window
     out.copy_(image[y : y + height, x : x + width])

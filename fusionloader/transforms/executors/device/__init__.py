@@ -1,6 +1,6 @@
-"""A GPU worker's work on a group of samples. May import executors.dali.
+"""A GPU worker's work on a group of samples.
 
-``make_task`` builds a ``task``: a head, then ``fused_augment``, the fused kernel. ``program`` makes
-the kernel's programs and ``launchers`` run them, on a device with what ``kernel`` compiles by
-``nvrtc``. ``support`` says which plans it can run. ``launch_memory`` is about borrowed memory.
+``make_task`` builds a ``task``, which decodes and then runs ``fused_augment``, the fused kernel.
+``program`` makes programs of the kernel, and ``launchers`` run them; for a device ``kernel``
+compiles it by ``nvrtc``. ``support`` says which plans can run. ``launch_memory`` borrows memory.
 """

@@ -1,4 +1,4 @@
-"""The augment task by the fused kernel: one launch for a whole group."""
+"""The augment task by the fused kernel: one launch per group of samples."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from fusionloader.transforms.executors.device.launchers import Launcher
 from fusionloader.transforms.executors.device.program import DeviceProgram, DeviceSample
 from fusionloader.transforms.executors.device.task import Image, Row, rows_in
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 
 class FusedAugment:
@@ -20,7 +19,7 @@ class FusedAugment:
         self._launcher = launcher
 
     def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
-        """Returns rows of the kind that it writes, for trials."""
+        """Returns ``count`` new rows that ``run`` can write to, for a warm-up."""
         return rows_in(self._launcher.allocate(count * row_bytes), count)
 
     def run(
@@ -29,19 +28,19 @@ class FusedAugment:
         operations: Sequence[Sequence[Operation]],
         rows: Sequence[Row],
     ) -> list[str | None]:
-        """Returns for each image why its row could not be written, ``None`` where it was.
+        """Returns for each image ``None``, or why its row could not be written.
 
-        It waits for this launch, not for the device.
+        It waits for its own launch, not for the whole device.
 
         Args:
-            images: height x width x channels, uint8, on the device or in host memory.
-            operations: what is left of each image's.
-            rows: where results are written.
+            images: uint8 images, height x width x channels, on the device or in host memory.
+            operations: operations that are left to do for each image.
+            rows: memory for the result of each image.
         """
         refused: list[str | None] = [None] * len(images)
         samples: dict[int, DeviceSample] = {}
         for number, (image, left, row) in enumerate(zip(images, operations, rows, strict=True)):
-            address, height, width, channels = _place_of(image)
+            address, height, width, channels = _read_layout(image)
             if channels == self._channels:
                 samples[number] = DeviceSample(address, height, width, left, row.address)
             else:
@@ -53,8 +52,8 @@ class FusedAugment:
         return refused
 
 
-def _place_of(image: Image) -> tuple[int, int, int, int]:
-    """Address, height, width and channels of an array, or of what a device has instead."""
+def _read_layout(image: Image) -> tuple[int, int, int, int]:
+    """Returns address, height, width and channels of an array on the host or on a device."""
     layout = getattr(image, "__cuda_array_interface__", None) or image.__array_interface__
     height, width, channels = layout["shape"]
     if layout.get("strides") not in (None, (width * channels, channels, 1)):

@@ -1,4 +1,4 @@
-"""The code of kernels for a device: compiled when it is first needed, kept for the user."""
+"""Device code of kernels: compiled on first use, then kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError
 
 log = logging.getLogger("fusionloader.gpu")
 
-# The files of kernels: the fused one, and the one that makes elements of levels.
+# Source files of the fused kernel, and of the kernel that converts levels to elements.
 AUGMENT, CONVERT_LEVELS = "device/kernel.cu", "device/levels.cu"
-# Products and sums are not contracted, and divisions rounded: the host's bits.
+# No contraction of products and sums, and exact divisions: the same bits as on the host.
 _OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-# What the source uses of the standard library, which NVRTC does not have.
+# The parts of the standard library that the source uses: NVRTC has none.
 _STANDARD_HEADERS = {
-    "cstddef": "#pragma once\n",  # size_t, which NVRTC knows by itself
+    "cstddef": "#pragma once\n",  # size_t is built into NVRTC
     "cstdint": """#pragma once
 using int32_t = int;
 using int64_t = long long;
@@ -42,15 +42,15 @@ inline constexpr bool is_trivially_copyable_v = __is_trivially_copyable(Type);
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def target_of(architecture: int, known: Sequence[int]) -> str:
-    """Returns what to compile for a device: its own code, or PTX that its driver compiles.
+def choose_target(architecture: int, known: Sequence[int]) -> str:
+    """Returns the compiler's target for a device: its own code, or PTX that its driver compiles.
 
     Args:
-        architecture: of the device, 90 for sm_90.
-        known: those that the compiler knows, in order.
+        architecture: architecture of the device, such as 90 for sm_90.
+        known: architectures that the compiler knows, in ascending order.
 
     Raises:
-        NvrtcError: the device is older than all of them.
+        NvrtcError: the device is older than all known architectures.
     """
     if architecture in known:
         return f"sm_{architecture}"
@@ -66,10 +66,10 @@ def target_of(architecture: int, known: Sequence[int]) -> str:
 def compile_kernel(
     compiler: Nvrtc, target: str, more_options: Sequence[str] = (), file: str = AUGMENT
 ) -> tuple[bytes, str]:
-    """Returns a kernel's code for a target, as ``target_of`` names it, and the compiler's words.
+    """Returns a kernel's code for a target of ``choose_target``, and the compiler's log.
 
     Raises:
-        NvrtcError: it does not compile.
+        NvrtcError: the kernel does not compile.
     """
     headers = _native.device_source()
     source = headers.pop(file)
@@ -78,18 +78,18 @@ def compile_kernel(
 
 
 def kernel_code(architecture: int, compiler: Nvrtc | None = None, file: str = AUGMENT) -> bytes:
-    """Returns a kernel's code for a device's architecture, 90 for sm_90.
+    """Returns a kernel's code for the architecture of a device, such as 90 for sm_90.
 
-    The fused one takes some seconds the first time, and a file of the user's cache afterwards.
+    Compiling the fused kernel takes some seconds; later calls read it from the user's cache folder.
 
     Raises:
-        NvrtcError: there is no compiler, or it cannot compile for the device.
+        NvrtcError: the compiler is missing, or cannot compile for the device.
     """
     compiler = compiler or Nvrtc()
-    target = target_of(architecture, compiler.architectures)
+    target = choose_target(architecture, compiler.architectures)
     place = _place(file, target, compiler.version)
-    if place is not None and (kept := _read(place)) is not None:
-        return kept
+    if place is not None and (code := _read(place)) is not None:
+        return code
     log.info("NVRTC compiles %s for %s, which takes seconds the first time", file, target)
     code, _ = compile_kernel(compiler, target, file=file)
     if place is not None:
@@ -98,19 +98,19 @@ def kernel_code(architecture: int, compiler: Nvrtc | None = None, file: str = AU
 
 
 def _place(file: str, target: str, version: tuple[int, int]) -> Path | None:
-    """Where the code of this source is kept; ``None`` where the user has no folder."""
+    """Returns the cache file for this source and target; ``None`` without a home folder."""
     parts = {**_native.device_source(), **_STANDARD_HEADERS}
     made_of = repr((file, sorted(parts.items()), _OPTIONS, target, version))
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     try:
         return cache_folder() / "kernels" / f"{target}-{digest}"
-    except RuntimeError as error:  # no home
+    except RuntimeError as error:  # no home folder
         log.info("the fused kernel is not kept: %s", error)
         return None
 
 
 def _read(file: Path) -> bytes | None:
-    """The code in a file, ``None`` where there is none or it is damaged: its digest leads it."""
+    """Returns the code in a file, after its digest; ``None`` if missing or damaged."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -123,9 +123,9 @@ def _read(file: Path) -> bytes | None:
 
 
 def _write(file: Path, code: bytes) -> None:
-    """Keeps code, if that is possible.
+    """Writes code to a file, if that is possible.
 
-    Renamed into place: ranks that start together compile it each, and none reads a part of it.
+    The file is renamed into place: ranks that start together all write it, and none reads a part.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

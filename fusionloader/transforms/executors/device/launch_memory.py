@@ -1,8 +1,8 @@
-"""Memory for the GPU worker's launches: its own, and when that has run out, borrowed blocks.
+"""Memory for the GPU worker's launches: its own, and borrowed blocks when that has run out.
 
-Training lends while it waits for a batch, and revokes its memory when the batch is there. So a
-launch in borrowed memory runs in small parts, with a look at the lender before each, and all blocks
-are returned when there is nothing to do.
+Training lends memory while it waits for a batch, and revokes it when the batch is ready. A launch
+in borrowed memory therefore runs in small parts, with a check for revocation before each. All
+blocks are returned when there is nothing to do.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fusionloader.gpu")
 
-# What a sample is reckoned to take on its way: an image of 4 megapixels, decoded.
+# Estimated bytes of a sample in a launch: a decoded image of 4 megapixels.
 SAMPLE_BYTES = 16 << 20
-# Torch asks for segments of 20 MiB when it needs 1 to 10: less is of no use to it.
+# Torch allocates segments of 20 MiB for requests of 1 to 10 MiB: smaller blocks are useless to it.
 USEFUL_BYTES = 20 << 20
-# Training wakes up and lends. If it has just got its batch instead, it waits for this launch.
+# Time for training to wake up and lend. If it has got its batch, it waits for this launch.
 _OFFER_SECONDS = 0.01
-# Of a launch, between two looks at the lender: it has 30 ms or more before the worker is killed.
+# Parts of a launch, with a check for revocation between: a worker is killed after 30 ms or more.
 _PARTS = 8
+_MOST_FRUITLESS = 100  # launches in a row
 
-_MOST_FRUITLESS = 100
-
-_REVOKED = "training has asked its memory back"
+_REVOKED = "training has revoked its memory"
 _SHORT = "no memory on the device"
 
 Launch = Callable[[Sequence[EncodedSample]], list[str | None]]
 
 
 class LaunchMemory:
-    """Runs launches, and borrows when they run out of memory.
+    """Runs launches, and borrows memory for those that run out of it.
 
     Attributes:
-        short: whether its own memory did not suffice at the last launch that tried it.
+        short: whether the last launch in the worker's own memory ran out of it.
     """
 
     def __init__(
@@ -59,9 +58,10 @@ class LaunchMemory:
         trims: bool,
         give_up_seconds: float = 60.0,
     ) -> None:
-        """``wake_training`` makes a waiting ``next()`` look; ``trims`` whenever it goes idle.
+        """``wake_training`` makes a waiting ``next()`` check for requests.
 
-        When no launch at all has found memory for ``give_up_seconds``, the next one raises.
+        With ``trims`` cached memory is freed whenever the worker goes idle. After launches have
+        found no memory for ``give_up_seconds``, the next one raises.
         """
         self._borrower = borrower
         self._pool = pool
@@ -72,15 +72,15 @@ class LaunchMemory:
         self._fruitless = 0
         self._fruitless_since = 0.0
         self._give_up_seconds = give_up_seconds
-        self._answered = False  # the probe
+        self._answered = False  # training's probe
         self._refused = False
         self.short = False
 
     def run(self, launch: Launch, samples: Sequence[EncodedSample]) -> list[str | None]:
-        """Launches; returns for each sample ``None``, or why a CPU worker has to do it.
+        """Launches; returns for each sample ``None``, or why a CPU worker has to make it.
 
         Raises:
-            MemoryError: there was no memory for long, neither of its own nor borrowed.
+            MemoryError: there has been neither own nor borrowed memory for long.
         """
         self._used = True
         if self._refused:
@@ -98,7 +98,7 @@ class LaunchMemory:
         step = max(1, len(samples) // _PARTS)
         results: list[str | None] = []
         for begin in range(0, len(samples), step):
-            if self._blocks and self._borrower.revoked:  # training waits for what is under way
+            if self._blocks and self._borrower.revoked:  # training waits for the part under way
                 self.give_back()
                 results += [_REVOKED] * (len(samples) - begin)
                 break
@@ -107,11 +107,11 @@ class LaunchMemory:
         return results
 
     def _count(self, results: list[str | None]) -> None:
-        """Gives up after many launches in a row in which all had to be left to CPU workers.
+        """Gives up after many launches in a row in which no sample was made.
 
-        Not before some time has passed: training that never waits lends nothing, and then a batch
-        does not need this worker. One that is started again has smaller launches, and in the end
-        there is none.
+        Some time must have passed, too: training that never waits lends nothing, but then it does
+        not need this worker. A worker that is started again has smaller launches; in the end none
+        is started.
         """
         if _SHORT not in results or None in results:
             self._fruitless = 0
@@ -124,7 +124,8 @@ class LaunchMemory:
             raise MemoryError(f"{_SHORT} for {self._fruitless} launches in a row")
 
     def _part(self, launch: Launch, part: Sequence[EncodedSample]) -> list[str | None]:
-        memory = self._pool.borrowed if self._blocks else partial(self._pool.own, in_vain=True)
+        own = partial(self._pool.own, nothing_to_borrow=True)
+        memory = self._pool.borrowed if self._blocks else own
         return _unless_short(memory, launch, part) or [_SHORT] * len(part)
 
     def _borrow(self, wanted: int) -> None:
@@ -147,34 +148,34 @@ class LaunchMemory:
             self._pool.begin(self._blocks)
 
     def _answer(self) -> None:
-        """Answers training's question whether its memory can be opened here, once."""
+        """Answers training's probe, whether its memory can be opened in this process, once."""
         if self._answered or self._refused:
             return
         try:
             self._answered = answer_if_asked(self._borrower)
-        except MemorySharingError as error:  # training says so, once
+        except MemorySharingError as error:  # training logs it, once
             log.debug("no memory can be borrowed: %s", error)
             self._refused = True
         if self._answered or self._refused:
             self._wake_training()
 
     def look(self) -> None:
-        """Returns what is borrowed if training asks for it; to be called between launches."""
+        """Returns borrowed memory if training revokes it; must be called between launches."""
         self._answer()
         if self._blocks and self._borrower.revoked:
             self.give_back()
 
     def rest(self) -> None:
-        """Returns everything: there is nothing to do now."""
+        """Returns borrowed memory and frees cached memory; called when there is nothing to do."""
         self.give_back()
         if self._used and (self._trims or self.short):
             self._pool.trim()
         self._used = False
 
     def give_back(self) -> None:
-        """Returns all that is borrowed.
+        """Returns all borrowed memory.
 
-        A request that was not met stays: training may meet it when it waits for the next batch.
+        An open request stays: training may grant it when it waits for the next batch.
         """
         if not self._blocks:
             return
@@ -189,9 +190,9 @@ def _unless_short(
     launch: Launch,
     samples: Sequence[EncodedSample],
 ) -> list[str | None] | None:
-    """Launches with that memory; ``None`` where it ran out.
+    """Launches with that memory; returns ``None`` if it ran out.
 
-    The error is dropped here: its traceback would keep what the launch has allocated.
+    The error is dropped here: its traceback would keep the launch's allocations alive.
     """
     try:
         with memory():
@@ -206,9 +207,9 @@ def _unless_short(
 class TorchPool:
     """Serves torch's allocations of one thread on a device, from borrowed blocks or not.
 
-    Torch caches what it gets, in a ``MemPool``: there is one for each time that blocks are
-    borrowed, since only with its end does everything in it come back. DALI's allocations are
-    served in any thread, where ``dali.borrowing`` can be installed.
+    Torch caches memory in a ``MemPool``, and only frees all of it when the pool ends. So there is a
+    new pool each time that blocks are borrowed. DALI's allocations are served in any thread, if
+    ``dali.borrowing`` can be installed.
     """
 
     def __init__(self, device: int) -> None:
@@ -218,39 +219,39 @@ class TorchPool:
         self._pool: torch.cuda.MemPool | None = None
         self._blocks: list[Mapping] = []
 
-    def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
-        """Within it allocations come from the device's free memory.
+    def own(self, nothing_to_borrow: bool = False) -> AbstractContextManager[None]:
+        """Returns a context in which allocations come from the device's free memory.
 
-        With ``in_vain`` a launch has to make do with that: more was asked for, and none was lent.
+        ``nothing_to_borrow`` says that memory was requested, and none was lent.
         """
-        return borrowing.in_vain() if in_vain else nullcontext()
+        return borrowing.nothing_to_borrow() if nothing_to_borrow else nullcontext()
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
-        """Adds borrowed blocks."""
+        """Adds borrowed blocks, and makes the pool that allocates in them."""
         import torch
 
-        if self._allocator is None:  # kept: torch refers to it for as long as the process lives
+        if self._allocator is None:  # kept: torch refers to it as long as the process lives
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
                 pool.LIBRARY, pool.MALLOC, pool.FREE
             )
         for block in blocks:
             pool.add(block)
             self._blocks.append(block)
-        with torch.cuda.device(self._device):  # a pool is of the device that is current now
+        with torch.cuda.device(self._device):  # a pool belongs to the device that is current now
             self._pool = torch.cuda.MemPool(self._allocator.allocator())  # type: ignore[no-untyped-call]
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """Within it allocations come from the borrowed blocks."""
+        """Returns a context in which allocations come from the borrowed blocks."""
         import torch
 
         assert self._pool is not None
         return torch.cuda.use_mem_pool(self._pool, self._device)
 
     def end(self) -> None:
-        """Removes the blocks; nothing in them is allocated any more, nor used by the device.
+        """Removes all blocks; on return the device no longer uses them.
 
         Raises:
-            RuntimeError: something is.
+            RuntimeError: something in them is still allocated.
         """
         import torch
 
@@ -260,28 +261,24 @@ class TorchPool:
         self._blocks.clear()
 
     def trim(self) -> None:
-        """Gives the device what torch has cached and what DALI's pipelines do not use."""
+        """Frees memory that torch has cached and memory that DALI's pipelines do not use."""
         import torch
 
-        from fusionloader.transforms.executors.dali.memory.unused_memory import (
-            release_unused_memory,
-        )
-
         torch.cuda.empty_cache()
-        release_unused_memory()
+        borrowing.release_unused_memory()
 
 
 def release_blocks(blocks: Sequence[Mapping], empty_cache: Callable[[], None]) -> None:
-    """Takes blocks out of the pool, once nothing in them is allocated or used by the device.
+    """Removes blocks from the pool when nothing in them is allocated or used by the device.
 
-    ``empty_cache`` returns to the pool what is cached of it. Where that does not suffice, DALI's
-    pipelines are dropped, then cyclic garbage is collected: cheapest first, since training waits.
+    ``empty_cache`` returns cached memory to the pool. If that does not suffice, DALI's pipelines
+    are dropped, then cyclic garbage is collected: the cheapest first, since training waits.
 
     Raises:
-        RuntimeError: something is still allocated, and no block may be returned.
-        CudaError: the device is lost, likewise.
+        RuntimeError: something is still allocated; no block may be returned.
+        CudaError: the device is lost; no block may be returned.
     """
-    for block in blocks:  # DALI's threads would go on allocating
+    for block in blocks:  # DALI's threads might go on allocating in it
         pool.freeze(block)
     for drop in (lambda: None, drop_all, gc.collect):
         drop()

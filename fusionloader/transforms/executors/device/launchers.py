@@ -1,4 +1,4 @@
-"""What runs programs of the fused kernel: a CUDA device, or the host with the same source."""
+"""Run programs of the fused kernel: on a CUDA device, or from the same source on the host."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["CudaLauncher", "HostLauncher", "KernelError", "Launcher"]
 
 
 class KernelError(RuntimeError):
-    """The driver does not take the kernel; the message says why, and what to do."""
+    """The driver refuses the kernel; the message says why, and what to do."""
 
 
 class Launcher(Protocol):
-    """Runs batches of programs. One per thread."""
+    """Runs batches of programs; each thread needs its own."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """Returns memory as images, rows and working memory are in."""
+        """Returns memory that images, rows and working memory may be in."""
 
     def launch(self, batch: _native.DeviceBatch) -> None:
-        """Runs a batch of at least one sample, at the latest when ``wait`` returns.
+        """Runs a batch of at least one sample; it may be running until ``wait`` returns.
 
         Raises:
-            RuntimeError: what the driver or the allocator said.
+            RuntimeError: the driver or the allocator failed.
         """
 
     def wait(self) -> None:
@@ -37,37 +37,37 @@ class Launcher(Protocol):
 
 
 class HostLauncher:
-    """Runs programs on this thread."""
+    """Runs programs in the calling thread."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """See ``Launcher``."""
+        """Returns new memory of the host."""
         return allocate_on_host(nbytes)
 
     def launch(self, batch: _native.DeviceBatch) -> None:
-        """See ``Launcher``."""
+        """Runs the batch before it returns."""
         block, work = allocate_on_host(batch.nbytes), allocate_on_host(batch.work_bytes)
         batch.write(block.address)
         _native.run_block_on_host(block.address, work.address, batch.samples)
 
     def wait(self) -> None:
-        """See ``Launcher``."""
+        """Returns at once: ``launch`` has waited."""
 
 
 class CudaLauncher:
-    """Launches on one CUDA device, in the order of one stream."""
+    """Launches programs on one stream of a CUDA device."""
 
     def __init__(self, device: int, stream: int, allocate: Callable[[int], Memory]) -> None:
-        """Compiles the kernel, if it was not yet.
+        """Loads the kernel; compiles it first if necessary.
 
         Args:
-            device: CUDA's index.
-            stream: a ``cudaStream_t`` of the device as a number, which outlives this.
-            allocate: returns so many bytes of the device's memory.
+            device: index of the CUDA device.
+            stream: ``cudaStream_t`` of the device, as a number; it must outlive this object.
+            allocate: function that allocates a number of bytes of the device's memory.
 
         Raises:
             NvrtcError: the kernel cannot be compiled.
-            KernelError: the driver does not take it.
-            RuntimeError: there is too little memory.
+            KernelError: the driver refuses the kernel.
+            RuntimeError: memory ran out.
         """
         self._allocate = allocate
         self._stream = stream
@@ -84,16 +84,16 @@ class CudaLauncher:
             ) from None
 
     def allocate(self, nbytes: int) -> Memory:
-        """See ``Launcher``."""
+        """Returns new memory of the device."""
         return self._allocate(nbytes)
 
     def launch(self, batch: _native.DeviceBatch) -> None:
-        """See ``Launcher``. Returns at once."""
+        """Queues the batch on the stream; see ``Launcher.launch`` for errors."""
         work = self._allocate(batch.work_bytes)
         self._native.launch(batch, work.address, self._stream)
         self._work.append(work)
 
     def wait(self) -> None:
-        """See ``Launcher``."""
+        """Waits for the stream, and frees working memory."""
         self._native.wait(self._stream)
         self._work.clear()

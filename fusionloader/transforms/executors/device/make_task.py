@@ -1,4 +1,4 @@
-"""Builds the GPU worker's tasks for a plan."""
+"""Builds the GPU worker's task for a plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ _WARM_UP_SIDE = 64
 
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
-    """What decodes.
+    """The decoder and its options.
 
-    ``decoder`` is a name, or an object of the user's, pickled; ``name`` is for messages.
-    ``threads`` and ``hw_decoder_load`` are ``GpuWorker``'s. ``groups`` are decoded at a time. Of
-    what is being decoded, something has to be finished within ``timeout`` seconds. With
-    ``keeps_memory`` buffers are kept from group to group.
+    Attributes:
+        decoder: name of the decoder, or an object of the user, pickled.
+        name: name for messages.
+        threads: as in ``GpuWorker``.
+        hw_decoder_load: as in ``GpuWorker``.
+        groups: maximum number of groups that are decoded at a time.
+        timeout: maximum seconds between two results while images are being decoded.
+        keeps_memory: whether buffers are recycled from group to group.
     """
 
     decoder: str | bytes = "dali"
@@ -40,20 +44,19 @@ class HeadOptions:
 def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOptions) -> GpuTask:
     """Returns a task that has run once, so that nothing is built at the first group.
 
-    It has not where memory is short now and can be borrowed by then.
+    The task has not run if memory ran out, and can be borrowed at the first group.
 
     Args:
-        plan: of a dataset of files.
-        device_id: of a CUDA device, ``None`` for the CPU.
-        most_samples: in a group.
-        head: what decodes.
+        plan: plan of a dataset of files.
+        device_id: index of a CUDA device, ``None`` for the CPU.
+        most_samples: maximum number of samples in a launch.
+        head: decoder and its options.
 
     Raises:
-        ImportError: what decodes is not there.
-        DecoderFailed: it cannot be started, or does not decode a plain image.
+        ImportError: the library that decodes is missing.
+        DecoderFailed: the decoder cannot be started, or does not decode a plain image.
         NvrtcError: the fused kernel cannot be compiled.
-        RuntimeError: DALI cannot build a pipeline on the device, or the driver does not take the
-            kernel.
+        RuntimeError: DALI cannot build a pipeline on the device, or the driver refuses the kernel.
     """
     decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
     capacity = most_samples * head.groups
@@ -65,7 +68,7 @@ def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOp
         task.warm_up(_an_image())
     except RuntimeError as error:
         if not (is_shortage(error) and may_borrow(device_id)):
-            raise  # else the first launch borrows, and warms it up
+            raise  # otherwise the first launch borrows, and builds what is missing
     return task
 
 
@@ -74,7 +77,7 @@ def _augment(plan: Plan, device_id: int | None) -> FusedAugment:
         return FusedAugment(plan, HostLauncher())
     import torch
 
-    # One of torch's, which live as long as the process.
+    # Streams of torch live as long as the process.
     stream = torch.cuda.Stream(device_id)  # type: ignore[no-untyped-call]
     allocate = allocator_of_torch(stream)
     return FusedAugment(plan, CudaLauncher(device_id, stream.cuda_stream, allocate))

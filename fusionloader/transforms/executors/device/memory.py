@@ -1,4 +1,4 @@
-"""Memory by its address: rows of batches and working memory, of the host or of a device alike."""
+"""Memory by its address, of the host or of a device: rows of batches and working memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Some bytes.
+    """A range of memory.
 
     Attributes:
-        address: of the first one; of the host or a device, as the user of it expects.
-        nbytes: how many.
-        owner: what they exist as long as.
+        address: address of the first byte, on the host or on a device.
+        nbytes: number of bytes.
+        owner: object that keeps the memory alive.
     """
 
     address: int
@@ -30,10 +30,10 @@ class Memory:
     owner: object = field(repr=False, compare=False, default=None)
 
     def part(self, begin: int, nbytes: int) -> Memory:
-        """Returns ``nbytes`` of it, from byte ``begin`` on.
+        """Returns the ``nbytes`` bytes from offset ``begin`` on.
 
         Raises:
-            ValueError: it does not have them.
+            ValueError: they are not within this memory.
         """
         if begin < 0 or nbytes < 0 or begin + nbytes > self.nbytes:
             raise ValueError(f"bytes {begin} to {begin + nbytes} of {self.nbytes}")
@@ -41,27 +41,27 @@ class Memory:
 
 
 def of_buffer(buffer: Any) -> Memory:
-    """Returns the memory of a writable Python buffer of the host."""
+    """Returns the memory of a writable Python buffer."""
     array = np.frombuffer(buffer, np.uint8)
     return Memory(array.ctypes.data, array.nbytes, array)
 
 
 def of_tensor(tensor: Any) -> Memory:
-    """Returns the memory of a contiguous torch tensor, of any device."""
+    """Returns the memory of a contiguous torch tensor on any device."""
     return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
 def allocate_on_host(nbytes: int) -> Memory:
-    """Returns fresh memory that begins at a multiple of 16."""
+    """Returns new memory, aligned to 16 bytes."""
     return of_buffer(np.empty((nbytes + 15) // 16, np.complex128)).part(0, nbytes)
 
 
 def allocator_of_torch(stream: torch.cuda.Stream) -> Callable[[int], Memory]:
-    """Returns what allocates through torch, for use on a stream, so that it can be borrowed memory.
+    """Returns a function that allocates device memory through torch, for use on a stream.
 
-    Torch hands out at once what was freed last on the stream that is current, where work that uses
-    it may still be queued. Nothing but that order protects it, so it is that stream's for which
-    memory is asked.
+    Torch may return memory of the current stream that queued work still uses. It is safe to use
+    only behind that work, on the same stream. So the stream is made the current one while memory is
+    allocated.
     """
     import torch
 

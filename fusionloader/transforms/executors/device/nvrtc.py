@@ -1,6 +1,6 @@
 """CUDA's run-time compiler (NVRTC), by ctypes.
 
-Torch's wheels bring it. It needs neither a device nor a driver.
+It comes with torch's wheels, and needs neither a device nor a driver.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _FILE = re.compile(r"libnvrtc\.so\.(\d+)(\.\d+)*")
 
 
 class NvrtcError(RuntimeError):
-    """NVRTC is missing, or cannot compile; the message says what to do, or is the compiler's."""
+    """NVRTC is missing, or cannot compile; the message has what to do, or the compiler's log."""
 
 
 def cuda_major() -> int:
-    """Returns the major version of torch's CUDA: the driver serves that one; 0 without CUDA."""
+    """Returns the major version of torch's CUDA, which the driver supports; 0 without CUDA."""
     import torch
 
     return int((torch.version.cuda or "0").split(".")[0])
@@ -37,14 +37,14 @@ def how_to_install() -> str:
 
 
 def why_missing() -> str | None:
-    """Returns what to install where NVRTC is not there, ``None`` where it is."""
+    """Returns that NVRTC is missing and how to install it, ``None`` if it is found."""
     if find_library() is not None:
         return None
     return f"CUDA's run-time compiler (libnvrtc) is missing: {how_to_install()}"
 
 
 def folders() -> Iterator[Path]:
-    """Yields where NVRTC may be: what pip installs, a conda environment, the CUDA toolkit."""
+    """Yields folders that may have NVRTC: of pip, of conda, of the CUDA toolkit."""
     for package in nvidia_packages.folders():
         yield from sorted(package.glob("*/lib"))
     yield Path(sys.prefix, "lib")
@@ -55,10 +55,10 @@ def folders() -> Iterator[Path]:
 
 
 def find_library() -> str | None:
-    """Returns NVRTC's file, or its name where the system knows the way; ``None`` without one.
+    """Returns NVRTC's path, or its name if the system's linker finds it; ``None`` without NVRTC.
 
-    The version of torch's CUDA takes precedence: a driver may be too old for what a later one
-    makes. Whether the library works is seen when it compiles.
+    The version of torch's CUDA takes precedence: a driver may be too old for code of a later one.
+    The library found may still fail to load or to compile.
     """
     wanted = cuda_major()
     majors = sorted(_MAJORS, key=lambda major: major != wanted)
@@ -84,15 +84,15 @@ class Nvrtc:
     """The compiler.
 
     Attributes:
-        version: such as ``(13, 0)``.
-        architectures: numbers of those that it makes code for, in order: 90 for sm_90.
+        version: version of NVRTC, such as ``(13, 0)``.
+        architectures: architectures that it makes code for, in ascending order: 90 for sm_90.
     """
 
     def __init__(self, path: str | None = None) -> None:
         """Loads ``path``, or what ``find_library`` finds.
 
         Raises:
-            NvrtcError: there is none, or it does not load.
+            NvrtcError: the library is missing, or does not load.
         """
         path = path or find_library()
         if path is None:
@@ -117,17 +117,17 @@ class Nvrtc:
     def compile(
         self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]
     ) -> tuple[bytes, str]:
-        """Returns the code and what the compiler said.
+        """Returns the code and the compiler's log.
 
         Args:
-            source: of one program.
-            name: of its file, for messages.
-            headers: texts by the names that they are included by.
-            options: as NVRTC has them. With ``--gpu-architecture=sm_...`` the code is CUBIN, with
+            source: source text of one program.
+            name: name of its file, for messages.
+            headers: texts of headers by the names in ``#include``.
+            options: options of NVRTC. With ``--gpu-architecture=sm_...`` the code is CUBIN, with
                 ``compute_...`` it is PTX.
 
         Raises:
-            NvrtcError: what the compiler said.
+            NvrtcError: the source does not compile; the message has the compiler's log.
         """
         program = c_void_p()
         texts = (c_char_p * len(headers))(*(text.encode() for text in headers.values()))
@@ -144,23 +144,23 @@ class Nvrtc:
         try:
             given = (c_char_p * len(options))(*(option.encode() for option in options))
             code = self._library.nvrtcCompileProgram(program, len(options), given)
-            said = self._part("ProgramLog", program).rstrip(b"\0").decode(errors="replace").strip()
+            log = self._part("ProgramLog", program).rstrip(b"\0").decode(errors="replace").strip()
             if code != 0:
                 raise NvrtcError(
                     f"NVRTC cannot compile {name}: {self._error(code)} "
-                    f"(options: {' '.join(options)})\n{said}"
+                    f"(options: {' '.join(options)})\n{log}"
                 )
             is_ptx = any("compute_" in option for option in options)
-            return self._part("PTX" if is_ptx else "CUBIN", program), said
+            return self._part("PTX" if is_ptx else "CUBIN", program), log
         finally:
             self._library.nvrtcDestroyProgram(byref(program))
 
     def _part(self, kind: str, program: c_void_p) -> bytes:
         size = c_size_t()
         self._call(f"nvrtcGet{kind}Size", program, byref(size))
-        room = ctypes.create_string_buffer(size.value)
-        self._call(f"nvrtcGet{kind}", program, room)
-        return room.raw
+        buffer = ctypes.create_string_buffer(size.value)
+        self._call(f"nvrtcGet{kind}", program, buffer)
+        return buffer.raw
 
     def _error(self, code: int) -> str:
         return f"{self._library.nvrtcGetErrorString(code).decode()} ({code})"

@@ -1,4 +1,4 @@
-"""The operations of samples as a program of the fused kernel."""
+"""Operations of samples as programs of the fused kernel."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from dataclasses import dataclass
 from fusionloader import _native
 from fusionloader.transforms.executors.device.launchers import Launcher
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
 __all__ = ["DeviceProgram", "DeviceSample"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """An image where the launcher's memory is, what is done to it, and where the result goes.
+    """An image in the launcher's memory, operations to apply, and memory for the result.
 
     Attributes:
-        pixels: address of uint8 pixels, height x width x channels of the plan's images.
-        height: of the image.
-        width: of the image.
-        operations: as ``Executor.draw`` returns them, less those done already.
-        out: address of the row of the batch.
+        pixels: address of the uint8 pixels, height x width x the plan's ``channels``.
+        height: height of the image, in pixels.
+        width: width of the image, in pixels.
+        operations: operations of ``Executor.draw``, without those that were applied before.
+        out: address of the sample's row in the batch.
     """
 
     pixels: int
@@ -34,10 +33,7 @@ class DeviceSample:
 
 
 class DeviceProgram:
-    """Flattens operations of a plan into programs, and runs them.
-
-    One per thread.
-    """
+    """Turns operations of a plan into programs, and runs them; each thread needs its own."""
 
     def __init__(self, plan: Plan) -> None:
         self._executor = make_executor(plan)
@@ -46,14 +42,14 @@ class DeviceProgram:
     def launch(self, launcher: Launcher, samples: Sequence[DeviceSample]) -> list[str | None]:
         """Runs the samples' programs.
 
-        Images and results are to stay until ``launcher.wait()``.
+        Images and rows must exist until ``launcher.wait()`` returns.
 
         Returns:
-            For each sample ``None``, or in words why its operations do not fit it or no program can
-            do them; then its row is not written.
+            For each sample ``None``, or why its row is not written: its operations do not fit the
+            image, or cannot be made a program.
 
         Raises:
-            RuntimeError: see ``Launcher.launch``.
+            RuntimeError: the driver or the allocator failed.
         """
         batch, refused = self._batch, list[str | None]()
         batch.clear()

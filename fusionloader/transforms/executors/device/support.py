@@ -1,8 +1,8 @@
-"""What of a plan the GPU worker does.
+"""Which plans the GPU worker can run.
 
-Its work is two tasks, both built ahead of time and fed with each sample's parameters. *Head*:
-decode a window of the image; a decoder of the user's also resizes and mirrors it. *Augment*:
-everything else, up to the row of the batch.
+Its work has two parts, which are built ahead of time and get each sample's parameters. The *head*
+decodes a window of the image; a decoder of the user also resizes and mirrors it. *Augment* does
+everything else, up to writing the row of the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fusionloader.transforms.plan.stages import (
     ResizeKeepRatio,
     ResizeShorterSide,
     Stage,
-    branches_of,
+    get_branches,
 )
 
 _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
@@ -28,8 +28,8 @@ _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
 def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     """Returns which stage the GPU worker cannot run, and why; ``None`` if it can run the plan.
 
-    ``head_filters`` are those that its head resizes with, once and before anything that changes
-    colors or warps; ``None`` where the fused kernel resizes.
+    ``head_filters`` are the filters that the head can resize with, if a resize comes first in the
+    plan; ``None`` if the fused kernel resizes.
     """
     if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in _flat(plan.stages)):
         return 'decode="fast" resizes by another filter, which it does not have'
@@ -58,7 +58,7 @@ def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str
 def _flat(stages: Iterable[Stage]) -> Iterable[Stage]:
     for stage in stages:
         if isinstance(stage, Container):
-            for branch in branches_of(stage):
+            for branch in get_branches(stage):
                 yield from _flat(branch)
         else:
             yield stage

@@ -1,7 +1,7 @@
 """The GPU worker's work on a group of samples: from encoded bytes to rows of the batch.
 
-Everything is built before the first group; a run only feeds parameters, which come from the
-plan's draw, the same as on the CPU.
+Everything is built before the first group. A run only passes parameters, which are drawn from the
+plan as on the CPU.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ from fusionloader.transforms.executors.decoders.decoder_head import DecodeGroup,
 from fusionloader.transforms.executors.decoders.head_steps import (
     HeadCannot,
     HeadStep,
-    head_of,
-    window_of,
+    split_head,
+    split_window,
 )
 from fusionloader.transforms.executors.device.memory import Memory
+from fusionloader.transforms.executors.device_errors import FileRefused
 from fusionloader.transforms.executors.native import jpeg_size, make_executor
-from fusionloader.transforms.executors.refusals import FileRefused
-from fusionloader.transforms.plan.operations import Operation
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Operation, Plan
 
-if TYPE_CHECKING:  # it is made of what is here
+if TYPE_CHECKING:  # that module imports this one
     from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 
-# A sample's pixels, height x width x channels: a uint8 array, or on a device what has
-# ``__cuda_array_interface__``.
+# A sample's pixels, height x width x channels: a uint8 array, or an object with
+# ``__cuda_array_interface__`` on a device.
 Image = Any
-# A sample's row of the batch, in the slot or on a device.
+# A sample's row in a batch, in the slot or on a device.
 Row = Memory
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """A file's bytes, what its random draws are keyed by, and its row of the batch.
+    """A file's bytes, the key of its random draws, and its row of the batch.
 
-    ``position`` is for the caller to know it by.
+    The caller identifies the sample by ``position``.
     """
 
     encoded: bytes
@@ -53,18 +52,18 @@ class EncodedSample:
 
 
 def rows_in(memory: Memory, count: int) -> list[Row]:
-    """Returns memory divided into rows."""
+    """Divides memory into ``count`` rows."""
     nbytes = memory.nbytes // count
     return [memory.part(number * nbytes, nbytes) for number in range(count)]
 
 
 Part = tuple[HeadStep, list[Operation]]
-"""What of a sample's operations the head does, and what is left of them."""
+"""The head's step of a sample, and the operations after it."""
 
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """Samples that are decoded together, and why some of them are not."""
+    """Samples that are decoded together; ``failed`` says why some are not."""
 
     samples: Sequence[EncodedSample]
     parts: dict[int, Part]
@@ -74,14 +73,14 @@ class Launch:
 
 @dataclass(slots=True, eq=False)
 class BegunTask:
-    """Samples of which the first launch is being decoded."""
+    """Samples to make, of which the first launch is being decoded."""
 
     samples: Sequence[EncodedSample]
     first: Launch | None
 
 
 class GpuTask:
-    """Head and augment of one plan."""
+    """Runs the head and the augment part of one plan."""
 
     def __init__(
         self,
@@ -91,10 +90,10 @@ class GpuTask:
         most_samples: int,
         head_resizes: bool = False,
     ) -> None:
-        """Takes both as they are.
+        """Takes a head and an augment part that are ready to run.
 
         With ``head_resizes`` the head also resizes and mirrors, by its own arithmetic. Otherwise it
-        only decodes windows, and ``augment`` has to be able to resize.
+        only decodes windows, and ``augment`` resizes.
         """
         self._most_samples = most_samples
         self._head_resizes = head_resizes
@@ -103,11 +102,11 @@ class GpuTask:
         self._augment = augment
 
     def run(self, samples: Sequence[EncodedSample]) -> list[str | None]:
-        """Writes the rows of ``samples``; ``begin`` and ``finish`` in one."""
+        """Writes the rows of ``samples``: ``begin`` and ``finish`` in one call."""
         return self.finish(self.begin(samples))
 
     def begin(self, samples: Sequence[EncodedSample]) -> BegunTask:
-        """Lets the decoder begin with as many of ``samples`` as go into a launch."""
+        """Starts to decode as many of ``samples`` as fit into a launch."""
         return BegunTask(samples, self._decode(samples[: self._most_samples]) if samples else None)
 
     def finish(
@@ -115,14 +114,16 @@ class GpuTask:
         begun: BegunTask,
         writing: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> list[str | None]:
-        """Writes the rows of what was begun, in the order in which it was.
+        """Writes the rows of a begun task; tasks must be finished in the order of ``begin``.
 
-        ``writing`` returns what is entered while rows are written; what it raises ends this.
+        ``writing`` returns a context that is entered while rows are written; errors of it are
+        passed on.
 
         Returns:
-            For each sample ``None``, or in words why a CPU worker has to do it: not a JPEG that
-            the native decoder reads and libjpeg takes, an image that its plan cannot transform,
-            or what the decoder says. A ``FileRefused`` where that will be the same the next time.
+            For each sample ``None``, or in words why a CPU worker has to make it: the file is no
+            JPEG that the native decoder reads and libjpeg accepts, the plan cannot transform an
+            image of its size, or the decoder failed. It is a ``FileRefused`` if it will be the same
+            the next time.
         """
         failed: list[str | None] = []
         launch, most = begun.first, self._most_samples
@@ -170,7 +171,7 @@ class GpuTask:
         size = jpeg_size(self._executor, sample.encoded)
         if size is None:
             return FileRefused("not a JPEG that the native decoder reads")
-        if not is_never_refused(sample.encoded):  # a decoder may take it, and say nothing
+        if not is_never_refused(sample.encoded):  # a decoder may decode it without an error
             return FileRefused("libjpeg may refuse the file for its markers")
         try:
             operations = self._executor.draw(
@@ -179,20 +180,21 @@ class GpuTask:
         except ValueError as error:
             return str(error)
         if not self._head_resizes:
-            return window_of(operations, *size)
+            return split_window(operations, *size)
         try:
-            return head_of(operations, *size)
+            return split_head(operations, *size)
         except HeadCannot as why:
             if any(operation[0] == "resize" for operation in operations):
                 return str(why)
-            return window_of(operations, *size)  # a border around the image is the augment task's
+            return split_window(
+                operations, *size
+            )  # a crop with a border is left to the augment part
 
     def warm_up(self, encoded: bytes) -> None:
-        """Runs a whole group of copies of an image, so that nothing is left to be built."""
+        """Runs a full launch of copies of an image, so that everything is built."""
         rows = self._augment.rows(self._most_samples, self._executor.result_bytes)
         samples = [EncodedSample(encoded, 0, 0, n, 0, 0, row, n) for n, row in enumerate(rows)]
         self.run(samples)
 
     def close(self) -> None:
-        """Ends the decoder."""
         self._head.close()

@@ -1,4 +1,4 @@
-"""Names of timm, where the program has imported it: the compiler never imports it."""
+"""Names of timm, which the compiler never imports: the program may have."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def timm_name(module: str, name: str) -> Any:
-    """Returns ``timm.data.<module>.<name>``, or a class of which there is no instance."""
+    """Returns ``timm.data.<module>.<name>``; if timm is not imported, a class without instances."""
     return getattr(sys.modules.get(f"timm.data.{module}"), name, _Missing)
 
 
 class _Missing:
-    """What timm does not have, or has not been imported for."""
+    """Stands for a name that timm does not have, or that was not imported."""

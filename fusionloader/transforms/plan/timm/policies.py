@@ -1,7 +1,7 @@
-"""timm's RandAugment, AutoAugment and AugMix to stages, operation by operation.
+"""Converts timm's RandAugment, AutoAugment and AugMix to stages, operation by operation.
 
-An operation of timm is a function with one argument, which another function makes of a magnitude in
-tenths. Both have to be defined by timm.
+An operation of timm is a function with one argument. Another function computes the argument from a
+magnitude, in tenths. timm has to define both functions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OPS: dict[str, PolicyOp] = {
     "gaussian_blur_rand": "box_blur_up_to",
 }
 _WITHOUT_ARGUMENT = ("autocontrast", "invert", "equalize")
-# What the functions of levels make of a level in tenths, as far as they depend on nothing else.
+# The argument as a function of the magnitude, for timm's functions that depend on nothing else.
 _ARGUMENTS: dict[str, Magnitude] = {
     "_rotate_level_to_arg": Magnitude(scale=30.0, either_sign=True),
     "_enhance_level_to_arg": Magnitude(scale=1.8, offset=0.1),
@@ -77,7 +77,6 @@ _ARGUMENTS: dict[str, Magnitude] = {
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
     known = {
         "RandAugment": _rand_augment,
         "AutoAugment": _auto_augment,
@@ -118,8 +117,7 @@ def _augmix(step: Transform, context: Context) -> Stage:
 def _policy(
     policies: Sequence[Sequence[Transform]], repeats: int, context: Context
 ) -> RandomPolicy:
-    if context.held != "pil":
-        raise NotCompiled("it works on PIL images only: put it before the conversion")
+    context.require_pil()
     operations = [op for policy in policies for op in policy]
     for op in operations:
         if type(op) is not timm_name("auto_augment", "AugmentOp") or "__call__" in op.__dict__:
@@ -156,7 +154,7 @@ def _policy_step(op: Transform) -> PolicyStep:
     if name == "desaturate":
         magnitude = _from_one(magnitude)
     elif name == "posterize":
-        # No bits at all give black, as timm means it, also where Pillow (from 13.0 on) raises.
+        # 0 bits give black, as timm means it, although Pillow 13.0 and later raise.
         magnitude = replace(magnitude, bounds=(0.0, 8.0))
     elif name.endswith("_rel"):
         magnitude = replace(magnitude, relative_to="width" if kind == "shift_x" else "height")
@@ -164,7 +162,7 @@ def _policy_step(op: Transform) -> PolicyStep:
 
 
 def _argument(op: Transform) -> Magnitude:
-    """Returns how the operation's argument follows from the level, which is left open."""
+    """Returns the operation's argument as a function of the level; ``_levels`` adds the levels."""
     level_fn, hparams = op.level_fn, op.hparams
     name = _name_in_timm(level_fn)
     if name in _ARGUMENTS:
@@ -185,7 +183,7 @@ def _argument(op: Transform) -> Magnitude:
 
 
 def _from_one(magnitude: Magnitude) -> Magnitude:
-    """Returns what ``desaturate`` does with its argument: one minus it, within 0 and 1."""
+    """Returns one minus the argument, within 0 and 1, as ``desaturate`` uses it."""
     low, high = (1.0 - bound for bound in reversed(magnitude.bounds))
     return replace(
         magnitude,
@@ -196,7 +194,7 @@ def _from_one(magnitude: Magnitude) -> Magnitude:
 
 
 def _levels(op: Transform) -> dict[str, Any]:
-    """Returns the fields of the magnitude that say which levels are drawn, in tenths."""
+    """Returns the fields of the magnitude that say which levels are drawn."""
     level, deviation = float(op.magnitude), float(op.magnitude_std)
     most = float(op.magnitude_max or 10.0)
     if not (math.isfinite(level) and most > 0):

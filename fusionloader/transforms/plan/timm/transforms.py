@@ -1,4 +1,4 @@
-"""timm's crops and resizes to stages; its policies are in ``timm.policies``."""
+"""Converts timm's crops and resizes to stages; its policies are in ``timm.policies``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ _PAD_MODES: dict[str, PadMode] = {
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here.
-
-    Empty where timm is not imported.
-    """
+    """Returns the converters of timm's classes; no transform matches them without timm."""
     known = {
         "RandomResizedCropAndInterpolation": _random_resized_crop,
         "ResizeKeepRatio": _resize_keep_ratio,
@@ -49,7 +46,7 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_resized_crop(step: Transform, context: Context) -> Stage:
-    # Windows as torchvision's: ten attempts with the same rule, then the middle.
+    # timm draws windows as torchvision does: ten attempts with the same rule, then the middle.
     _require_pil(context)
     height, width = pair(step.size)
     scale, ratio = numbers(step.scale, "scale"), numbers(step.ratio, "ratio")

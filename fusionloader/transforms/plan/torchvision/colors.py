@@ -1,4 +1,4 @@
-"""torchvision's color changes and blur to stages."""
+"""Converts torchvision's color changes and blur to stages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fusionloader.transforms.plan.arguments import (
     Converter,
     NotCompiled,
     Transform,
+    for_both_versions,
     numbers,
 )
-from fusionloader.transforms.plan.operations import Operation
 from fusionloader.transforms.plan.stages import (
     ColorJitter,
     Fixed,
     GaussianBlur,
+    Operation,
     RandomApply,
     Range,
     Stage,
@@ -24,10 +25,6 @@ from fusionloader.transforms.plan.stages import (
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "ColorJitter": _color_jitter,
         "Grayscale": _grayscale,
@@ -40,7 +37,7 @@ def converters() -> dict[type, Converter]:
         "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
         "RandomAdjustSharpness": _sometimes(lambda step: ("sharpness", _factor(step))),
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def _sometimes(

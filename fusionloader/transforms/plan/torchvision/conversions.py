@@ -1,4 +1,4 @@
-"""8-bit levels to the elements of a batch: a table of what the user's conversions give."""
+"""Conversion of 8-bit levels to elements of a batch, as a table of the user's conversions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELEMENTS: dict[torch.dtype, ElementType] = {
 
 
 def is_conversion(step: Transform) -> bool:
-    """Whether a transform changes values but not where they are, and is torchvision's or timm's."""
+    """Whether a transform of torchvision or timm changes values, but not their places."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
@@ -46,9 +46,9 @@ def is_conversion(step: Transform) -> bool:
 
 
 def held_after(conversions: Sequence[Transform], channels: int) -> str:
-    """Returns what holds the image after the conversions, as in ``Context``.
+    """Returns what holds the image after the conversions, as ``Context.held``.
 
-    Levels that a conversion has changed count as floats: what works on them is no stage.
+    Changed levels count as ``"floats"``, also as uint8: no stage works on them.
     """
     result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
     if not isinstance(result, torch.Tensor):
@@ -73,7 +73,9 @@ def type_after(conversions: Sequence[Transform], channels: int) -> torch.dtype:
 
 
 def table(conversions: Sequence[Transform], channels: int) -> Convert:
-    """Runs the conversions on every level of every channel, twice, in different places.
+    """Returns the table of the conversions, which are run on every level of every channel.
+
+    They are run twice, with the levels in different places, to find those that depend on the place.
 
     Raises:
         NotCompiled: they raise, or do not map each pixel by itself to a known element type.

@@ -1,4 +1,4 @@
-"""torchvision's and timm's RandomErasing, which follow a conversion, to a stage."""
+"""Converts torchvision's and timm's RandomErasing, which follow a conversion, to a stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fusionloader.transforms.plan.torchvision.conversions import run
 
 
 def is_erasing(step: Transform) -> bool:
-    """Whether a transform is torchvision's RandomErasing, or timm's."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
@@ -31,10 +30,10 @@ def random_erasing(
     """Returns the stage.
 
     Args:
-        step: the transform.
-        before: element type of the tensors it gets.
-        after: the conversions that follow it.
-        channels: of the image.
+        step: transform, for which ``is_erasing`` is true.
+        before: element type of the tensors that it gets.
+        after: conversions that follow it.
+        channels: number of channels of the image.
     """
     if _is_timm_s(step):
         return _timm_erasing(step, before, after, channels)
@@ -76,7 +75,7 @@ def _timm_erasing(
 def _converted(
     values: Sequence[float], before: torch.dtype, after: Sequence[Transform], channels: int
 ) -> bytes:
-    """Returns the elements of a pixel of these values after the conversions."""
+    """Returns the bytes of a pixel with these values after the conversions."""
     constant = torch.tensor(values, dtype=torch.float64).to(before)
     image = constant.reshape(-1, 1, 1).expand(channels, 2, 2).contiguous()
     made = run(after, image)
@@ -88,7 +87,7 @@ def _converted(
 
 
 def _require_unchanged(before: torch.dtype, after: Sequence[Transform], channels: int) -> None:
-    """Noise is drawn for the result, so nothing may change it afterwards."""
+    """Refuses noise that is converted: the native executor draws noise for the result."""
     if before is not torch.float32:
         raise NotCompiled(f"noise of {before}")
     noise = torch.linspace(-3, 3, channels * 16).reshape(channels, 4, 4)

@@ -1,6 +1,6 @@
-"""torchvision's augmentation policies to stages: RandAugment, AutoAugment and similar.
+"""Converts torchvision's augmentation policies to stages: RandAugment, AutoAugment and similar.
 
-The operations and their magnitudes are asked from the user's transform, not copied.
+The user's transform gives the operations and their magnitudes; this module has no copy of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fusionloader.transforms.plan.arguments import (
     NotCompiled,
     Transform,
     color,
+    for_both_versions,
     interpolation_name,
 )
 from fusionloader.transforms.plan.stages import (
@@ -47,29 +48,25 @@ _OPS: dict[str, PolicyOp] = {
     "Invert": "invert",
 }
 _ENHANCING = ("brightness", "saturation", "contrast", "sharpness")
-# Two sizes to see what depends on the size and how; their sides share no factor.
+# Two image sizes, to find out which magnitudes depend on the size; their sides share no factor.
 _SIZES = ((997, 601), (1009, 607))
 
-# An operation's magnitudes, `None` where it has none, and whether they get a random sign.
+# By operation: its magnitudes (`None` where it has none), and whether they get a random sign.
 Space = dict[str, tuple["torch.Tensor | None", bool]]
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "RandAugment": _rand_augment,
         "AutoAugment": _auto_augment,
         "TrivialAugmentWide": _trivial_augment,
         "AugMix": _augmix,
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def rand_augment_policy(num_ops: int, magnitude: int, bins: int) -> RandomPolicy:
-    """Returns the stage of torchvision's RandAugment with otherwise its default arguments."""
+    """Returns the stage of torchvision's RandAugment; other arguments have their defaults."""
     from torchvision.transforms import RandAugment
 
     return _rand_augment(RandAugment(num_ops, magnitude, bins), Context(3, "pil"))
@@ -125,7 +122,7 @@ def _policy(
 
 
 def _spaces(step: Transform, bins: int) -> list[Space]:
-    """Returns the transform's operations at both ``_SIZES``: name to (magnitudes, signed)."""
+    """Returns the transform's operations for images of both ``_SIZES``."""
     return [_space(step, bins, height, width) for height, width in _SIZES]
 
 
@@ -149,7 +146,7 @@ def _policy_step(
     places: Callable[[int], Iterable[int]],
     probability: float = 1.0,
 ) -> PolicyStep:
-    """Returns the step; ``places(count)`` are the places of its magnitudes in their list."""
+    """Returns the step; ``places(count)`` returns indices into its ``count`` magnitudes."""
     if name not in _OPS:
         raise NotCompiled(f"operation {name!r} is not known")
     op = _OPS[name]
@@ -163,7 +160,7 @@ def _policy_step(
     if op in _ENHANCING:
         offset = 1.0
     if op == "solarize" and float(magnitudes.max()) <= 1.0:
-        scale = 255.0  # v2's are parts of the range
+        scale = 255.0  # v2 has fractions of the range
     return PolicyStep(
         op,
         probability,
@@ -178,7 +175,7 @@ def _relative(
     signed: bool,
     places: Callable[[int], Iterable[int]],
 ) -> Magnitude:
-    """Returns a magnitude that grows with the image, as torchvision's translations do."""
+    """Returns a magnitude relative to the image's size, as of torchvision's translations."""
     import torch
 
     side = 1 if op == "translate_x" else 0

@@ -1,4 +1,4 @@
-"""torchvision's rotations, affine and perspective transforms to stages."""
+"""Converts torchvision's rotations, affine and perspective transforms to stages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fusionloader.transforms.plan.arguments import (
     NotCompiled,
     Transform,
     color,
+    for_both_versions,
     interpolation_name,
     numbers,
 )
@@ -22,16 +23,12 @@ from fusionloader.transforms.plan.stages import (
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "RandomRotation": _random_rotation,
         "RandomAffine": _random_affine,
         "RandomPerspective": _random_perspective,
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def _random_rotation(step: Transform, context: Context) -> Stage:

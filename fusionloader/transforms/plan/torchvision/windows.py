@@ -1,4 +1,4 @@
-"""torchvision's crops, resizes, flips and padding to stages."""
+"""Converts torchvision's crops, resizes, flips and padding to stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import torch
 
-from fusionloader.transforms.executors.native import make_executor
+from fusionloader import _native
 from fusionloader.transforms.plan.arguments import (
     Context,
     Converter,
@@ -15,13 +15,14 @@ from fusionloader.transforms.plan.arguments import (
     Transform,
     color,
     filter_name,
+    for_both_versions,
     padding_sides,
     pair,
 )
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
+    Filter,
     Fixed,
-    Plan,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -30,16 +31,11 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
 )
-from fusionloader.transforms.plan.values import Filter
 
-_OF_TORCH: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
+_TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 
 
 def converters() -> dict[type, Converter]:
-    """Returns a function from transform and ``Context`` to stage for every class known here."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     known = {
         "RandomResizedCrop": _random_resized_crop,
         "Resize": _resize,
@@ -49,7 +45,7 @@ def converters() -> dict[type, Converter]:
         "RandomVerticalFlip": lambda step, _: RandomVerticalFlip(float(step.p)),
         "Pad": _pad,
     }
-    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+    return for_both_versions(known)
 
 
 def _random_resized_crop(step: Transform, context: Context) -> Stage:
@@ -79,7 +75,7 @@ def _resize(step: Transform, context: Context) -> Stage:
 
 
 def _filter(step: Transform, context: Context) -> Filter:
-    """Returns the filter of a resize: Pillow's, or torch's where it resizes a uint8 tensor."""
+    """Returns the filter of a resize: Pillow's, or torch's for a uint8 tensor."""
     context.require_levels(same_on_tensors=True)
     name = filter_name(step.interpolation)
     if context.held != "tensor":
@@ -94,16 +90,16 @@ def _filter(step: Transform, context: Context) -> Filter:
         raise NotCompiled(
             "torchvision resizes tensors as floats there: put it before the conversion"
         )
-    return _OF_TORCH[name]
+    return _TORCH_FILTERS[name]
 
 
 @functools.cache
 def _resizes_levels(name: Filter) -> bool:
-    """Whether torchvision resizes uint8 tensors as such, by the weights that are known here.
+    """Whether torchvision resizes uint8 tensors without floats, with the weights of native code.
 
-    That depends on its version and on the processor, and is found by trying.
+    This depends on its version and on the processor, so that it is tried.
     """
-    if name not in _OF_TORCH:
+    if name not in _TORCH_FILTERS:
         return False
     from torchvision.transforms import v2
 
@@ -111,8 +107,17 @@ def _resizes_levels(name: Filter) -> bool:
     image = torch.from_numpy(levels).permute(2, 0, 1)
     for height, width in ((23, 51), (64, 19)):
         expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
-        stages = (Resize(height, width, _OF_TORCH[name]),)
-        executor = make_executor(Plan(stages, None, height, width, "exact", 3, 3))
+        executor = _native.Executor(
+            stages=(Resize(height, width, _TORCH_FILTERS[name]),),
+            convert=None,
+            channels=3,
+            result_channels=3,
+            height=height,
+            width=width,
+            fast_decode=False,
+            strict=True,
+            vertical_first_allowed=False,  # torch's filters never are
+        )
         pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
         found = np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
         if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):

@@ -1,5 +1,5 @@
-"""DALI's allocations: in borrowed memory (``borrowing``), and what its pool keeps.
+"""DALI's allocations in borrowed memory.
 
 ``resource_library`` builds ``memory_resource.cpp``, by which DALI allocates in borrowed blocks;
-``unused_memory`` frees what DALI's pool keeps.
+``borrowing`` installs it, and frees what DALI's pool keeps.
 """

@@ -1,8 +1,7 @@
-"""DALI's allocations in borrowed memory, where the library for it was built.
+"""DALI's allocations in borrowed memory, if the library for that was built.
 
-DALI asks for its own memory first, then for room in the blocks that ``memory.pool`` has at the
-moment. It keeps what it has for as long as its pipelines live: ``prebuilt.drop_all`` is how blocks
-get empty again.
+DALI first allocates memory of its own, then memory in the blocks that ``gpu_memory.pool`` has. It
+keeps memory as long as its pipelines live: ``prebuilt.drop_all`` empties the blocks.
 """
 
 from __future__ import annotations
@@ -12,22 +11,23 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fusionloader.system.gpu_memory import pool
 from fusionloader.transforms.executors.dali.memory.resource_library import COMMAND, built_library
 
 log = logging.getLogger("fusionloader.gpu")
 
-_WHY_BYTES = 1000
-# DALI's memory is the process's, and what is installed stays: decoders refer to it.
+_WHY_BYTES = 1000  # of the library's error message
+# Devices. An installed library stays for the life of the process: decoders refer to it.
 _installed: set[int] = set()
-_asked_in_vain = False
+_nothing_to_borrow = False
 
 
 def install(device: int) -> bool:
-    """Lets DALI borrow on a CUDA device; to be called before its first pipeline there is built.
+    """Lets DALI borrow on a CUDA device; must be called before its first pipeline there is built.
 
-    Returns whether it does; if not, one line of the log says why, and DALI is as it was.
+    Returns whether DALI borrows. If not, the log says why in one line, and DALI is unchanged.
     """
     if device in _installed:
         return True
@@ -52,7 +52,7 @@ def install(device: int) -> bool:
 
 
 def install_library(library: Path, version: str, device: int) -> str | None:
-    """Installs a library into DALI of that version; returns why it cannot, in words."""
+    """Installs a library into DALI ``version``; returns an error in words, ``None`` if it works."""
     try:
         loaded = ctypes.CDLL(str(library))
         built_for, install = loaded.fl_dali_version, loaded.fl_dali_install
@@ -71,16 +71,24 @@ def install_library(library: Path, version: str, device: int) -> str | None:
 
 
 def may_borrow(device: int | None) -> bool:
-    """Whether what ran out of memory now might have more of it in blocks that are not there yet."""
-    return device in _installed and pool.is_empty() and not _asked_in_vain
+    """Whether work that ran out of memory might find some in blocks that are still to be lent."""
+    return device in _installed and pool.is_empty() and not _nothing_to_borrow
+
+
+def release_unused_memory() -> None:
+    """Returns memory in DALI's pool that no pipeline uses to the device."""
+    from nvidia.dali import backend
+
+    native: Any = backend
+    native.ReleaseUnusedMemory()
 
 
 @contextmanager
-def in_vain() -> Iterator[None]:
-    """Within it nothing more can be expected: training was asked, and had nothing to lend."""
-    global _asked_in_vain
-    _asked_in_vain = True
+def nothing_to_borrow() -> Iterator[None]:
+    """Context in which no more memory can be expected: training has nothing to lend."""
+    global _nothing_to_borrow
+    _nothing_to_borrow = True
     try:
         yield
     finally:
-        _asked_in_vain = False
+        _nothing_to_borrow = False

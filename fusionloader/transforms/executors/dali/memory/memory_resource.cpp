@@ -1,7 +1,7 @@
-// DALI's device memory: its own, and when that has run out, what the worker has borrowed.
+// DALI's device memory: its own, and borrowed memory when that has run out.
 //
-// Built by `fusionloader build-dali` for one exact version of DALI, whose classes are its
-// interface: so it is no part of the extension, and reaches the extension's pool by two functions.
+// Built by `fusionloader build-dali` for one exact version of DALI, whose classes it derives from.
+// So it is no part of the extension, and calls the extension's pool by two functions.
 #include <dali/core/mm/default_resources.h>
 #include <dali/core/mm/with_upstream.h>
 #include <sys/types.h>
@@ -22,19 +22,19 @@ constexpr size_t kPoolAlign = 512;
 
 }  // namespace
 
-// See csrc/cuda/pool.cpp. Null, or false, is no.
+// See csrc/cuda/pool.cpp. Null and false mean failure.
 struct BorrowedPool {
   void* (*allocate)(ssize_t bytes, int device, void* stream);
   bool (*retire)(void* address);
 };
 
-// For any thread, as far as `own` is.
+// As safe for several threads as `own` is.
 class BorrowingResource final : public mm::device_async_resource, public mm::with_upstream<Kind> {
  public:
   BorrowingResource(std::shared_ptr<mm::device_async_resource> own, BorrowedPool pool, int device)
       : own_(std::move(own)), pool_(pool), device_(device) {}
 
-  // By which DALI's ReleaseUnusedMemory finds its own pool behind this.
+  // DALI's ReleaseUnusedMemory finds DALI's own pool by this.
   mm::memory_resource<Kind>* upstream() const override { return own_.get(); }
 
  private:
@@ -51,8 +51,8 @@ class BorrowingResource final : public mm::device_async_resource, public mm::wit
     if (!pool_.retire(address)) own_->deallocate(address, bytes, align);
   }
 
-  // What was launched on the stream may be at work in the memory still, so borrowed memory rests
-  // until the device was waited for: the stream itself may be gone by then.
+  // Work launched on the stream may still use the memory. So borrowed memory is not reused before
+  // the device has been synchronized: the stream itself may no longer exist by then.
   void do_deallocate_async(void* address, size_t bytes, size_t align,
                            mm::stream_view stream) override {
     if (!pool_.retire(address)) own_->deallocate_async(address, bytes, align, stream);
@@ -62,7 +62,7 @@ class BorrowingResource final : public mm::device_async_resource, public mm::wit
     return this == &other;
   }
 
-  // Nothing is at work in what the pool gives, on no stream: it is fit for every one.
+  // No work uses memory that the pool gives: any stream may use it at once.
   template <typename Own>
   void* own_or_borrowed(size_t bytes, size_t align, const Own& own) {
     try {
@@ -83,8 +83,8 @@ class BorrowingResource final : public mm::device_async_resource, public mm::wit
 
 }  // namespace fusionloader
 
-// DALI's base class waits for a stream in functions that are overridden above, and the linker wants
-// what they call. Never called; the CUDA runtime itself would be a megabyte, or another version.
+// DALI's base class waits for a stream in functions that are overridden above, and the linker needs
+// what they call. These are never called. The CUDA runtime would be a megabyte, or another version.
 extern "C" {
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaErrorNotSupported; }
 cudaError_t cudaGetLastError() { return cudaErrorNotSupported; }
@@ -95,8 +95,8 @@ __attribute__((visibility("default"))) const char* fl_dali_version() {
   return FUSIONLOADER_DALI_VERSION;
 }
 
-// To be called once for a device, before DALI first allocates on it: its decoders keep what they
-// found. False and `why` where it cannot be done; DALI is as it was then.
+// Must be called once for a device, before DALI first allocates on it: its decoders keep the
+// resource that they found. On failure returns false and writes `why`; DALI is then unchanged.
 __attribute__((visibility("default"))) bool fl_dali_install(int device,
                                                             void* (*allocate)(ssize_t, int, void*),
                                                             bool (*retire)(void*), char* why,

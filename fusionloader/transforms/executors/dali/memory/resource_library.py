@@ -1,7 +1,7 @@
-"""The library by which DALI allocates in borrowed memory: where it is kept, and building it.
+"""The library by which DALI allocates in borrowed memory: its path, and how it is built.
 
-Its interface are C++ classes of DALI's, so that one library serves one exact version. It is built
-on the user's machine, by ``python -m fusionloader build-dali``.
+It is linked to C++ classes of DALI, so that it fits one exact version of DALI only. It is built on
+the user's machine, by ``python -m fusionloader build-dali``.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from fusionloader.transforms.executors import nvidia_packages
 
 SOURCE = Path(__file__).with_name("memory_resource.cpp")
 COMMAND = "python -m fusionloader build-dali"
-# The second one is missing in what pip installs of CUDA with torch or DALI.
+# The second one is not among the headers that pip installs with torch or DALI.
 _CUDA_HEADERS = ("cuda_runtime.h", "crt/host_config.h")
 
 
 class CannotBuildError(RuntimeError):
-    """Something that building needs is not there, or the compiler refuses."""
+    """Something that the build needs is missing, or the compiler failed."""
 
 
 def library_path(version: str) -> Path:
-    """Where the library for a version of DALI is, if it was built of this source."""
+    """Returns the path of the library for a version of DALI and this source."""
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
     name = f"memory_resource-{version}-{platform.machine()}-{digest}.so"
     return cache_folder() / "dali" / name
 
 
 def built_library(version: str) -> Path | None:
-    """The library for a version of DALI; ``None`` where it was not built, or none can be read."""
+    """Returns the library for a version of DALI, ``None`` if it is not built or cannot be read."""
     try:
         library = library_path(version)
         return library if library.exists() else None
-    except (OSError, RuntimeError):  # no home, or one that is somebody else's
+    except (OSError, RuntimeError):  # no home folder, or one of another user
         return None
 
 
 def build(target: Path | None = None, flags: Sequence[str] = (), source: Path = SOURCE) -> Path:
-    """Builds the library for the installed DALI; returns where it is.
+    """Builds the library for the installed DALI; returns its path.
 
     Args:
-        target: the file to write instead of ``library_path``'s.
-        flags: for the compiler, besides its own.
-        source: what is built.
+        target: file to write; ``library_path`` by default.
+        flags: additional flags for the compiler.
+        source: file to compile.
 
     Raises:
-        CannotBuildError: DALI, the compiler or CUDA's headers are missing; with what to install.
+        CannotBuildError: DALI, the compiler or CUDA's headers are missing; says what to install.
     """
     version, headers, libraries, abi = _dali()
     compiler = _compiler()
@@ -63,7 +63,7 @@ def build(target: Path | None = None, flags: Sequence[str] = (), source: Path = 
         raise CannotBuildError(
             f"{error}; set XDG_CACHE_HOME to a folder that can be written"
         ) from None
-    # Renamed into place: a process that has loaded the old one keeps it.
+    # Renamed into place: a process that has loaded the old library keeps it.
     made = target.with_suffix(f".{os.getpid()}")
     command = [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *flags]
     command += [*abi, f'-DFUSIONLOADER_DALI_VERSION="{version}"']
@@ -78,7 +78,7 @@ def build(target: Path | None = None, flags: Sequence[str] = (), source: Path = 
 
 
 def _dali() -> tuple[str, str, str, list[str]]:
-    """Version, folders of headers and libraries, and what tells the compiler of its strings."""
+    """Returns DALI's version, folders of headers and libraries, and flags for its C++ ABI."""
     try:
         import nvidia.dali as dali
         from nvidia.dali import sysconfig
@@ -103,7 +103,7 @@ def _compiler() -> str:
 
 
 def _cuda_headers() -> Path:
-    """The first folder that has all of them: the toolkit's, or what pip has of it."""
+    """Returns the first folder with all headers: of the toolkit, or installed by pip."""
     set_by_user = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
     homes = [Path(home) for home in set_by_user if home]
     if nvcc := shutil.which("nvcc"):

@@ -1,12 +1,14 @@
-"""Which free blocks of torch's caching allocator may be lent."""
+"""Device memory that training lends: which blocks, for how long, and what fits."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import MIB, block, segment
 
-from fusionloader.scheduler.memory_claims import (
+from fusionloader.scheduler.memory_lending import (
     MemoryClaim,
+    MemoryPeaks,
+    Patience,
     candidates,
     only_expandable,
     plan_claims,
@@ -128,3 +130,43 @@ def test_what_a_plan_leaves_out_does_not_fit_into_what_is_left(snapshot, limit):
     left = limit - sum(claim.size for claim in claims)
     others = [claim for claim in candidates(snapshot) if claim not in claims]
     assert all(claim.size > left for claim in others)
+
+
+def test_each_kill_doubles_it_until_it_is_eight_times_as_long():
+    patience, kills = Patience(0.03), 1
+    while patience.overdue():
+        kills += 1
+    assert kills == 4
+    assert patience.seconds == pytest.approx(0.24)
+
+
+def test_a_slow_return_makes_room_for_one_twice_as_slow():
+    patience = Patience(0.03)
+    patience.returned(0.01)
+    assert patience.seconds == 0.03
+    patience.returned(0.028)
+    assert patience.seconds == pytest.approx(0.056)
+
+
+@given(st.lists(st.floats(0.0, 10.0)))
+def test_it_never_shrinks_and_stays_within_its_bound(returns):
+    patience = Patience(0.03)
+    for seconds in returns:
+        before = patience.seconds
+        patience.returned(seconds)
+        assert before <= patience.seconds <= 0.24
+
+
+def test_peaks_fit_up_to_the_last_byte():
+    peaks = MemoryPeaks()
+    peaks.observe(free=500, total=1000, reserved=300)
+    assert peaks.fit(800, 1000)
+    assert not peaks.fit(801, 1000)
+
+
+def test_what_was_given_back_since_still_counts():
+    peaks = MemoryPeaks()
+    peaks.observe(free=100, total=1000, reserved=300)
+    peaks.observe(free=700, total=1000, reserved=300)
+    assert peaks.others == 600
+    assert not peaks.fit(500, 1000)

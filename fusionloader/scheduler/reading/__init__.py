@@ -1,1 +1,0 @@
-"""Decisions of who reads ranges of URLs: what next, when again, when a second time."""
