@@ -12,7 +12,7 @@ from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, ListedFleet
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
-from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 from fusionloader.system.transport.tokens import default_token_file

@@ -29,8 +29,7 @@ from fusionloader.sharing.remote.ray_control.messages import (
     WorkerJoined,
     Workers,
 )
-from fusionloader.sharing.remote.ray_needed import need_ray
-from fusionloader.sharing.remote.user_code.bundle import CodeBundle
+from fusionloader.sharing.remote.user_code.bundle import CodeBundle, need_ray
 from fusionloader.system.limits import anonymous_memory
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, draw_token

@@ -20,9 +20,8 @@ from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.protocol import CodeSetup
-from fusionloader.sharing.remote.proxy.work import RemoteWork
-from fusionloader.sharing.remote.user_code.bundle import bundle
-from fusionloader.sharing.remote.user_code.packages import installed
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.user_code.bundle import bundle, installed
 from fusionloader.sharing.remote.worker.known_files import some_of
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import Source

@@ -15,13 +15,47 @@ from fusionloader import _native
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, OffloadCounters
 from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
-from fusionloader.sharing.remote.board import RemoteBoard
+from fusionloader.sharing.remote.board import LANES, RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
-from fusionloader.sharing.remote.proxy.observed import Observer
-from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 
 _FEW_SAMPLES = 200  # too few to tell what one costs
+
+
+class Observer:
+    """Reads them from the queue and the board."""
+
+    def __init__(
+        self,
+        queue: _native.WorkerQueue,
+        board: RemoteBoard,
+        local_workers: int,
+        first_worker: int,
+    ) -> None:
+        """This machine's workers have the numbers below ``local_workers``, lanes others."""
+        self._queue, self._board = queue, board
+        self._local, self._first = local_workers, first_worker
+
+    def observe(self) -> ProfileWindow:
+        """Returns sums as they are now: steps since the first iterator, samples of this one."""
+        local_samples, local_seconds = self._queue.work_of(0, self._local)
+        remote_samples, _ = self._queue.work_of(self._first, LANES)
+        board = self._board
+        return ProfileWindow(
+            steps=board.steps,
+            seconds=board.step_ns / 1e9,
+            waited=board.waited_ns / 1e9,
+            local_samples=local_samples,
+            local_cpu_seconds=local_seconds,
+            remote_samples=remote_samples,
+            remote_cpu_seconds=board.proxy_cpu_ns / 1e9,
+        )
+
+    def samples(self) -> tuple[int, int]:
+        """Returns the samples of local and of remote workers."""
+        local, remote = self._queue.work_of(0, self._local), self._queue.work_of(self._first, LANES)
+        return local[0], remote[0]
 
 
 class Gate(Protocol):

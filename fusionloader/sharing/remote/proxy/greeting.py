@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from fusionloader.options.remote_settings import DataPlace, Offload
 from fusionloader.sharing.remote.protocol import (
     LEAVING,
     NO_CODE,
@@ -12,12 +14,13 @@ from fusionloader.sharing.remote.protocol import (
     SERVICE,
     SETUP,
     SETUP_CODE,
+    CodeSetup,
     DataMode,
     MalformedMessage,
     Ready,
+    RemoteFileKey,
     Setup,
 )
-from fusionloader.sharing.remote.proxy.work import RemoteWork
 from fusionloader.system.fd_messages import package_version
 from fusionloader.system.transport import connection
 from fusionloader.system.transport.address import Address
@@ -26,9 +29,45 @@ from fusionloader.system.transport.errors import TransportError
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.messages import REFUSED, Outgoing
 from fusionloader.transforms.plan.exchange import plan_to_data
+from fusionloader.transforms.plan.stages import Plan
 
 _SECONDS = 5.0  # for each step
 _LOAD_SECONDS = 60.0  # for a worker to import torch and load a dataset
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWork:
+    """What the proxy of a loader has made, and how results become rows of its slots.
+
+    Attributes:
+        plan: that workers run; where results are 8-bit levels of a plan's elements, one of these.
+            ``None`` where they run user code.
+        row_bytes: of a result of the plan.
+        convert: name and table of the elements that levels become; ``None`` for results that are
+            rows as they come.
+        pillow: release of Pillow whose pixels are wanted.
+        max_pixels: of an image that is not left to Pillow, as its ``MAX_IMAGE_PIXELS``.
+        image: height, width and channels of images that a dataset has in memory, else ``None``.
+        known_files: of the dataset.
+        data: where workers find the data.
+        offload: what is left to them.
+        tiny_size: samples in a tiny-batch.
+        in_flight: mini-batches that are made at a time, at most.
+        code: the user code that workers run, if they do.
+    """
+
+    plan: Plan | None
+    row_bytes: int
+    convert: tuple[str, bytes] | None
+    pillow: str
+    max_pixels: int | None
+    image: tuple[int, int, int] | None
+    known_files: tuple[RemoteFileKey, ...]
+    data: DataPlace
+    offload: Offload
+    tiny_size: int
+    in_flight: int
+    code: CodeSetup | None = None
 
 
 class NotTaken(Exception):

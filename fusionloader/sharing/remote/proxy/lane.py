@@ -41,9 +41,8 @@ from fusionloader.sharing.remote.protocol import (
     Rows,
 )
 from fusionloader.sharing.remote.proxy.gates import Gate
-from fusionloader.sharing.remote.proxy.greeting import Greeted, NotTaken, greet
+from fusionloader.sharing.remote.proxy.greeting import Greeted, NotTaken, RemoteWork, greet
 from fusionloader.sharing.remote.proxy.sample_requests import request_for, request_for_code
-from fusionloader.sharing.remote.proxy.work import RemoteWork
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import Connection

@@ -16,16 +16,15 @@ import os
 import select
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusionloader import _native
 from fusionloader.sharing.remote.board import LANES, RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
-from fusionloader.sharing.remote.proxy.allotment import allot
-from fusionloader.sharing.remote.proxy.gates import LayoutGate, make_gate
+from fusionloader.sharing.remote.proxy.gates import LayoutGate, Observer, make_gate
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.proxy.lane import DEPTH, Lane, LaneQueue
-from fusionloader.sharing.remote.proxy.observed import Observer
-from fusionloader.sharing.remote.proxy.work import RemoteWork
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
@@ -211,6 +210,22 @@ class Proxy:
         for number in free[:count]:
             worker = self._config.first_worker + number
             self._lanes[number] = Lane(number, worker, address, self._shared)
+
+
+def allot(cores: Mapping[Address, int], lanes: int) -> dict[Address, int]:
+    """Returns a lane for each core, or where there are too few, the same number to each worker.
+
+    Where ``lanes`` are fewer than workers, the first ones have one each.
+    """
+    allotted = dict.fromkeys(cores, 0)
+    while lanes:
+        lacking = [address for address, count in allotted.items() if count < cores[address]]
+        if not lacking:
+            break
+        for address in lacking[:lanes]:
+            allotted[address] += 1
+        lanes -= len(lacking[:lanes])
+    return allotted
 
 
 def _rows(config: ProxyConfig) -> _native.RemoteRows | LayoutRows:

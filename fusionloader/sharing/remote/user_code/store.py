@@ -7,14 +7,24 @@ import threading
 from typing import TYPE_CHECKING
 
 from fusionloader.sharing.remote.protocol import CodeSetup
-from fusionloader.sharing.remote.user_code.bundle import CodeBundle
-from fusionloader.sharing.remote.user_code.errors import NotBrought, NotLoaded
-from fusionloader.sharing.remote.user_code.packages import difference
+from fusionloader.sharing.remote.user_code.bundle import CodeBundle, difference
 
 if TYPE_CHECKING:
     from fusionloader.sharing.remote.user_code.samples import SampleMaker
 
 _BRING_SECONDS = 3.0  # that Ray is given to bring it
+
+
+class NotBrought(Exception):
+    """The dataset is not there; the text says so, about the worker."""
+
+
+class NotLoaded(Exception):
+    """The dataset does not run there; the text says why, about the worker."""
+
+
+class NotMade(Exception):
+    """Samples are left to the loader's machine; the text says why."""
 
 
 class CodeStore:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Iterator
-
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, FileStamp
+from typing import NamedTuple
 
 MOST_BYTES = 1 << 28
 """Of a file that is read; larger ones are left to the machine that asked."""
@@ -23,6 +23,48 @@ class Unavailable(Exception):
 
 class TooLarge(Exception):
     """A file is not read because of its size; the text has its path."""
+
+
+class FileStamp(NamedTuple):
+    """What tells a file from one that has replaced it: bytes, and nanoseconds of its change."""
+
+    nbytes: int
+    modified_ns: int
+
+
+class EncodedCache:
+    """Encoded bytes of files that were read, by their paths, for all threads of a worker.
+
+    Up to a budget, and without eviction: each file is wanted once an epoch, in random order, so
+    evicting would only replace one file by an equally useful one.
+    """
+
+    def __init__(self, budget: int) -> None:
+        """Keeps at most ``budget`` bytes of files."""
+        self._budget = budget
+        self._used = 0
+        self._files: dict[bytes, tuple[FileStamp, bytes]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        """Bytes that are kept."""
+        return self._used
+
+    def get(self, path: bytes, stamp: FileStamp) -> bytes | None:
+        """Returns the bytes of a file, if they are kept and the file has not changed."""
+        kept = self._files.get(path)
+        return kept[1] if kept is not None and kept[0] == stamp else None
+
+    def put(self, path: bytes, stamp: FileStamp, data: memoryview) -> None:
+        """Keeps a copy of a file's bytes if there is room for them."""
+        with self._lock:
+            kept = self._files.get(path)
+            before = 0 if kept is None else kept[0].nbytes
+            if self._used - before + stamp.nbytes > self._budget:
+                return
+            self._files[path] = (stamp, bytes(data))
+            self._used += stamp.nbytes - before
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import Ready
 from fusionloader.sharing.remote.user_code.store import CodeStore
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
+from fusionloader.sharing.remote.worker.reading import EncodedCache
 from fusionloader.sharing.remote.worker.worker_session import Done, WorkerSession
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity

@@ -25,11 +25,19 @@ from fusionloader.sharing.remote.protocol import (
     WorkRequest,
     decode_range,
 )
-from fusionloader.sharing.remote.user_code.errors import NotBrought, NotLoaded, NotMade
-from fusionloader.sharing.remote.user_code.store import CodeStore
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
+from fusionloader.sharing.remote.user_code.store import (
+    CodeStore,
+    NotBrought,
+    NotLoaded,
+    NotMade,
+)
 from fusionloader.sharing.remote.worker.known_files import difference
-from fusionloader.sharing.remote.worker.reading import FileReader, TooLarge, Unavailable
+from fusionloader.sharing.remote.worker.reading import (
+    EncodedCache,
+    FileReader,
+    TooLarge,
+    Unavailable,
+)
 from fusionloader.system.transport.messages import Message, Outgoing, refusal
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.exchange import plan_from_data
