@@ -26,7 +26,7 @@ class CoordinatorConfig:
     address: str
 
 
-def address_of(word: str, environ: Mapping[str, str] = os.environ) -> str:
+def coordinator_address(word: str, environ: Mapping[str, str] = os.environ) -> str:
     """Returns the name of the socket for a word, in Linux's abstract namespace.
 
     Ranks of one training have a part of its samples each: rank n of one meets rank n of another.

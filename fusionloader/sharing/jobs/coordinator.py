@@ -128,7 +128,7 @@ class Coordinator(LocalService[GroupMember]):
         now = time.monotonic()
         group, staging = self._group, self._staging
         for batch in staging.completed():
-            group.run_of(batch).completed(batch)
+            group.find_run(batch).completed(batch)
         group.account(now - self._looked, now)
         self._looked = now
         if now - self._ticked >= _TICK_SECONDS:
@@ -137,15 +137,15 @@ class Coordinator(LocalService[GroupMember]):
             group.look_for_stopped(now)
         for run in group.runs():
             self._advance_run(run, now)
-        return _TICK_SECONDS if staging.busy or group.waits else None
+        return _TICK_SECONDS if staging.busy or group.needs_ticks else None
 
     def _advance_run(self, run: EpochRun, now: float) -> None:
         group = self._group
         group.consider_gathering(run, now)
         try:
-            run.advance(group.staging_of(run))
+            run.advance(group.staging_limit(run))
         except SharedMemoryExhausted as error:
-            group.dissolve(run, str(error))
+            group.evict_all(run, str(error))
         for member in run.deliver(group.members):
-            group.expel(member, "it reads no messages")
+            group.evict(member, "it reads no messages")
         group.forget(run)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fusionloader.scheduler.shared_epoch import SharedEpoch
 from fusionloader.sharing.jobs.member import EpochKey, GroupMember
-from fusionloader.sharing.jobs.sample_lists import identity, unpacked
+from fusionloader.sharing.jobs.sample_lists import identity, unpack
 from fusionloader.sharing.jobs.staging import StagedBatch, Staging
 
 
@@ -45,8 +45,8 @@ class EpochRun:
             self._samples.pop(number, None)
             if number in self._batches:
                 self._staging.recycle(self._batches.pop(number))
-        for number in self.epoch.publishable(min(staging, self._staging.room)):
-            samples = unpacked(self._samples[number])
+        for number in self.epoch.publishable(min(staging, self._staging.capacity)):
+            samples = unpack(self._samples[number])
             self._batches[number] = self._staging.publish(self.key, number, samples)
             self.epoch.published(number)
             del self._samples[number]
@@ -57,14 +57,14 @@ class EpochRun:
 
     def deliver(self, members: Mapping[int, GroupMember]) -> list[GroupMember]:
         """Tells members of what they may take; returns those that do not read any more."""
-        deaf = []
+        unresponsive = []
         for delivery in self.epoch.deliveries():
             member = members[delivery.member]
-            if not self._tell(member, self._batches[delivery.number]):
-                deaf.append(member)
-        return deaf
+            if not self._send_done(member, self._batches[delivery.number]):
+                unresponsive.append(member)
+        return unresponsive
 
-    def _tell(self, member: GroupMember, batch: StagedBatch) -> bool:
+    def _send_done(self, member: GroupMember, batch: StagedBatch) -> bool:
         waits, member.waits = member.waits, {}
         fields = {
             "done": batch.number,

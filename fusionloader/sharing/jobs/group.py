@@ -13,7 +13,7 @@ from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm import objects
 
 _FEWEST = 2  # mini-batches that are staged, however large they are
-_OF_FREE_MEMORY = 4  # and by default at most this part of what is free
+_FREE_MEMORY_PARTS = 4  # and by default at most this part of what is free
 
 
 class Refusal(Exception):
@@ -48,7 +48,7 @@ class Group:
         for run in self._runs.values():
             run.epoch.leave(member.number, keeps=False)
 
-    def expel(self, member: GroupMember, why: str) -> None:
+    def evict(self, member: GroupMember, why: str) -> None:
         """Has a member prepare its epoch alone; what it was sent stays as it is for now."""
         if member.epoch is None:
             return
@@ -80,7 +80,7 @@ class Group:
         elif request == "worker":
             self._add_worker(member, message)
         elif request == "dead":
-            self._bury(member, int(fields["number"]))
+            self._recover(member, int(fields["number"]))
         elif request == "alone":
             self._go_alone(member, fields, now)
         elif request == "end":
@@ -182,16 +182,16 @@ class Group:
         """Handles messages, or the end, of a worker."""
         self._staging.receive()
         if has_ended(record):
-            self._staging.bury(record)
+            self._staging.recover(record)
 
-    def _bury(self, member: GroupMember, number: int) -> None:
+    def _recover(self, member: GroupMember, number: int) -> None:
         self._take_back(member, number)
         member.reply({"recovered": number})
 
     def _take_back(self, member: GroupMember, number: int) -> None:
         record = self._workers.find(number)
         if record is not None and record.member is member:
-            self._staging.bury(record)
+            self._staging.recover(record)
 
     def _go_alone(self, member: GroupMember, fields: Fields, now: float) -> None:
         """Notes how far a member is that prepares alone."""
@@ -214,7 +214,7 @@ class Group:
     # ---- between events ------------------------------------------------------------------------
 
     @property
-    def waits(self) -> bool:
+    def needs_ticks(self) -> bool:
         """Whether time alone changes anything."""
         return any(run.epoch.members for run in self._runs.values())
 
@@ -222,18 +222,18 @@ class Group:
         """Returns the epochs under way."""
         return list(self._runs.values())
 
-    def run_of(self, batch: StagedBatch) -> EpochRun:
+    def find_run(self, batch: StagedBatch) -> EpochRun:
         """Returns the epoch of a mini-batch."""
         return self._runs[batch.key]
 
-    def staging_of(self, run: EpochRun) -> int:
+    def staging_limit(self, run: EpochRun) -> int:
         """Returns how many mini-batches of an epoch may be staged."""
         members = [self.members[number] for number in run.epoch.members]
         wanted = sum(member.in_flight for member in members)
         if self._staging.settings is None or self._staging.largest == 0:
             return max(wanted, _FEWEST)
         if self._limit is None:
-            self._limit = objects.free() // _OF_FREE_MEMORY
+            self._limit = objects.free() // _FREE_MEMORY_PARTS
         limits = [member.limit for member in members if member.limit is not None]
         limit = min(limits, default=self._limit)
         return max(min(wanted, limit // self._staging.largest), _FEWEST)
@@ -241,7 +241,7 @@ class Group:
     def account(self, seconds: float, now: float) -> None:
         """Notes who has waited for whom in the last seconds, and has the slowest leave."""
         for run in self.runs():
-            held_up = run.epoch.held_up(self.staging_of(run))
+            held_up = run.epoch.held_up(self.staging_limit(run))
             waiting, blocking = held_up
             if not waiting or not blocking:
                 for number in run.epoch.members:
@@ -257,7 +257,7 @@ class Group:
                 member.clock.holds_up(seconds, now)
                 why = leaves(member.clock.pace(now, len(waiting), len(blocking)))
                 if why is not None:
-                    self.expel(member, why)
+                    self.evict(member, why)
 
     def look_for_stopped(self, now: float) -> None:
         """Has members leave that were stopped by a signal, and have something to take."""
@@ -266,12 +266,12 @@ class Group:
                 member = self.members[number]
                 late = now - member.clock.last > 2 * (member.clock.usual or 0.0)
                 if late and run.epoch.untaken(number) and member.is_stopped():
-                    self.expel(member, "it was stopped by a signal")
+                    self.evict(member, "it was stopped by a signal")
 
     def consider_gathering(self, run: EpochRun, now: float) -> None:
         """Ends the time in which members may join, unless somebody is worth waiting for."""
         epoch = run.epoch
-        if not epoch.gathering or (epoch.members and not epoch.needs_room(self.staging_of(run))):
+        if not epoch.gathering or (epoch.members and not epoch.needs_room(self.staging_limit(run))):
             return
         coming = dict(self._coming(run, now))
         last = self._durations.get(run.key.epoch - 1)
@@ -295,10 +295,10 @@ class Group:
             if seconds is not None and not member.is_stopped():
                 yield number, seconds
 
-    def dissolve(self, run: EpochRun, why: str) -> None:
+    def evict_all(self, run: EpochRun, why: str) -> None:
         """Has all members of an epoch go on alone."""
         for number in list(run.epoch.members):
-            self.expel(self.members[number], why)
+            self.evict(self.members[number], why)
 
     def forget(self, run: EpochRun) -> None:
         """Drops an epoch that nobody is in any more."""

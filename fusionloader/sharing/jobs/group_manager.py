@@ -22,7 +22,7 @@ from fusionloader.sharing.jobs.connection import PreparedBatch
 from fusionloader.sharing.jobs.group_memory import GroupMemory
 from fusionloader.sharing.jobs.group_workers import GroupWorkers
 from fusionloader.sharing.jobs.membership import GroupMembership
-from fusionloader.sharing.jobs.sample_lists import SampleLists, packed
+from fusionloader.sharing.jobs.sample_lists import SampleLists, pack
 from fusionloader.system.processes import Process, refuse_in_child
 from fusionloader.transforms.executors.layout import Layout, Memory
 from fusionloader.workers import messages
@@ -114,7 +114,7 @@ class GroupManager(Manager):
     def submit(self, batch: MiniBatch) -> None:
         """Submits a mini-batch, once more if an exception came behind it."""
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
-        self.connection.submit(batch.number, packed(samples))
+        self.connection.submit(batch.number, pack(samples))
         self.in_flight.jobs += [Job(batch, batch.number, None, None)]
 
     # ---- waiting -------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class GroupManager(Manager):
     def deliver(self, job: Job) -> Memory:
         """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
         if job.owner is None:
-            job.owner = self._memory.memory_of(self.connection.prepared(job.number))
+            job.owner = self._memory.get_memory(self.connection.prepared(job.number))
         if self.connection.is_prepared(job.number):
             self._memory.deliver(self.connection.prepared(job.number), job.owner)
             self.connection.take(job.number)

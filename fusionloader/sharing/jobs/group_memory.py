@@ -32,7 +32,7 @@ class GroupMemory:
         self._mappings: dict[int, _native.SharedMapping] = {}  # by slot
         self._peak_bytes = 0
 
-    def memory_of(self, prepared: PreparedBatch) -> Memory:
+    def get_memory(self, prepared: PreparedBatch) -> Memory:
         """Returns the memory of a batch: its slot; or a copy, if training keeps many."""
         mapping = self._mapping(prepared)
         if self._page_locked or len(self._held) >= _MOST_HELD:

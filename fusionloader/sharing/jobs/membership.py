@@ -13,7 +13,7 @@ from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.engine.manager.manager import Manager
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.sharing.jobs.address import address_of, connect
+from fusionloader.sharing.jobs.address import connect, coordinator_address
 from fusionloader.sharing.jobs.agreement import Agreement, total_batches
 from fusionloader.sharing.jobs.connection import CoordinatorConnection, LeftGroup
 from fusionloader.system.fd_messages import Fields
@@ -21,7 +21,7 @@ from fusionloader.workers.worker_set import WorkerSet
 
 log = logging.getLogger("fusionloader.coordinated")
 
-_TELL_SECONDS = 0.2  # between two messages of a job that prepares alone
+_REPORT_SECONDS = 0.2  # between two messages of a job that prepares alone
 _MOST_WORKERS = 32  # numbers that a job gets, at least: so many workers may be added later
 _ADVICE = {
     "seed": "give all of them the same seed=...",
@@ -53,7 +53,7 @@ class GroupMembership:
         self._begun: EpochState | None = None
         self._total = -1
         self._delivered = 0
-        self._told = 0.0
+        self._reported_at = 0.0
         self._jobs: tuple[int, ...] = ()
         self._shared_batches = self._alone_batches = 0
         self._earlier: list[CoordinatorConnection] = []
@@ -105,7 +105,7 @@ class GroupMembership:
         self._agreed = None  # until all is known; otherwise the next epoch joins again
         earlier, self._connection = (
             self._connection,
-            CoordinatorConnection(connect(address_of(self.word))),
+            CoordinatorConnection(connect(coordinator_address(self.word))),
         )
         self._end = weakref.finalize(self, _close, self._connection, self._pid)
         if earlier is not None:
@@ -137,7 +137,7 @@ class GroupMembership:
     def _go_alone(self, why: str) -> None:
         log.warning("share=%r: this job prepares this epoch alone: %s", self.word, why)
         self._jobs, self.why_alone = (), why
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def is_for_epoch(self, epoch: EpochState) -> bool:
         """Whether no other epoch was begun since, which mini-batches of the group are now of."""
@@ -188,7 +188,7 @@ class GroupMembership:
         """Goes on alone, from the next mini-batch that was not delivered."""
         self._go_alone(why)
         self.connection.drop_prepared()
-        self._tell_progress()
+        self._report_progress()
 
     def delivered(self) -> None:
         """Counts a mini-batch that training gets."""
@@ -197,14 +197,14 @@ class GroupMembership:
             self._shared_batches += 1
             return
         self._alone_batches += 1
-        self._tell_progress()
+        self._report_progress()
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         """Lets the others know when this job's next epoch is to be expected."""
         now, epoch = time.monotonic(), self._epoch
-        if self._connection is None or epoch is None or now - self._told < _TELL_SECONDS:
+        if self._connection is None or epoch is None or now - self._reported_at < _REPORT_SECONDS:
             return
-        self._told = now
+        self._reported_at = now
         progress = {"epoch": epoch.epoch, "delivered": epoch.delivered, "total": self._total}
         self._connection.send({"do": "alone", **progress})
         self._connection.flush()

@@ -17,7 +17,7 @@ class SampleLists(NamedTuple):
     rows: list[int]
 
 
-def packed(samples: SampleLists) -> bytes:
+def pack(samples: SampleLists) -> bytes:
     """Returns the lists as bytes; keys are left out where they are the items, and zeros."""
     items, keys, occurrences, rows = samples
     with_keys, with_occurrences = keys != items, any(occurrences)
@@ -39,8 +39,8 @@ def identity(raw: bytes) -> bytes:
     return raw[: len(raw) - count * array("I").itemsize]
 
 
-def unpacked(raw: bytes) -> SampleLists:
-    """Undoes ``packed``.
+def unpack(raw: bytes) -> SampleLists:
+    """Undoes ``pack``.
 
     Raises:
         ValueError: it is cut off.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fusionloader import _native
 from fusionloader.sharing.jobs.member import EpochKey
 from fusionloader.sharing.jobs.sample_lists import SampleLists
-from fusionloader.sharing.jobs.worker_records import MOST, WorkerRecord, WorkerRecords
+from fusionloader.sharing.jobs.worker_records import MOST_WORKERS, WorkerRecord, WorkerRecords
 from fusionloader.system.processes import is_stopped
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.objects import SharedMemoryExhausted
@@ -67,7 +67,7 @@ class StagedBatch:
     failed: int = 0
     done: bool = False
 
-    def tiny_batch_of(self, report: messages.JobMessage, size: int) -> int:
+    def find_tiny_batch(self, report: messages.JobMessage, size: int) -> int:
         """Returns the tiny-batch, of ``size`` samples, that a report is about."""
         if isinstance(report, messages.TinyBatchFailed):
             return report.failure.position // size
@@ -77,7 +77,7 @@ class StagedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
+class _Quarantined:
     """Slots that workers may still write to, by number; one may not be registered yet."""
 
     sequence: int
@@ -97,15 +97,15 @@ class Staging:
     def __init__(self, workers: WorkerRecords) -> None:
         self._workers = workers
         self._arena = Arena()
-        self.control_fd = objects.create_queue(MOST, RING)
-        self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST, RING)
+        self.control_fd = objects.create_queue(MOST_WORKERS, RING)
+        self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST_WORKERS, RING)
         self._descriptors = SlotPool(self._arena, self.queue, spare=RING)
         self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)
         self.settings: RowSettings | None = None
         self.largest = 0
         self._sequence = 0
         self._batches: dict[int, StagedBatch] = {}  # that are not complete, by sequence
-        self._aside: list[_Aside] = []
+        self._quarantined: list[_Quarantined] = []
 
     @property
     def data_fd(self) -> int:
@@ -115,10 +115,10 @@ class Staging:
     @property
     def busy(self) -> bool:
         """Whether there is anything to look at."""
-        return bool(self._batches or self._aside)
+        return bool(self._batches or self._quarantined)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Mini-batches that may be published, by the queue."""
         oldest = min(self._batches, default=self._sequence)
         return RING - (self._sequence - oldest) - 1
@@ -143,12 +143,12 @@ class Staging:
         assert self.settings is not None
         count = len(samples.items)
         tiny_batches = -(-count // self.settings.tiny_size)
-        room = _native.ManagerQueue.descriptor_bytes(count, tiny_batches)
+        nbytes_of_descriptor = _native.ManagerQueue.descriptor_bytes(count, tiny_batches)
         nbytes = max(self.settings.nbytes(count), 1)
         self.largest = max(self.largest, nbytes)
         rows = self._rows.acquire(nbytes)
         try:
-            return self._descriptors.acquire(room), rows
+            return self._descriptors.acquire(nbytes_of_descriptor), rows
         except BaseException:
             self._rows.release(rows)
             raise
@@ -205,7 +205,7 @@ class Staging:
             report
             for report in batch.reports
             if not isinstance(report, messages.TinyBatchFailed)
-            or batch.tiny_batch_of(report, size) not in completed
+            or batch.find_tiny_batch(report, size) not in completed
         ]
 
     def _made_by(self, batch: StagedBatch) -> Counter[int]:
@@ -220,7 +220,7 @@ class Staging:
 
     # ---- workers that have ended, or are stopped -----------------------------------------------
 
-    def bury(self, record: WorkerRecord) -> None:
+    def recover(self, record: WorkerRecord) -> None:
         """Takes back what a worker held that has ended."""
         assert self.settings is not None
         pid = self.queue.worker(record.number).pid
@@ -241,7 +241,7 @@ class Staging:
             batch.reports = [
                 report
                 for report in batch.reports
-                if batch.tiny_batch_of(report, self.settings.tiny_size) != lost.tiny_batch
+                if batch.find_tiny_batch(report, self.settings.tiny_size) != lost.tiny_batch
             ]
             if lost.given_up:
                 batch.given_up.append((lost.tiny_batch, pid))
@@ -283,27 +283,27 @@ class Staging:
         self._describe(batch)
         self.queue.replace(old[0].number, batch.descriptor.number, batch.sequence)
         batch.reports, batch.given_up = [], []
-        self._set_aside(batch.sequence, *old)
+        self._quarantine(batch.sequence, *old)
 
-    def _set_aside(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
+    def _quarantine(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
         held = self.queue.held(descriptor.number)
         writers = {each.worker: self._workers.find(each.worker) for each in held}
-        self._aside.append(_Aside(sequence, descriptor, rows, writers))
+        self._quarantined.append(_Quarantined(sequence, descriptor, rows, writers))
 
     def _collect(self) -> None:
         """Recycles slots that no worker writes to any more."""
-        for aside in list(self._aside):
+        for entry in list(self._quarantined):
             # What a worker has given back since is not for another one to claim.
-            self.queue.withdraw_one(aside.descriptor.number, aside.sequence)
-            held = self.queue.held(aside.descriptor.number)
-            if not any(self._may_write(aside, each.worker) for each in held):
-                self._aside.remove(aside)
-                self._release(aside.descriptor, aside.rows)
+            self.queue.withdraw_one(entry.descriptor.number, entry.sequence)
+            held = self.queue.held(entry.descriptor.number)
+            if not any(self._may_write(entry, each.worker) for each in held):
+                self._quarantined.remove(entry)
+                self._release(entry.descriptor, entry.rows)
 
-    def _may_write(self, aside: _Aside, worker: int) -> bool:
-        writer = aside.writers.get(worker)
+    def _may_write(self, entry: _Quarantined, worker: int) -> bool:
+        writer = entry.writers.get(worker)
         if writer is None:
-            writer = aside.writers[worker] = self._workers.find(worker)
+            writer = entry.writers[worker] = self._workers.find(worker)
         return writer is None or not writer.dead
 
     # ---- recycling -----------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class Staging:
         self.queue.withdraw_one(batch.descriptor.number, batch.sequence)
         del self._batches[batch.sequence]
         self.queue.deliver_until(min(self._batches, default=self._sequence))
-        self._set_aside(batch.sequence, batch.descriptor, batch.rows)
+        self._quarantine(batch.sequence, batch.descriptor, batch.rows)
         self._collect()
 
     def _release(self, descriptor: Slot, rows: Slot) -> None:

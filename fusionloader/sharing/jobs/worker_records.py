@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.workers import messages
 
-MOST = 1024  # records in the control block
+MOST_WORKERS = 1024  # records in the control block
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class WorkerRecords:
         """Returns numbers that no worker has or is to have, ``None`` where there are too few."""
         taken = {*self._by_number, *(number for numbers in reserved for number in numbers)}
         run = 0
-        for number in range(MOST):
+        for number in range(MOST_WORKERS):
             run = 0 if number in taken else run + 1
             if run == count:
                 return range(number - count + 1, number + 1)

@@ -47,7 +47,7 @@ class SharingOffers:
         self._ranks = ranks
         self._loader = next(_loaders)
 
-    def of(self, plan: Plan, table: DatasetTable) -> SharingOffer:
+    def make(self, plan: Plan, table: DatasetTable) -> SharingOffer:
         """Returns the offer for a plan and a dataset.
 
         A worker gives back what it cannot do, so only what changes pixels has to be equal.

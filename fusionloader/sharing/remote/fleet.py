@@ -34,7 +34,7 @@ class Fleet(Protocol):
     def addresses(self) -> Sequence[Address]:
         """Returns who may be asked now, without waiting; one that leaves is missing."""
 
-    def tell(self, load: FleetLoad) -> None:
+    def report_load(self, load: FleetLoad) -> None:
         """Hears how busy they were since the last time, about twice a second."""
 
     def bring(self, code: CodeBundle) -> None:
@@ -58,7 +58,7 @@ class ListedFleet:
         """Returns all of them, whether they answer or not."""
         return self._addresses
 
-    def tell(self, load: FleetLoad) -> None:
+    def report_load(self, load: FleetLoad) -> None:
         """Does nothing: they are not started from here."""
 
     def bring(self, code: CodeBundle) -> None:

@@ -52,17 +52,17 @@ class MetricKeys:
     nodes: Sequence[str]
     machine: str = platform.node()
 
-    def of_model(self) -> list[str]:
+    def model_key(self) -> list[str]:
         """Returns the key of what depends on training alone."""
         return ["model", self.machine, self.model]
 
-    def of_plan(self) -> list[str]:
+    def plan_key(self) -> list[str]:
         """Returns the key of what depends on local workers, too."""
         return ["plan", self.machine, self.model, self.plan, str(self.local_workers)]
 
-    def of_nodes(self) -> list[str]:
+    def nodes_key(self) -> list[str]:
         """Returns the key of what depends on remote workers, too."""
-        return [*self.of_plan(), "nodes", *sorted(self.nodes)]
+        return [*self.plan_key(), "nodes", *sorted(self.nodes)]
 
 
 class MetricStore:
@@ -74,8 +74,8 @@ class MetricStore:
 
     def local(self, keys: MetricKeys) -> LocalMetrics | None:
         """Returns what is known of training and local workers, ``None`` unless it is all known."""
-        model = self._load(keys.of_model())
-        plan = self._load(keys.of_plan())
+        model = self._load(keys.model_key())
+        plan = self._load(keys.plan_key())
         if model is None or plan is None:
             return None
         try:
@@ -85,18 +85,18 @@ class MetricStore:
                 local_cost=_positive(plan, "local_cost"),
             )
         except _Unusable as error:
-            self._ignore(keys.of_plan(), error)
+            self._ignore(keys.plan_key(), error)
             return None
 
     def remote(self, keys: MetricKeys) -> dict[Candidate, RemoteMetrics]:
         """Returns what is known of remote workers, by the kind of request."""
-        found = self._load(keys.of_nodes())
+        found = self._load(keys.nodes_key())
         if found is None:
             return {}
         try:
             return {Candidate[_kind(name)]: _remote(each) for name, each in found.items()}
         except _Unusable as error:
-            self._ignore(keys.of_nodes(), error)
+            self._ignore(keys.nodes_key(), error)
             return {}
 
     def save_local(self, keys: MetricKeys, metrics: LocalMetrics) -> None:
@@ -106,8 +106,8 @@ class MetricStore:
             "local_cost": float(metrics.local_cost),
         }
         if _all_positive(plan.values()) and _all_positive([metrics.training_rate]):
-            self._save(keys.of_model(), {"training_rate": float(metrics.training_rate)})
-            self._save(keys.of_plan(), plan)
+            self._save(keys.model_key(), {"training_rate": float(metrics.training_rate)})
+            self._save(keys.plan_key(), plan)
 
     def save_remote(self, keys: MetricKeys, metrics: Mapping[Candidate, RemoteMetrics]) -> None:
         """Keeps what was measured of remote workers; kinds that prepared nothing are left out."""
@@ -120,7 +120,7 @@ class MetricStore:
             if _all_positive([each.remote_rate, each.remote_cost])
         }
         if values:
-            self._save(keys.of_nodes(), values)
+            self._save(keys.nodes_key(), values)
 
     # ---- files ---------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class RayFleet:
         self._workers = Workers()
         self._gone: str | None = None
         self._warned: set[str] = set()
-        self._told_only_here = False
+        self._logged_only_here = False
         self._closing = threading.Event()
         self._control = _Control(start)
         try:
@@ -99,7 +99,7 @@ class RayFleet:
         """Returns the workers that have answered, as they were last known."""
         return self._workers.addresses
 
-    def tell(self, load: FleetLoad) -> None:
+    def report_load(self, load: FleetLoad) -> None:
         """Changes their number between the fewest and the most, where these were given."""
         if self._size is None:
             return
@@ -156,8 +156,8 @@ class RayFleet:
         if workers.problem is not None and workers.problem not in self._warned:
             self._warned.add(workers.problem)
             log.warning("remote workers on Ray: %s", workers.problem)
-        if workers.only_here and self._start.wish is None and not self._told_only_here:
-            self._told_only_here = True
+        if workers.only_here and self._start.wish is None and not self._logged_only_here:
+            self._logged_only_here = True
             log.info(
                 "%s has only this machine: its free CPUs but %d are remote workers",
                 self._name,
@@ -273,10 +273,10 @@ def _start(settings: Remote, loader_cores: int) -> Start:
         loader_cores=loader_cores,
     )
     ray = sys.modules.get("ray")  # whoever is part of a cluster has it loaded
-    return start if ray is None or not ray.is_initialized() else _of_session(start, settings, ray)
+    return start if ray is None or not ray.is_initialized() else _for_session(start, settings, ray)
 
 
-def _of_session(start: Start, settings: Remote, ray: Any) -> Start:
+def _for_session(start: Start, settings: Remote, ray: Any) -> Start:
     """Returns the same for the cluster that this process is part of already."""
     if ray.util.client.ray.is_connected():
         if settings.address is None:

@@ -17,9 +17,9 @@ from fusionloader.engine.manager.participant import (
     Participant,
     ParticipantKind,
 )
-from fusionloader.sharing.remote.board import LANES
-from fusionloader.sharing.remote.link import RemoteTask
 from fusionloader.sharing.remote.proxy.process import ProxyConfig
+from fusionloader.sharing.remote.remote_counters import LANES
+from fusionloader.sharing.remote.remote_workers import RemoteTask
 from fusionloader.system import processes
 from fusionloader.system.processes import BareProcess, Process
 from fusionloader.system.transport.address import Address
@@ -74,7 +74,7 @@ class RemoteProxy(Participant):
         self._give_orders()
 
     def _start(self, message_fd: int, orders_fd: int) -> BareProcess:
-        task, board = self._task, self._task.link.board
+        task, counters = self._task, self._task.workers.counters
         config = ProxyConfig(
             parent=os.getpid(),
             first_worker=self.first,
@@ -85,8 +85,8 @@ class RemoteProxy(Participant):
             table_bytes=task.table_bytes,
             message_fd=message_fd,
             orders_fd=orders_fd,
-            board_fd=board.fd,
-            identity_fd=task.link.fleet.identity.fd,
+            counters_fd=counters.fd,
+            identity_fd=task.workers.fleet.identity.fd,
             channels=task.channels,
             work=task.work,
             keys=task.keys,
@@ -96,7 +96,7 @@ class RemoteProxy(Participant):
         )
 
     def _samples(self) -> int:
-        return sum(lane.samples for lane in self._task.link.board.lanes())
+        return sum(lane.samples for lane in self._task.workers.counters.lanes())
 
     def _give_orders(self) -> None:
         """Says who may be asked, if that has changed; what the pipe does not take, the next time.
@@ -104,7 +104,7 @@ class RemoteProxy(Participant):
         Training does not wait for a proxy that does not read.
         """
         if not self._unsent:
-            addresses = list(self._task.link.fleet.addresses())
+            addresses = list(self._task.workers.fleet.addresses())
             if addresses == self._given:
                 return
             self._given, self._unsent = addresses, json.dumps(addresses).encode() + b"\n"
@@ -134,7 +134,7 @@ class RemoteProxy(Participant):
         if self._process is not None:
             if self._process.is_alive():
                 self._give_orders()
-                self._task.link.tell_fleet()
+                self._task.workers.report_load()
                 return
             self.receive(handle)
             self._forget(self._process)
@@ -147,7 +147,7 @@ class RemoteProxy(Participant):
             self._queue.take_back(number)
         manner = processes.describe_exit(dead.exitcode)
         fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
-        self._task.link.board.leave_all()
+        self._task.workers.counters.leave_all()
         self._close_pipes()
         self._process, self._fruitless = None, fruitless  # last: an exception leaves it to be found
         self._is_wanted = fruitless < _FRUITLESS_DEATHS

@@ -17,12 +17,12 @@ from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery.level_rows import plan_of_levels
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.protocol import CodeSetup
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.remote_workers import RemoteTask, RemoteWorkers
 from fusionloader.sharing.remote.user_code.bundle import bundle, installed
-from fusionloader.sharing.remote.worker.known_files import some_of
+from fusionloader.sharing.remote.worker.known_files import pick_known_files
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import Source
 from fusionloader.transforms.plan.exchange import plan_to_data
@@ -30,7 +30,7 @@ from fusionloader.transforms.plan.stages import Plan
 
 
 def remote_task(
-    options: LoaderOptions, link: RemoteLink, plan: Plan, table: DatasetTable
+    options: LoaderOptions, link: RemoteWorkers, plan: Plan, table: DatasetTable
 ) -> RemoteTask:
     """Returns what the proxy of an iterator is given.
 
@@ -54,7 +54,7 @@ def remote_task(
         pillow=PIL.__version__,
         max_pixels=Image.MAX_IMAGE_PIXELS,
         image=image,
-        known_files=() if image is not None else some_of(len(table), table.path),
+        known_files=() if image is not None else pick_known_files(len(table), table.path),
         data=settings.data,
         offload=settings.offload,
         tiny_size=options.tiny_batch_size,
@@ -66,7 +66,7 @@ def remote_task(
 
 def code_task(
     options: LoaderOptions,
-    link: Callable[[Remote, int], RemoteLink],
+    link: Callable[[Remote, int], RemoteWorkers],
     source: Source,
     base_seed: int,
 ) -> RemoteTask:

@@ -15,41 +15,41 @@ from fusionloader import _native
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, OffloadCounters
 from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
-from fusionloader.sharing.remote.board import LANES, RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 
 _FEW_SAMPLES = 200  # too few to tell what one costs
 
 
 class Observer:
-    """Reads them from the queue and the board."""
+    """Reads them from the queue and the counters."""
 
     def __init__(
         self,
         queue: _native.WorkerQueue,
-        board: RemoteBoard,
+        counters: RemoteCounters,
         local_workers: int,
         first_worker: int,
     ) -> None:
         """This machine's workers have the numbers below ``local_workers``, lanes others."""
-        self._queue, self._board = queue, board
+        self._queue, self._counters = queue, counters
         self._local, self._first = local_workers, first_worker
 
     def observe(self) -> ProfileWindow:
         """Returns sums as they are now: steps since the first iterator, samples of this one."""
         local_samples, local_seconds = self._queue.work_of(0, self._local)
         remote_samples, _ = self._queue.work_of(self._first, LANES)
-        board = self._board
+        counters = self._counters
         return ProfileWindow(
-            steps=board.steps,
-            seconds=board.step_ns / 1e9,
-            waited=board.waited_ns / 1e9,
+            steps=counters.steps,
+            seconds=counters.step_ns / 1e9,
+            waited=counters.waited_ns / 1e9,
             local_samples=local_samples,
             local_cpu_seconds=local_seconds,
             remote_samples=remote_samples,
-            remote_cpu_seconds=board.proxy_cpu_ns / 1e9,
+            remote_cpu_seconds=counters.proxy_cpu_ns / 1e9,
         )
 
     def samples(self) -> tuple[int, int]:
@@ -134,9 +134,9 @@ class BalanceGate:
         """Returns a tiny-batch at a time, while stock is short and answers come in time."""
         if not may_claim(queue.ready(), self._low, self._overhead):
             return None
-        return Candidate.TINY_BATCH if self.has_room() else None
+        return Candidate.TINY_BATCH if self.has_capacity() else None
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more request may be under way."""
         with self._lock:
             return self._limit.may_ask(self._out, time.monotonic())
@@ -192,7 +192,7 @@ class FastFlowGate:
 
     def __init__(
         self,
-        board: RemoteBoard,
+        counters: RemoteCounters,
         observer: Observer,
         in_flight: int,
         candidates: list[Candidate],
@@ -200,7 +200,7 @@ class FastFlowGate:
     ) -> None:
         """Begins with what is known of earlier runs; ``candidates`` are compared."""
         self._balance = BalanceGate(observer, in_flight)
-        self._board, self._observer, self._keys = board, observer, keys
+        self._remote_counters, self._observer, self._keys = counters, observer, keys
         self._store = MetricStore()
         self._profile = OffloadProfile(
             candidates,
@@ -218,7 +218,7 @@ class FastFlowGate:
         if candidate is None or counters is None:
             return candidate
         local, remote = self._observer.samples()
-        within = counters.may_offload(local, remote) and self._balance.has_room()
+        within = counters.may_offload(local, remote) and self._balance.has_capacity()
         return candidate if within else None
 
     def claimed(self) -> None:
@@ -261,16 +261,18 @@ class FastFlowGate:
         decision = self._profile.decision
         if decision is not None and self._counters is None:
             self._counters = OffloadCounters(decision.ratio, now.local_samples, now.remote_samples)
-            self._board.off_millionths = round(decision.ratio * 1e6)
+            self._remote_counters.off_millionths = round(decision.ratio * 1e6)
 
 
-def make_gate(work: RemoteWork, board: RemoteBoard, observer: Observer, keys: MetricKeys) -> Gate:
+def make_gate(
+    work: RemoteWork, counters: RemoteCounters, observer: Observer, keys: MetricKeys
+) -> Gate:
     """Returns the gate of the policy that a loader has."""
     if work.offload == "all":
         return OpenGate()
     if work.offload == "balance":
         return BalanceGate(observer, work.in_flight)
-    return FastFlowGate(board, observer, work.in_flight, _candidates(work), keys)
+    return FastFlowGate(counters, observer, work.in_flight, _candidates(work), keys)
 
 
 def _candidates(work: RemoteWork) -> list[Candidate]:

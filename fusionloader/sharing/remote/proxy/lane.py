@@ -27,7 +27,6 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.observe.statistics.lane_counts import LaneState
 from fusionloader.scheduler.offload.decision import Candidate
-from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.protocol import (
     DECLINED,
     MOST_BODY,
@@ -43,6 +42,7 @@ from fusionloader.sharing.remote.protocol import (
 from fusionloader.sharing.remote.proxy.gates import Gate
 from fusionloader.sharing.remote.proxy.greeting import Greeted, NotTaken, RemoteWork, greet
 from fusionloader.sharing.remote.proxy.sample_requests import request_for, request_for_code
+from fusionloader.sharing.remote.remote_counters import RemoteCounters
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import Connection
@@ -75,9 +75,9 @@ class LaneQueue:
     rows: _native.RemoteRows | LayoutRows
     work: RemoteWork
     identity: Identity
-    board: RemoteBoard
+    counters: RemoteCounters
     gate: Gate
-    say: Callable[[str], None]
+    warn: Callable[[str], None]
 
     @property
     def row_bytes(self) -> int:
@@ -92,7 +92,7 @@ class _Lease(NamedTuple):
     claim: _native.Claim
     number: int
     samples: int
-    asked: float
+    sent_at: float
 
 
 class Lane:
@@ -112,7 +112,7 @@ class Lane:
         self.was_refused = self.has_failed = False
         self._number = number
         self._shared = shared
-        self._board = shared.board
+        self._counters = shared.counters
         self._queue = _native.WorkerQueue(
             shared.control_fd, shared.data_fd, worker, takes_returned=False
         )
@@ -122,7 +122,7 @@ class Lane:
         least = _LEAST_SECONDS if shared.work.code is None else _LEAST_SECONDS_OF_CODE
         self._times = AnswerTimes(least)
         self._absence = Absence()
-        self._asked_ever = 0
+        self._last_number = 0
         self._declined_in_a_row = 0
         self._lacks_data = False
         self._due = math.inf
@@ -162,7 +162,7 @@ class Lane:
 
     def _enter(self, state: LaneState) -> None:
         self._state = state
-        self._board.enter(self._number, str(self.address), state)
+        self._counters.enter(self._number, str(self.address), state)
 
     @property
     def _ends(self) -> bool:
@@ -175,13 +175,13 @@ class Lane:
             except NotTaken as error:
                 self._enter(LaneState.REFUSED)
                 self.was_refused = True
-                self._shared.say(f"the remote worker at {self.address} {error}; it is left alone")
+                self._shared.warn(f"the remote worker at {self.address} {error}; it is left alone")
                 break
             except (TransportError, MalformedMessage) as error:
                 self.has_failed = True
                 seconds = self._absence.failed(time.monotonic())
                 self._enter(LaneState.AWAY)
-                self._shared.say(
+                self._shared.warn(
                     f"the remote worker at {self.address} {error}; others do its part until it "
                     "serves"
                 )
@@ -217,7 +217,7 @@ class Lane:
             claim = None if kind is None else queue.claim_small(self._size(kind))
             if claim is None or kind is None:
                 break
-            self._ask(claim, kind)
+            self._send(claim, kind)
         if self._under_way:
             self._take()
         elif self._leaving.is_set():
@@ -233,31 +233,31 @@ class Lane:
             return 1
         return max(1, self._most // self._shared.work.tiny_size)
 
-    def _ask(self, claim: _native.Claim, kind: Candidate) -> None:
+    def _send(self, claim: _native.Claim, kind: Candidate) -> None:
         assert self._greeted is not None
-        self._asked_ever += 1
-        number, mode = self._asked_ever, self._greeted.mode
+        self._last_number += 1
+        number, mode = self._last_number, self._greeted.mode
         if kind is Candidate.SHIP and mode is DataMode.PATHS:
             mode = DataMode.ENCODED
-        asked, rows = None, self._shared.rows
+        request, rows = None, self._shared.rows
         try:
             if isinstance(rows, LayoutRows):
-                asked = request_for_code(self._queue, claim, rows, number)
+                request = request_for_code(self._queue, claim, rows, number)
             else:
-                asked = request_for(claim, rows, mode, number, self._most)
+                request = request_for(claim, rows, mode, number, self._most)
         finally:
-            if asked is None:  # by an error, too
+            if request is None:  # by an error, too
                 self._return(claim)
-        if asked is None:
-            self._board.add(self._number, declined=claim.count)
+        if request is None:
+            self._counters.add(self._number, declined=claim.count)
             return
         if not self._under_way:
             self._begin(claim)
-        self._under_way.append(_Lease(claim, number, asked.samples, time.monotonic()))
+        self._under_way.append(_Lease(claim, number, request.samples, time.monotonic()))
         self._shared.gate.claimed()
-        self._expect(self._deadline, asked.nbytes)
-        self._greeted.connection.send(Outgoing(PREPARE, asked.head, asked.body), self._deadline)
-        self._board.add(self._number, bytes_sent=asked.nbytes)
+        self._expect(self._deadline, request.nbytes)
+        self._greeted.connection.send(Outgoing(PREPARE, request.head, request.body), self._deadline)
+        self._counters.add(self._number, bytes_sent=request.nbytes)
 
     @property
     def _most(self) -> int:
@@ -285,9 +285,9 @@ class Lane:
         connection = self._greeted.connection
         self._expect(deadline, 0)
         message = connection.receive_beginning(deadline, deadline, MOST_BODY)
-        seconds = time.monotonic() - lease.asked
+        seconds = time.monotonic() - lease.sent_at
         self._times.add(seconds)
-        self._board.add(self._number, round_trip_ns=int(seconds * 1e9))
+        self._counters.add(self._number, round_trip_ns=int(seconds * 1e9))
         if message.kind == ROWS:
             self._write(lease, message, connection, int(seconds * 1e9))
         elif message.body_bytes:
@@ -306,7 +306,7 @@ class Lane:
 
     def _answered(self) -> None:
         lease = self._under_way.popleft()
-        self._shared.gate.answered(time.monotonic() - lease.asked)
+        self._shared.gate.answered(time.monotonic() - lease.sent_at)
 
     def _return(self, claim: _native.Claim) -> None:
         """Leaves tiny-batches to this machine's workers."""
@@ -338,7 +338,7 @@ class Lane:
             queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         self._declined_in_a_row = 0
         busy_ns = min(answer.busy_ns, round_trip_ns)
-        self._board.add(
+        self._counters.add(
             self._number,
             samples=lease.samples,
             tiny_batches=claim.count,
@@ -350,7 +350,7 @@ class Lane:
         _require_number(answer.number, lease)
         text = answer.text[:_LONGEST_TEXT]
         self._return(lease.claim)
-        self._board.add(self._number, declined=lease.claim.count)
+        self._counters.add(self._number, declined=lease.claim.count)
         self._declined_in_a_row += 1
         if answer.reason is Reason.DATA and self._shared.work.data == "auto":
             self._answered()
@@ -364,7 +364,7 @@ class Lane:
         """Leaves what is under way to this machine's workers."""
         for lease in self._under_way:
             self._return(lease.claim)
-            self._board.add(self._number, leases_lost=lease.claim.count)
+            self._counters.add(self._number, leases_lost=lease.claim.count)
             self._shared.gate.lost()
         self._under_way.clear()
         self._queue.idle()

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusionloader import _native
-from fusionloader.sharing.remote.board import LANES, RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.gates import LayoutGate, Observer, make_gate
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.proxy.lane import DEPTH, Lane, LaneQueue
+from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
@@ -32,7 +32,7 @@ from fusionloader.workers import messages
 
 _LOOK_SECONDS = 0.1
 _ALONE_SECONDS = 60.0  # until a worker that has refused is asked again
-_MOST_SAID = 256
+_MOST_WARNINGS = 256
 _LONGEST_TEXT = 2000  # lanes may write at once: no more than a pipe takes in one piece
 _READ = 1 << 16
 
@@ -55,7 +55,7 @@ class ProxyConfig:
     table_bytes: int
     message_fd: int
     orders_fd: int
-    board_fd: int
+    counters_fd: int
     identity_fd: int
     channels: int
     work: RemoteWork
@@ -70,7 +70,7 @@ class ProxyConfig:
             *table,
             self.message_fd,
             self.orders_fd,
-            self.board_fd,
+            self.counters_fd,
             self.identity_fd,
         )
 
@@ -90,11 +90,11 @@ class Proxy:
         self._wanted: dict[Address, None] = {}
         self._lanes: dict[int, Lane] = {}
         self._left_alone: dict[Address, float] = {}  # until when
-        self._said: set[str] = set()
-        self._saying = threading.Lock()
+        self._warned: set[str] = set()
+        self._warning = threading.Lock()
         self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
-        self._board = RemoteBoard(config.board_fd)
-        self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
+        self._counters = RemoteCounters(config.counters_fd)
+        self._cpu_before = self._counters.proxy_cpu_ns  # of the proxies before this one
         self._identity = Identity(config.identity_fd)
         self._made_shared: LaneQueue | None = None
 
@@ -112,7 +112,7 @@ class Proxy:
             if os.getppid() != self._config.parent:
                 return
             self._tend()
-            self._board.proxy_cpu_ns = self._cpu_before + time.process_time_ns() - begun
+            self._counters.proxy_cpu_ns = self._cpu_before + time.process_time_ns() - begun
             if self._made_shared is not None:
                 self._made_shared.gate.look(DEPTH * len(self._lanes))
 
@@ -124,15 +124,15 @@ class Proxy:
             self._wanted = dict.fromkeys(Address(*each) for each in json.loads(lines[-1]))
         return bool(read)
 
-    def _say(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         """Has the training process warn, once of each thing."""
         text = text[:_LONGEST_TEXT]
-        with self._saying:
-            if text in self._said:
+        with self._warning:
+            if text in self._warned:
                 return
-            if len(self._said) >= _MOST_SAID:  # of workers that came and went
-                self._said.clear()
-            self._said.add(text)
+            if len(self._warned) >= _MOST_WARNINGS:  # of workers that came and went
+                self._warned.clear()
+            self._warned.add(text)
             messages.send(self._config.message_fd, messages.RemoteNotice(text))
 
     @property
@@ -144,8 +144,8 @@ class Proxy:
             hosts = sorted({address.host for address in self._wanted})
             gate = make_gate(
                 work,
-                self._board,
-                Observer(self._queue, self._board, config.local_workers, config.first_worker),
+                self._counters,
+                Observer(self._queue, self._counters, config.local_workers, config.first_worker),
                 replace(config.keys, nodes=hosts),
             )
             self._made_shared = LaneQueue(
@@ -155,9 +155,9 @@ class Proxy:
                 rows=rows,
                 work=work,
                 identity=self._identity,
-                board=self._board,
+                counters=self._counters,
                 gate=LayoutGate(gate, rows) if isinstance(rows, LayoutRows) else gate,
-                say=self._say,
+                warn=self._warn,
             )
         return self._made_shared
 
@@ -176,7 +176,7 @@ class Proxy:
         self._left_alone = {each: until for each, until in self._left_alone.items() if until > now}
         asked = [address for address in self._wanted if address not in self._left_alone]
         if len(asked) > LANES:
-            self._make_room(now)
+            self._end_unanswered_lanes(now)
         # Those that serve first: none of them has to leave for one that may not answer.
         serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
         asked.sort(key=lambda address: address not in serving)
@@ -192,7 +192,7 @@ class Proxy:
                 lane.leave()
             self._open(address, count - len(lanes[address]))
 
-    def _make_room(self, now: float) -> None:
+    def _end_unanswered_lanes(self, now: float) -> None:
         """Takes the lanes to workers that do not answer."""
         for lane in self._lanes.values():
             if lane.is_away and lane.has_failed:
@@ -203,7 +203,7 @@ class Proxy:
         """Opens so many lanes to a worker, as far as there are numbers."""
         if count <= 0 or len(self._lanes) == LANES:
             return
-        named = {number: self._board.lane(number).address for number in range(LANES)}
+        named = {number: self._counters.lane(number).address for number in range(LANES)}
         free = [number for number in named if number not in self._lanes]
         # What is counted of a lane stays its worker's, if there are enough of them.
         free.sort(key=lambda number: (named[number] != str(address), named[number] != ""))

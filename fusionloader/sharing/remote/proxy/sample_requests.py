@@ -24,7 +24,7 @@ from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 _INDEX_BYTES = 8
 
 
-class Asked(NamedTuple):
+class EncodedRequest(NamedTuple):
     """A request, its body in parts, and how many samples it is for."""
 
     head: bytes
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
 
 def request_for(
     claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int, most: int
-) -> Asked | None:
+) -> EncodedRequest | None:
     """Returns the request for tiny-batches that were claimed together, of ``most`` samples at most.
 
     ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
@@ -53,7 +53,7 @@ def request_for(
         encoded, joined = rows.paths(claim)
         if encoded:
             head = encode_request(number, claim.seed, claim.epoch, mode, encoded)
-            return Asked(head, [joined], len(encoded) // SAMPLE_BYTES)
+            return EncodedRequest(head, [joined], len(encoded) // SAMPLE_BYTES)
     items, keys, occurrences, groups = claim.sample_keys(start, stop)
     if min(items) < 0 or max(items) >= rows.items:
         return None
@@ -73,12 +73,12 @@ def request_for(
         )
     ]
     head = WorkRequest(number, claim.seed, claim.epoch, mode, wanted).encode()
-    return Asked(head, body, len(wanted))
+    return EncodedRequest(head, body, len(wanted))
 
 
 def request_for_code(
     queue: _native.WorkerQueue, claim: _native.Claim, rows: LayoutRows, number: int
-) -> Asked | None:
+) -> EncodedRequest | None:
     """Returns the same for samples of user code.
 
     ``None`` where an index is no plain integer, or the batch has no rows yet.
@@ -96,7 +96,9 @@ def request_for_code(
         for key, occurrence, group in zip(keys, occurrences, groups, strict=True)
     ]
     head = WorkRequest(number, claim.seed, claim.epoch, DataMode.INDICES, wanted).encode()
-    return Asked(head, [settled.digest, struct.pack(f"<{len(items)}q", *items)], len(items))
+    return EncodedRequest(
+        head, [settled.digest, struct.pack(f"<{len(items)}q", *items)], len(items)
+    )
 
 
 def _data(rows: _native.RemoteRows, mode: DataMode, item: int) -> bytes | memoryview:

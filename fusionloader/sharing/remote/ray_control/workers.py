@@ -46,7 +46,7 @@ class _Worker:
 
     actor: Any
     call: Any
-    asked: float
+    requested_at: float
     address: Address | None = None
     node: str | None = None
     reached: Future[None] | None = None
@@ -105,7 +105,11 @@ class RayWorkers:
                 worker.ends_at = now + _DRAIN_SECONDS
             elif worker.ends_at is not None and now > worker.ends_at:
                 self._end(worker)
-            elif wish is None and worker.address is None and now > worker.asked + _PLACED_SECONDS:
+            elif (
+                wish is None
+                and worker.address is None
+                and now > worker.requested_at + _PLACED_SECONDS
+            ):
                 self._end(worker)  # somebody else has that CPU; the cluster is not to grow for this
         missing = self._missing(wish)
         if missing > 0 and self._absence.is_over(now):

@@ -43,7 +43,7 @@ def difference(known: RemoteFileKey) -> str | None:
     return None if here.digest == known.digest else f"{known.path!r} has other contents here"
 
 
-def some_of(count: int, path: Callable[[int], bytes]) -> tuple[RemoteFileKey, ...]:
+def pick_known_files(count: int, path: Callable[[int], bytes]) -> tuple[RemoteFileKey, ...]:
     """Returns what is known of a few files, spread over a dataset.
 
     Args:

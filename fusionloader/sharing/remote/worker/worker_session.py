@@ -135,7 +135,7 @@ class WorkerSession:
         setup = Setup.decode(head)
         _require_version(setup.version)
         with self._core:
-            executor = _executor_of(setup)
+            executor = _make_executor(setup)
             if setup.row_bytes != executor.result_bytes or setup.row_bytes > protocol.MOST_BODY:
                 raise SetupRefused(
                     f"makes results of {executor.result_bytes} bytes of this plan, and "
@@ -254,7 +254,7 @@ def _require_version(wanted: str) -> None:
         )
 
 
-def _executor_of(setup: Setup) -> _native.Executor:
+def _make_executor(setup: Setup) -> _native.Executor:
     if not setup.pillow:
         raise MalformedMessage("SETUP does not say whose pixels are wanted")
     try:

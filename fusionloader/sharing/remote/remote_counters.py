@@ -23,14 +23,14 @@ class _Word:
     def __init__(self, place: int) -> None:
         self._place = place
 
-    def __get__(self, board: RemoteBoard, owner: type[RemoteBoard]) -> int:
-        return int(board._words[self._place])
+    def __get__(self, counters: RemoteCounters, owner: type[RemoteCounters]) -> int:
+        return int(counters._words[self._place])
 
-    def __set__(self, board: RemoteBoard, value: int) -> None:
-        board._words[self._place] = value
+    def __set__(self, counters: RemoteCounters, value: int) -> None:
+        counters._words[self._place] = value
 
 
-class RemoteBoard(SharedPage):
+class RemoteCounters(SharedPage):
     """Words of 64 bits, each with one writer.
 
     Attributes:
@@ -51,9 +51,9 @@ class RemoteBoard(SharedPage):
         self._bytes = self._page.cast("B")
 
     @classmethod
-    def create(cls) -> RemoteBoard:
+    def create(cls) -> RemoteCounters:
         """Returns one on which nothing is counted yet."""
-        return cls(cls._made("remote-board"))
+        return cls(cls._made("remote-counters"))
 
     def enter(self, lane: int, address: str, state: LaneState) -> None:
         """Notes what a lane is at."""

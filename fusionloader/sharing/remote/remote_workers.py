@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, ListedFleet
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.remote_counters import RemoteCounters
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 from fusionloader.system.transport.tokens import default_token_file
 
-_TELL_SECONDS = 0.5
+_REPORT_SECONDS = 0.5
 
 
 class StepSums(Protocol):
@@ -34,7 +34,7 @@ class RemoteTask:
     ``keys`` say what metrics of FastFlow's policy are of; ``channels`` are those of a result.
     """
 
-    link: RemoteLink
+    workers: RemoteWorkers
     work: RemoteWork
     keys: MetricKeys
     channels: int
@@ -42,11 +42,11 @@ class RemoteTask:
     table_bytes: int
 
 
-class RemoteLink:
+class RemoteWorkers:
     """The workers begin with an iterator, and end with ``close()``; the next one begins others.
 
     Attributes:
-        board: what is counted; the proxies of all iterators write to it.
+        counters: what is counted; the proxies of all iterators write to it.
     """
 
     def __init__(self, settings: Remote, steps: StepSums, num_workers: int) -> None:
@@ -65,10 +65,10 @@ class RemoteLink:
         self._settings, self._num_workers = settings, num_workers
         self._fleet: Fleet | None = None
         self._begin()
-        self.board = RemoteBoard.create()
+        self.counters = RemoteCounters.create()
         self._steps = steps
-        self._told_ns = time.monotonic_ns()
-        self._told_waited = self._told_busy = 0
+        self._reported_ns = time.monotonic_ns()
+        self._reported_waited = self._reported_busy = 0
 
     @property
     def fleet(self) -> Fleet:
@@ -94,26 +94,26 @@ class RemoteLink:
     def asked(self) -> None:
         """Training has entered ``next()``: notes the steps until here."""
         steps, seconds, waited = self._steps.sums()
-        self.board.steps = steps
-        self.board.step_ns, self.board.waited_ns = int(seconds * 1e9), int(waited * 1e9)
+        self.counters.steps = steps
+        self.counters.step_ns, self.counters.waited_ns = int(seconds * 1e9), int(waited * 1e9)
 
     def delivered(self) -> None:
         """``next()`` is about to return, and counts this step then."""
 
     # ---- of the fleet ---------------------------------------------------------------------------
 
-    def tell_fleet(self) -> None:
+    def report_load(self) -> None:
         """Lets the fleet know how busy its workers are, now and then."""
         now = time.monotonic_ns()
-        elapsed = now - self._told_ns
-        if elapsed < _TELL_SECONDS * 1e9:
+        elapsed = now - self._reported_ns
+        if elapsed < _REPORT_SECONDS * 1e9:
             return
-        lanes = self.board.lanes()
-        busy, waited = sum(lane.busy_ns for lane in lanes), self.board.waited_ns
-        busy_share = (busy - self._told_busy) / elapsed / max(len(self.fleet.addresses()), 1)
-        wait_share = (waited - self._told_waited) / elapsed
-        self._told_ns, self._told_busy, self._told_waited = now, busy, waited
-        self.fleet.tell(FleetLoad(min(busy_share, 1.0), min(wait_share, 1.0)))
+        lanes = self.counters.lanes()
+        busy, waited = sum(lane.busy_ns for lane in lanes), self.counters.waited_ns
+        busy_share = (busy - self._reported_busy) / elapsed / max(len(self.fleet.addresses()), 1)
+        wait_share = (waited - self._reported_waited) / elapsed
+        self._reported_ns, self._reported_busy, self._reported_waited = now, busy, waited
+        self.fleet.report_load(FleetLoad(min(busy_share, 1.0), min(wait_share, 1.0)))
 
     def close(self) -> None:
         """Ends what was started for the loader."""
