@@ -21,11 +21,11 @@ from fusionloader.transforms.plan.stages import Plan
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What workers of other jobs do for a loader, and what has to be equal for that.
+    """What has to be equal in all jobs of a group.
 
     Attributes:
-        equal: texts by name.
-        rows: what rows have in common, see ``RowSettings``.
+        equal: values that are compared, by the names that error messages use.
+        rows: the fields of ``RowSettings``.
     """
 
     equal: dict[str, str]
@@ -35,7 +35,7 @@ class Agreement:
     def of(
         cls, options: LoaderOptions, plan: Plan, layout: Layout, table: DatasetTable
     ) -> Agreement:
-        """Returns that of a loader of native workers."""
+        """Returns the agreement of a loader with native workers."""
         identity = describe_loader(options)
         has_paths = len(table) > 0 and table.image_shape is None and not table.is_remote
         relative = has_paths and not os.path.isabs(table.path(0))
@@ -63,9 +63,9 @@ class Agreement:
 
 
 def check_shareable(options: LoaderOptions, why_not: str) -> None:
-    """Raises ValueError for a loader that cannot share, if it is to.
+    """Raises ``ValueError`` if a loader has ``share`` set and cannot share.
 
-    ``why_not`` says why its samples are not made by native workers; empty where they are.
+    ``why_not`` says why native workers cannot make its samples; it is empty if they can.
     """
     if options.share is None:
         return
@@ -82,7 +82,7 @@ def check_shareable(options: LoaderOptions, why_not: str) -> None:
 
 
 def total_batches(options: LoaderOptions) -> int:
-    """Returns the mini-batches of an epoch, -1 where the sampler does not say."""
+    """Returns the number of mini-batches of an epoch, -1 if the sampler does not tell."""
     sampler = options.index_sampler
     try:
         return len(sampler) if isinstance(sampler, Sized) else -1
@@ -97,5 +97,5 @@ def _sampler(options: LoaderOptions) -> str:
 
 
 def _digest(value: object) -> str:
-    """Digests the ``repr``: equal values may pickle differently, by the parts they share."""
+    """Digests the ``repr``: pickles of equal values differ if these share other parts."""
     return hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""An epoch under way: what its members have submitted, on its way through the staging area."""
+"""An epoch under way: its mini-batches, from submission through the staging area to delivery."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class EpochRun:
     """The mini-batches of one epoch.
 
     Attributes:
-        key: of the epoch.
-        epoch: who has had what.
-        opened: when the first member began it.
+        key: identifies the epoch.
+        epoch: what its members have submitted, taken and released.
+        opened: when the first member began it, in seconds of the monotonic clock.
     """
 
     def __init__(self, key: EpochKey, staging: Staging, now: float) -> None:
@@ -25,21 +25,21 @@ class EpochRun:
         self.epoch = SharedEpoch()
         self.opened = now
         self._staging = staging
-        self._samples: dict[int, bytes] = {}  # that are not published
-        self._batches: dict[int, StagedBatch] = {}  # by number
+        self._samples: dict[int, bytes] = {}  # packed, of mini-batches not published yet
+        self._batches: dict[int, StagedBatch] = {}  # published, by number
 
     def submit(self, member: GroupMember, number: int, samples: bytes) -> bytes | None:
-        """Takes a member's mini-batch; returns another member's samples if they differ."""
+        """Adds a member's mini-batch; returns another member's samples if they differ."""
         other = self.epoch.submit(member.number, number, identity(samples))
         if other is None and number not in self._batches:
             self._samples[number] = samples
         return other
 
     def advance(self, staging: int) -> None:
-        """Recycles what nobody needs, and publishes what there is room for.
+        """Recycles released mini-batches, and publishes submitted ones, ``staging`` at a time.
 
         Raises:
-            SharedMemoryExhausted: there is no room for the rows.
+            SharedMemoryExhausted: there is no memory for the rows.
         """
         for number in self.epoch.recycle():
             self._samples.pop(number, None)
@@ -52,11 +52,10 @@ class EpochRun:
             del self._samples[number]
 
     def completed(self, batch: StagedBatch) -> None:
-        """Notes that a mini-batch is complete."""
         self.epoch.completed(batch.number)
 
     def deliver(self, members: Mapping[int, GroupMember]) -> list[GroupMember]:
-        """Tells members of what they may take; returns those that do not read any more."""
+        """Sends members their complete mini-batches; returns those that do not read."""
         unresponsive = []
         for delivery in self.epoch.deliveries():
             member = members[delivery.member]
@@ -80,5 +79,5 @@ class EpochRun:
         return member.reply(fields, pickle.dumps(batch.reports) if batch.reports else b"")
 
     def leased(self, lease: int) -> int | None:
-        """Returns the number of the mini-batch of a lease, if it is one of this epoch."""
+        """Returns the number of the mini-batch with a lease, ``None`` if it is of another epoch."""
         return next((n for n, b in self._batches.items() if b.sequence == lease), None)

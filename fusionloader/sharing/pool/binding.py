@@ -47,7 +47,7 @@ class PoolBinding(Participant):
         self.number = self._pool.register(self)
 
     def workers_started(self, workers: WorkerSet) -> None:
-        """Notes whose messages are to be read while other loaders wait."""
+        """Keeps the workers, whose messages are read while other loaders wait."""
         self.workers = workers
 
     def attach(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
@@ -71,12 +71,12 @@ class PoolBinding(Participant):
             self._pool.wake()
 
     def asked(self) -> None:
-        """Raises where the pool was closed in mid-epoch, even if the next batch is done."""
+        """Raises ``RuntimeError`` if the pool was closed, even if the next batch is done."""
         if not self.closed:
             self._pool.check_open()
 
     def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Has the workers serve this loader, which waits; each time: so may others, in threads."""
+        """Requests workers again, since a loader in another thread may have them now."""
         if not self.background:
             self._pool.assign_all(self.number)
             return ()
@@ -96,7 +96,6 @@ class PoolBinding(Participant):
             workers.drain()
 
     def busy_elsewhere(self, workers: Iterable[int]) -> set[int]:
-        """Returns which of the workers are processing a tiny-batch of another loader."""
         others = self._pool.others(self.number)
         return {n for n in workers if any(binding.is_busy(n) for binding in others)}
 
@@ -126,12 +125,10 @@ class PoolProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id."""
         return self._process.pid
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code of the process."""
         return self._process.exitcode
 
     @property
@@ -157,7 +154,6 @@ class PoolProcess:
             time.sleep(_POLL_SECONDS)
 
     def terminate(self) -> None:
-        """Sends SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:

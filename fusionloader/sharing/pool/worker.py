@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 0.5
 _NO_SLOTS = -1
-_PREPARING = 0  # no process
+_PREPARING = 0  # the pid that a worker announces while it prepares for a loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class _PoolWorker:
             except BlockingIOError:
                 return
             if message is None:
-                if self._goes_on():  # the loader would wait for this worker for ever
+                if self._goes_on():  # the loader would wait for this worker forever
                     raise SystemExit(
                         f"DataLoader worker process {self._number} of a pool has not received the "
                         "descriptors of a loader: it may open no more files. It is replaced"

@@ -1,4 +1,4 @@
-"""A queue's membership of the global manager: finds the manager, starts it, offers the queue."""
+"""The connection of a queue to the global manager, which is found or started."""
 
 from __future__ import annotations
 

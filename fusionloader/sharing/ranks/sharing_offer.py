@@ -59,7 +59,7 @@ class SharingOffers:
             "Pillow": _digest(
                 (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
             ),
-            # Elsewhere nobody can tell whether the process that has a claim still runs.
+            # A process of another namespace cannot be checked for being alive.
             "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
         }
         pickled_plan = pickle.dumps(plan)
@@ -69,10 +69,10 @@ class SharingOffers:
 def _namespace(kind: str) -> str:
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:  # Linux has those of time since 5.6
+    except OSError:  # time namespaces exist since Linux 5.6
         return ""
 
 
 def _digest(value: object) -> str:
-    """Digests the ``repr``: equal values may pickle differently, by the parts they share."""
+    """Digests the ``repr``: pickles of equal values differ if these share other parts."""
     return hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()
