@@ -1,4 +1,4 @@
-"""What workers on other machines are given of a loader's plan and dataset."""
+"""The tasks of proxies: a loader's plan and dataset, as workers on other machines need them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from fusionloader.transforms.plan.stages import Plan
 def remote_task(
     options: LoaderOptions, link: RemoteWorkers, plan: Plan, table: DatasetTable
 ) -> RemoteTask:
-    """Returns what the proxy of an iterator is given.
+    """Returns the task of an iterator's proxy.
 
-    Workers send 8-bit levels where results are elements that each depend on one alone: a quarter
-    of float32's bytes.
+    If each element of a result depends on one 8-bit level alone, workers send the levels, a
+    quarter of float32's bytes.
     """
     settings = options.remote
     assert settings is not None
@@ -70,12 +70,12 @@ def code_task(
     source: Source,
     base_seed: int,
 ) -> RemoteTask:
-    """Returns the same where workers run the code of a source of samples, which Ray brings them.
+    """Returns the task for workers that run a source's user code, which Ray brings to them.
 
     Raises:
         ImportError: Ray is not installed.
-        PicklingError: the dataset cannot be sent, see ``bundle``.
-        ConnectionError: there is no cluster.
+        PicklingError: the dataset cannot be pickled, see ``bundle``.
+        ConnectionError: there is no Ray cluster.
     """
     settings = options.remote
     assert settings is not None
@@ -104,7 +104,7 @@ def code_task(
 
 
 def _metric_keys(options: LoaderOptions, plan: str) -> MetricKeys:
-    """The script stands for the model, which a loader does not see."""
+    """Identifies the model by the script, because a loader does not see the model."""
     script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "interactive"
     return MetricKeys(
         model=f"{script}, batch size {options.batch_size}, device {options.device}",

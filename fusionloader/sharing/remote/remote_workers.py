@@ -1,4 +1,4 @@
-"""A loader's remote workers: who they are, and what is counted of them over all iterators."""
+"""A loader's remote workers and their counters, over all of its iterators."""
 
 from __future__ import annotations
 
@@ -21,17 +21,23 @@ _REPORT_SECONDS = 0.5
 
 
 class StepSums(Protocol):
-    """What is known of training's steps, see ``statistics.waits.Waits``."""
+    """Sums over training's steps, as ``statistics.waits.Waits`` has them."""
 
     def sums(self) -> tuple[int, float, float]:
-        """Returns steps, the seconds that they took, and those of them that were waited."""
+        """Returns the number of steps, their seconds, and the seconds of waiting in these."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
-    """What the proxy of an iterator is given; descriptors are the loader's.
+    """What the proxy of an iterator needs; descriptors are those of the training process.
 
-    ``keys`` say what metrics of FastFlow's policy are of; ``channels`` are those of a result.
+    Attributes:
+        workers: the loader's remote workers.
+        work: what the workers make.
+        keys: keys of the metrics that FastFlow's policy stores.
+        channels: number of channels of a result.
+        table_fd: descriptor of the dataset's table, -1 with user code.
+        table_bytes: size of the table.
     """
 
     workers: RemoteWorkers
@@ -43,24 +49,24 @@ class RemoteTask:
 
 
 class RemoteWorkers:
-    """The workers begin with an iterator, and end with ``close()``; the next one begins others.
+    """The workers are found or started with an iterator, and again after ``close()``.
 
     Attributes:
-        counters: what is counted; the proxies of all iterators write to it.
+        counters: counters that the proxies of all iterators write to.
     """
 
     def __init__(self, settings: Remote, steps: StepSums, num_workers: int) -> None:
         """Finds the workers, or begins to start them.
 
         Args:
-            settings: what the user wants.
-            steps: of training.
-            num_workers: of this machine.
+            settings: the user's settings.
+            steps: sums over training's steps.
+            num_workers: number of workers on this machine.
 
         Raises:
-            ValueError: an address or the token file is not one.
+            ValueError: an address or the token file is invalid.
             ImportError: a package is not installed.
-            ConnectionError: there is no such cluster.
+            ConnectionError: there is no such Ray cluster.
         """
         self._settings, self._num_workers = settings, num_workers
         self._fleet: Fleet | None = None
@@ -72,16 +78,16 @@ class RemoteWorkers:
 
     @property
     def fleet(self) -> Fleet:
-        """The workers; after ``close()`` others are found.
+        """The workers; they are found or started again after ``close()``.
 
         Raises:
-            ConnectionError: there is no such cluster any more.
+            ConnectionError: the Ray cluster is no longer there.
         """
         return self._fleet or self._begin()
 
     def _begin(self) -> Fleet:
         fleet = self._fleet = make_fleet(self._settings, self._num_workers)
-        # Also of a loader that nobody closes.
+        # Ends the workers of a loader that is never closed, too.
         self._ends = weakref.finalize(self, _end, fleet, os.getpid())
         return fleet
 
@@ -92,18 +98,18 @@ class RemoteWorkers:
     # ---- of training's steps, see statistics.waits.StepObserver ---------------------------------
 
     def asked(self) -> None:
-        """Training has entered ``next()``: notes the steps until here."""
+        """Called when training has entered ``next()``: publishes the steps until here."""
         steps, seconds, waited = self._steps.sums()
         self.counters.steps = steps
         self.counters.step_ns, self.counters.waited_ns = int(seconds * 1e9), int(waited * 1e9)
 
     def delivered(self) -> None:
-        """``next()`` is about to return, and counts this step then."""
+        """Called before ``next()`` returns, which counts this step only then."""
 
     # ---- of the fleet ---------------------------------------------------------------------------
 
     def report_load(self) -> None:
-        """Lets the fleet know how busy its workers are, now and then."""
+        """Reports the workers' load to the fleet, every 0.5 s at most."""
         now = time.monotonic_ns()
         elapsed = now - self._reported_ns
         if elapsed < _REPORT_SECONDS * 1e9:
@@ -127,12 +133,12 @@ def _end(fleet: Fleet, pid: int) -> None:
 
 
 def make_fleet(settings: Remote, num_workers: int) -> Fleet:
-    """Returns the workers that a loader is to have, beside ``num_workers`` of this machine.
+    """Returns the remote workers of a loader with ``num_workers`` on this machine.
 
     Raises:
-        ValueError: an address or the token file is not one.
+        ValueError: an address or the token file is invalid.
         ImportError: a package is not installed.
-        ConnectionError: there is no such cluster.
+        ConnectionError: there is no such Ray cluster.
     """
     if settings.servers is None:
         from fusionloader.sharing.remote.ray_fleet import RayFleet

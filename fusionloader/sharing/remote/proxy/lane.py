@@ -1,16 +1,16 @@
 """A lane: one core of a remote worker, as a worker of the loader's queue.
 
-How it works. A thread claims tiny-batches under the lane's number, asks for them over a connection
-of its own, and writes the answers into the slots. Two requests are under way, so that the worker
-has the next one when it has answered. Answers come in the order of the requests.
+Theory of operation. A thread claims tiny-batches under the lane's number, requests them over its
+own connection, and writes the answers into the slots. Two requests are under way, so that the
+worker has the next one when it has answered. Answers come in the order of the requests.
 
-Why each sample comes once. A tiny-batch is written, and finished, only by who holds it. When the
-answer does not come in time (ten times the 95th percentile; 2 s at least, 10 s for user code, 30 s
-at most), when the connection ends, or when the worker declines, the lane gives the tiny-batch back,
-and closes the connection: an answer that comes later is never read. What came back is left to this
-machine's workers, who report whatever is wrong with a sample. A body may take longer, by what its
-size takes at 1 MB/s; the proxy cuts the connection of a lane that is overdue, however the worker
-goes on.
+*Why each sample comes once.* Only the holder of a tiny-batch writes and finishes it. The lane gives
+a tiny-batch back when the worker declines it, when the connection ends, and when the answer is late
+(after ten times the 95th percentile of answer times; at least 2 s, or 10 s for user code; at most
+30 s). When an answer is late, the connection is closed, so the answer is never read. This machine's
+workers make what was given back, and report whatever is wrong with a sample. A body may take longer
+by the time for its size at 1 MB/s. The proxy cuts the connection of an overdue lane, since a worker
+may delay each read without letting it time out.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from fusionloader.system.transport.patience import Absence, AnswerTimes
 from fusionloader.transforms.plan.parts import WRITE
 
 DEPTH = 2
-"""Requests of a lane that are under way."""
-_LEAST_SECONDS = 2.0  # that an answer is waited for
-_MOST_SECONDS = 30.0  # however slow the last answers were
+"""Most requests of a lane that are under way."""
+_LEAST_SECONDS = 2.0  # shortest time after which an answer is late
+_MOST_SECONDS = 30.0  # longest time, however slow the last answers were
 _SECONDS_MORE = 0.1  # for each tiny-batch of a request beyond the first
-_LEAST_RATE = 1e6  # bytes in a second, of a body
-_LEAST_SECONDS_OF_CODE = 10.0  # whose samples may take a second each
+_LEAST_RATE = 1e6  # bytes per second of a body
+_LEAST_SECONDS_OF_CODE = 10.0  # samples of user code may take a second each
 _REST_SECONDS = 0.05
-_MOST_DECLINED = 16  # in a row, with nothing made in between
+_MOST_DECLINED = 16  # requests in a row, before the worker is left alone
 _LONGEST_TEXT = 500
 _NO_CACHE = [0] * 7
 
@@ -81,13 +81,13 @@ class LaneQueue:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a sample's result."""
+        """Size of a sample's result."""
         rows = self.rows
         return rows.row_bytes if isinstance(rows, LayoutRows) else self.work.row_bytes
 
 
 class _Lease(NamedTuple):
-    """Neighbouring tiny-batches that a worker was asked for, and when."""
+    """A request under way: its claim of neighbouring tiny-batches, and when it was sent."""
 
     claim: _native.Claim
     number: int
@@ -96,17 +96,17 @@ class _Lease(NamedTuple):
 
 
 class Lane:
-    """Runs from when it is made until ``leave()``, the end of the queue, or a final refusal.
+    """Runs from its creation until ``leave()``, the end of the queue, or a final refusal.
 
     Attributes:
-        address: of the worker.
-        cores: that the worker offers; 0 until it has answered.
-        was_refused: whether the worker is to be left alone for a while.
-        has_failed: whether the worker did not answer, or the connection has ended, at some time.
+        address: address of the worker.
+        cores: number of cores that the worker offers; 0 until it has answered.
+        was_refused: whether the worker should be left alone for a while.
+        has_failed: whether the worker has ever not answered, or the connection has ever ended.
     """
 
     def __init__(self, number: int, worker: int, address: Address, shared: LaneQueue) -> None:
-        """Begins: lane ``number`` of the board is ``worker`` in the queue."""
+        """Starts the lane, with ``number`` in the counters and ``worker`` in the queue."""
         self.address = address
         self.cores = 0
         self.was_refused = self.has_failed = False
@@ -134,27 +134,24 @@ class Lane:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return not self._thread.is_alive()
 
     @property
     def is_away(self) -> bool:
-        """Whether the worker does not answer now."""
         return self._state is not LaneState.SERVING
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it asks for nothing more."""
         return self._leaving.is_set()
 
     def leave(self) -> None:
-        """Asks for nothing more; what is under way is still waited for."""
+        """Sends no more requests, and ends when those under way are answered."""
         self._leaving.set()
 
     def cut_if_overdue(self, now: float) -> None:
-        """Ends the connection where an answer should be there by now, from another thread.
+        """Ends the connection if an answer is overdue; called from another thread.
 
-        Timeouts of reads and writes do not do it: a peer may send a byte before each.
+        Timeouts of reads and writes are not enough: a peer may send a byte before each.
         """
         greeted = self._greeted
         if greeted is not None and now > self._due:
@@ -186,7 +183,7 @@ class Lane:
                     "serves"
                 )
                 self._leaving.wait(seconds)
-            except Exception:  # an error of this program: not again at once
+            except Exception:  # a bug: the worker is left alone, so that it does not repeat at once
                 self.was_refused = True
                 self._enter(LaneState.AWAY)
                 raise
@@ -209,7 +206,7 @@ class Lane:
             self._give_back()
 
     def _serve_some(self) -> bool:
-        """Asks for what there is, and takes an answer; ``False`` at the end."""
+        """Sends requests, and handles an answer or sleeps; returns ``False`` at the end."""
         queue = self._queue
         seen = queue.work_word
         while len(self._under_way) < DEPTH and not self._leaving.is_set():
@@ -228,7 +225,7 @@ class Lane:
         return True
 
     def _size(self, kind: Candidate) -> int:
-        """Returns how many tiny-batches to ask for at once."""
+        """Returns how many tiny-batches to request at once."""
         if kind is not Candidate.MINI_BATCH:
             return 1
         return max(1, self._most // self._shared.work.tiny_size)
@@ -246,7 +243,7 @@ class Lane:
             else:
                 request = request_for(claim, rows, mode, number, self._most)
         finally:
-            if request is None:  # by an error, too
+            if request is None:  # after an exception, too
                 self._return(claim)
         if request is None:
             self._counters.add(self._number, declined=claim.count)
@@ -261,7 +258,7 @@ class Lane:
 
     @property
     def _most(self) -> int:
-        """Samples that one request may be for."""
+        """Most samples of a request."""
         return min(MOST_SAMPLES, MOST_BODY // max(self._shared.row_bytes, 1))
 
     @property
@@ -269,16 +266,16 @@ class Lane:
         return min(self._times.deadline, _MOST_SECONDS)
 
     def _expect(self, seconds: float, nbytes: int) -> None:
-        """From now on the next step may take so long, and what so many bytes take."""
+        """Sets when the lane is overdue: after ``seconds``, and the time for ``nbytes``."""
         self._due = time.monotonic() + seconds + nbytes / _LEAST_RATE
 
     def _begin(self, claim: _native.Claim) -> None:
-        """Notes what the worker is at, for reports and timelines."""
+        """Marks the samples that the worker makes now, for reports and timelines."""
         self._queue.begin_span()
         self._queue.begin_sample(claim, claim.first, claim.first * claim.tiny_size)
 
     def _take(self) -> None:
-        """Waits for the answer to the oldest request."""
+        """Waits for the answer to the oldest request, and handles it."""
         assert self._greeted is not None
         lease = self._under_way[0]
         deadline = self._deadline + _SECONDS_MORE * (lease.claim.count - 1)
@@ -309,7 +306,7 @@ class Lane:
         self._shared.gate.answered(time.monotonic() - lease.sent_at)
 
     def _return(self, claim: _native.Claim) -> None:
-        """Leaves tiny-batches to this machine's workers."""
+        """Gives tiny-batches back, for this machine's workers."""
         for tiny_batch in range(claim.first, claim.first + claim.count):
             self._queue.give_back(claim, tiny_batch)
 
@@ -361,7 +358,7 @@ class Lane:
             raise NotTaken(f"does not make these samples: {text}")
 
     def _give_back(self) -> None:
-        """Leaves what is under way to this machine's workers."""
+        """Gives back all that is under way, for this machine's workers."""
         for lease in self._under_way:
             self._return(lease.claim)
             self._counters.add(self._number, leases_lost=lease.claim.count)

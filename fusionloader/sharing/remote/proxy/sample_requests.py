@@ -25,7 +25,7 @@ _INDEX_BYTES = 8
 
 
 class EncodedRequest(NamedTuple):
-    """A request, its body in parts, and how many samples it is for."""
+    """The head of a request, its body in parts, and its number of samples."""
 
     head: bytes
     body: Sequence[bytes | memoryview]
@@ -33,16 +33,16 @@ class EncodedRequest(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are sent."""
+        """Number of bytes that are sent."""
         return len(self.head) + sum(map(len, self.body))
 
 
 def request_for(
     claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int, most: int
 ) -> EncodedRequest | None:
-    """Returns the request for tiny-batches that were claimed together, of ``most`` samples at most.
+    """Returns the request for a claim of at most ``most`` samples.
 
-    ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
+    Returns ``None`` if a sample cannot be sent: its index or its file does not exist, or it is too
     large.
     """
     start = claim.first * claim.tiny_size
@@ -79,9 +79,9 @@ def request_for(
 def request_for_code(
     queue: _native.WorkerQueue, claim: _native.Claim, rows: LayoutRows, number: int
 ) -> EncodedRequest | None:
-    """Returns the same for samples of user code.
+    """Returns the request for a claim of user code's samples.
 
-    ``None`` where an index is no plain integer, or the batch has no rows yet.
+    Returns ``None`` if an index is no plain integer, or the batch has no rows yet.
     """
     settled = rows.settled(queue)
     if settled is None or claim.payload is None or len(claim.indices()):

@@ -1,4 +1,4 @@
-"""A loader's dataset, pickled for Ray."""
+"""A loader's dataset, pickled for Ray, and the versions of packages that it needs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _COMPARED = ("torch", "torchvision", "numpy", "pillow")  # other versions may ma
 
 @dataclass(frozen=True, slots=True)
 class CodeBundle:
-    """What makes a loader's samples.
+    """The code and data that make a loader's samples.
 
     Attributes:
         pickled: the source of samples, with the dataset, as Ray's cloudpickle writes it.
-        search_path: where the training process finds modules.
+        search_path: folders in which the training process finds modules.
     """
 
     pickled: bytes
@@ -33,7 +33,7 @@ class CodeBundle:
 
     @property
     def digest(self) -> str:
-        """Tells it from others: the hexadecimal BLAKE2b of what is pickled."""
+        """Hexadecimal BLAKE2b of ``pickled``, which identifies the bundle."""
         return hashlib.blake2b(self.pickled, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -44,12 +44,12 @@ def need_ray() -> None:
 
 
 def bundle(source: Source) -> CodeBundle:
-    """Returns a source of samples as it is now.
+    """Pickles a source of samples.
 
     Raises:
         ImportError: Ray is not installed.
-        PicklingError: a part of the dataset cannot be pickled; a ``TypeError`` or an
-            ``AttributeError`` where that is what the part raises. The text names it.
+        PicklingError: a part of the dataset, which the text names, cannot be pickled. If the part
+            raises a ``TypeError`` or an ``AttributeError``, it is one of these.
     """
     need_ray()
     from ray import cloudpickle
@@ -73,7 +73,7 @@ def _explained(error: Exception, dataset: Any, dumps: Callable[[Any], bytes]) ->
 
 
 def installed() -> dict[str, str]:
-    """Returns the versions of Python and of those packages that are installed here."""
+    """Returns the versions of Python and of the compared packages that are installed here."""
     found = {"python": platform.python_version()}
     for name in _COMPARED:
         try:
@@ -83,8 +83,8 @@ def installed() -> dict[str, str]:
     return found
 
 
-def difference(wanted: dict[str, str]) -> str | None:
-    """Returns what is installed here in another version than is wanted, ``None`` if nothing is."""
+def compare_packages(wanted: dict[str, str]) -> str | None:
+    """Returns how the packages here differ from the wanted ones, ``None`` if they do not."""
     here = installed()
     for name, version in wanted.items():
         if here.get(name) != version:
