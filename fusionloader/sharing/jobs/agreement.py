@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sized
 from dataclasses import dataclass
 
-import PIL
-from PIL import Image, ImageFile
-
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.identity import describe_loader
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.compatibility import digest_repr, pillow_settings
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import Fields
 from fusionloader.transforms.executors.layout import Layout
@@ -39,15 +36,14 @@ class Agreement:
         identity = describe_loader(options)
         has_paths = len(table) > 0 and table.image_shape is None and not table.is_remote
         relative = has_paths and not os.path.isabs(table.path(0))
-        pillow = (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
         equal = {
             "fusionloader": fd_messages.package_version(),
             "dataset": f"{len(table)} samples, {table.digest()[:12]}",
             "working directory": os.getcwd() if relative else "any",
-            "transforms": f"{len(plan.stages)} stages, {_digest(plan)}",
+            "transforms": f"{len(plan.stages)} stages, {digest_repr(plan, nbytes=6)}",
             "decode": options.decode,
             "strict": str(options.strict),
-            "Pillow": str(pillow),
+            "Pillow": str(pillow_settings()),
             "batch_size": str(identity["batch_size"]),
             "drop_last": str(options.drop_last),
             "sampler": _sampler(options),
@@ -94,8 +90,3 @@ def _sampler(options: LoaderOptions) -> str:
     kinds = (options.batch_sampler, options.inner_sampler)
     names = [type(each).__qualname__ for each in kinds if each is not None]
     return f"{' of '.join(names)}, {total_batches(options)} mini-batches"
-
-
-def _digest(value: object) -> str:
-    """Digests the ``repr``: pickles of equal values differ if these share other parts."""
-    return hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()

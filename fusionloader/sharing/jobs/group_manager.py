@@ -80,8 +80,8 @@ class GroupManager(Manager):
         self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
         self._most_in_flight = options.in_flight
         self._workers = GroupWorkers(options, membership, start)
-        whose = f"a mini-batch of share={membership.word!r}"
-        self._hung = HungWorkers(self._workers, options.stall_timeout, lambda _: whose)
+        what = f"a mini-batch of share={membership.word!r}"
+        self._hung = HungWorkers(self._workers, options.stall_timeout, lambda _: what)
 
     def resize(self, count: int) -> None:
         self._workers.resize(count)

@@ -26,7 +26,7 @@ class PoolBinding(Participant):
     Attributes:
         queue: the loader's queue.
         background: whether it gets workers only while other loaders have nothing to claim.
-        was_asked: whether a batch was waited for, so that the loader answers its workers.
+        has_requested: whether a batch was waited for, so that the loader answers its workers.
         closed: whether the queue was stopped.
         workers: the loader's worker set, ``None`` before it is made and after ``end``.
         number: the loader's, in the pool; 0 before ``start``.
@@ -35,7 +35,7 @@ class PoolBinding(Participant):
     def __init__(self, pool: PoolProcesses, background: bool = False) -> None:
         self._pool = pool
         self.background = background
-        self.was_asked = False
+        self.has_requested = False
         self.closed = False
         self.workers: WorkerSet | None = None
         self.number = 0
@@ -80,7 +80,7 @@ class PoolBinding(Participant):
         if not self.background:
             self._pool.assign_all(self.number)
             return ()
-        first, self.was_asked = not self.was_asked, True
+        first, self.has_requested = not self.has_requested, True
         self._pool.serve_in_background(self, first)
         return ()
 

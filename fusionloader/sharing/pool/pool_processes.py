@@ -166,7 +166,7 @@ class PoolProcesses:
         with self._lock:
             if first:
                 for worker, handle in list(self._handles.items()):
-                    self._send(handle, FdMessage({"asked": binding.number}))
+                    self._send(handle, FdMessage({"requested": binding.number}))
                     self._member.send(worker, 0, self._assigned_to, worker)
             self.wake()
 
@@ -210,7 +210,7 @@ class PoolProcesses:
                 "loader": binding.number,
                 "descriptors": list(all_fds),
                 "background": binding.background,
-                "asked": binding.was_asked,
+                "requested": binding.has_requested,
             }
             self._send(handle, FdMessage(fields, b"", tuple(all_fds.values())))
             self._member.send(worker, 0, self._assigned_to, worker)

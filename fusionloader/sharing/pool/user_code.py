@@ -55,5 +55,5 @@ def user_code_loader(
         return None
     state = ProcessState(worker.uses_generators)
     return ServedLoader(
-        worker, activate=state.restore, deactivate=state.save, asked=worker.expect_layout
+        worker, activate=state.restore, deactivate=state.save, batch_requested=worker.expect_layout
     )

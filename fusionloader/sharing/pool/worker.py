@@ -88,7 +88,7 @@ class ServedLoader:
         fds: descriptors of the loader's memory, which the worker maps.
         activate: called before the worker serves after another loader's did.
         deactivate: called before another loader's worker serves.
-        asked: called when the loader waits for a batch, if it is a background loader.
+        batch_requested: called when the loader waits for a batch, if it is a background loader.
         background: whether it is served only while no other loader has work.
     """
 
@@ -96,7 +96,7 @@ class ServedLoader:
     fds: tuple[int, ...] = ()
     activate: Callable[[], None] = _nothing
     deactivate: Callable[[], None] = _nothing
-    asked: Callable[[], None] = _nothing
+    batch_requested: Callable[[], None] = _nothing
     background: bool = False
 
     def close(self) -> None:
@@ -182,8 +182,8 @@ class _PoolWorker:
                         "descriptors of a loader: it may open no more files. It is replaced"
                     )
                 return
-            if "asked" in message.fields and "loader" not in message.fields:
-                self._asked(int(message.fields["asked"]))
+            if "requested" in message.fields and "loader" not in message.fields:
+                self._note_request(int(message.fields["requested"]))
                 continue
             self._deactivate()
             fds = dict(zip(message.fields["descriptors"], message.fds, strict=True))
@@ -196,13 +196,13 @@ class _PoolWorker:
                 loader.fds = tuple(fds.values())
                 loader.background = bool(message.fields["background"])
                 self._served[number := int(message.fields["loader"])] = loader
-                if message.fields["asked"]:
-                    self._asked(number)
+                if message.fields["requested"]:
+                    self._note_request(number)
 
-    def _asked(self, number: int) -> None:
+    def _note_request(self, number: int) -> None:
         loader = self._served.get(number)  # it may have ended, or failed to start
         if loader is not None:
-            loader.asked()
+            loader.batch_requested()
 
     def _prepared(self, fds: dict[str, int]) -> ServedLoader | None:
         """Prepares to serve a loader; sends it a failure and returns ``None`` on an error."""

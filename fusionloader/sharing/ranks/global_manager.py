@@ -195,7 +195,7 @@ class GlobalManager(LocalService[LocalPeer]):
 
 
 def _assign_among(members: list[RankMember]) -> bool:
-    """The same, among queues whose workers can serve each other."""
+    """Assigns idle workers among queues that all of them can serve; returns as ``_assign``."""
     workers = [member.view.workers() for member in members]
     idle = [
         [

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import pickle
 from dataclasses import dataclass
 
-import PIL
-from PIL import Image, ImageFile
-
 from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.sharing.compatibility import digest_repr, pillow_settings
 from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.transforms.plan.stages import Plan
 
@@ -56,9 +53,7 @@ class SharingOffers:
             "plan": _digest(plan),
             # Paths may be relative.
             "dataset": _digest((table.digest(), os.getcwd())),
-            "Pillow": _digest(
-                (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
-            ),
+            "Pillow": _digest(pillow_settings()),
             # A process of another namespace cannot be checked for being alive.
             "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
         }
@@ -74,5 +69,4 @@ def _namespace(kind: str) -> str:
 
 
 def _digest(value: object) -> str:
-    """Digests the ``repr``: pickles of equal values differ if these share other parts."""
-    return hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()
+    return digest_repr(value, nbytes=16)

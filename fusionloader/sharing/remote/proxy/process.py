@@ -184,13 +184,13 @@ class Proxy:
             elif lane.address not in self._wanted:
                 lane.leave()
         self._left_alone = {each: until for each, until in self._left_alone.items() if until > now}
-        asked = [address for address in self._wanted if address not in self._left_alone]
-        if len(asked) > LANES:
+        usable = [address for address in self._wanted if address not in self._left_alone]
+        if len(usable) > LANES:
             self._end_unanswered_lanes(now)
         # Serving workers first, so that none of them loses a lane to one that may not answer.
         serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
-        asked.sort(key=lambda address: address not in serving)
-        lanes: dict[Address, list[Lane]] = {address: [] for address in asked}
+        usable.sort(key=lambda address: address not in serving)
+        lanes: dict[Address, list[Lane]] = {address: [] for address in usable}
         for lane in self._lanes.values():
             if lane.address in lanes and not lane.is_leaving:
                 lanes[lane.address].append(lane)

@@ -151,9 +151,9 @@ class RayWorkers:
             return wish - len(here)
         free = ray_state.available_resources_per_node()
         nodes = others or {self._own_node}
-        room = sum(int(free.get(node, {}).get("CPU", 0)) for node in nodes)
+        available = sum(int(free.get(node, {}).get("CPU", 0)) for node in nodes)
         starting = sum(worker.address is None for worker in here)
-        return room - starting - (0 if others else self._start.loader_cores)
+        return available - starting - (0 if others else self._start.loader_cores)
 
     def _new(self) -> _Worker:
         now = time.monotonic()
