@@ -273,7 +273,7 @@ _connections: weakref.WeakSet[CoordinatorConnection] = weakref.WeakSet()
 
 
 def _keep_held_of_children() -> None:
-    """Copies held batches before a fork, because the child does not release them."""
+    """Copies held batches before a fork: the child keeps them after this process releases them."""
     for connection in list(_connections):
         connection.keep_held()
 

@@ -29,7 +29,7 @@ _starters: dict[GlobalManagerConfig, ServiceStarter] = {}  # for all loaders of 
 
 
 class _Event(OwnedDescriptor):
-    """An eventfd, which is closed also where the manager that it is for cannot be made."""
+    """An eventfd that is closed with this object, even if its manager cannot be made."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
