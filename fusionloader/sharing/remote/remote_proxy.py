@@ -163,7 +163,9 @@ class RemoteProxy(Participant):
             self._launch()
         except OSError as error:
             if not self._warned:
-                log.warning("that cannot be done now, but it is tried again: %s", error)
+                log.warning(
+                    "the proxy of remote workers cannot start; it is tried again: %s", error
+                )
             self._warned = True
         else:
             self._warned = False

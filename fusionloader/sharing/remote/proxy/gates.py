@@ -233,6 +233,7 @@ class FastFlowGate:
             self._before = now
             self._count_from(now)
             return
+        # Nothing to measure: no step was taken, or remote workers are measured and none is there.
         if now.steps == before.steps or (not most and self._profile.phase is ProfilePhase.REMOTE):
             return
         slowest, self._slowest = self._slowest, 0.0

@@ -48,8 +48,8 @@ def bundle(source: Source) -> CodeBundle:
 
     Raises:
         ImportError: Ray is not installed.
-        PicklingError: a part of the dataset, which the text names, cannot be pickled. If the part
-            raises a ``TypeError`` or an ``AttributeError``, it is one of these.
+        PicklingError: a part of the dataset cannot be pickled; the text names the part. A
+            ``TypeError`` or an ``AttributeError`` of the part keeps its type.
     """
     need_ray()
     from ray import cloudpickle
