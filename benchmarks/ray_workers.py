@@ -74,12 +74,12 @@ def one_round(cluster: Any, found: dict[str, list[float]]) -> None:
         found["two workers from nothing, s"].append(time.perf_counter() - began)
 
         while fleet._start.wish == 2:
-            fleet.tell(BUSY)
+            fleet.report_load(BUSY)
         found["one more worker, s"].append(seconds_until(lambda: len(fleet.addresses()) == 3))
         processes = {each: process_of(each) for each in fleet.addresses()}
         before = set(processes)
         while fleet._start.wish == 3:
-            fleet.tell(IDLE)
+            fleet.report_load(IDLE)
         found["one fewer: no longer asked, s"].append(
             seconds_until(lambda: len(fleet.addresses()) == 2)
         )

@@ -21,7 +21,7 @@ from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.progress import Progress
 from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.remote import link
+from fusionloader.sharing.remote import remote_workers
 from fusionloader.sharing.remote.fleet import ListedFleet
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
@@ -125,7 +125,7 @@ def main() -> None:
         def changing_fleet(_settings: Remote) -> ChangingFleet:
             return fleet
 
-        link.make_fleet = changing_fleet
+        remote_workers.make_fleet = changing_fleet
         remote = remote_of(str(addresses[0]), token_file, "shared", "all")
         with loader_of(dataset, options, remote) as loader:
             for _ in range(options.rounds):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.data.sources.streams.settings import ReadSettings
     from fusionloader.options.remote_settings import Remote
     from fusionloader.sharing.jobs.membership import GroupMembership
-    from fusionloader.sharing.remote.link import RemoteLink
+    from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
 
 class KeepsFiles(Protocol):
@@ -32,7 +32,7 @@ class LoaderParts(LoaderState):
     def __init__(self) -> None:
         super().__init__()
         self._membership: GroupMembership | None = None
-        self._link: RemoteLink | None = None
+        self._link: RemoteWorkers | None = None
         self._settings: Remote | None = None
         self._reader: ReadAheadProcess | None = None
         self._read_table: DatasetTable | None = None
@@ -52,7 +52,7 @@ class LoaderParts(LoaderState):
         from fusionloader.observe.statistics.remote_stats import remote_stats
 
         here = self.statistics.all_workers.total().made
-        return remote_stats(self._link.board, self._settings.offload, here)
+        return remote_stats(self._link.counters, self._settings.offload, here)
 
     def explain(self) -> list[str]:
         """Returns what was counted of deferred images, shared preparation, other machines, URLs."""
@@ -75,7 +75,7 @@ class LoaderParts(LoaderState):
         if self._link is not None:
             self._link.close()
 
-    def link(self, settings: Remote, num_workers: int) -> RemoteLink:
+    def link(self, settings: Remote, num_workers: int) -> RemoteWorkers:
         """Returns the loader's remote workers.
 
         Raises:
@@ -83,10 +83,10 @@ class LoaderParts(LoaderState):
             ImportError: a package is not installed.
             ConnectionError: there is no such cluster.
         """
-        from fusionloader.sharing.remote.link import RemoteLink
+        from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
         if self._link is None:
-            self._link = RemoteLink(settings, self.statistics.waits, num_workers)
+            self._link = RemoteWorkers(settings, self.statistics.waits, num_workers)
             self._settings = settings
             self.statistics.observers.append(self._link)
         return self._link

@@ -89,7 +89,7 @@ class NativeBackend:
         self._plan = plan
         self.layout: Layout | None = layout
         offers = self._offers
-        self._offer = offers.of(plan, self._table) if offers is not None else None
+        self._offer = offers.make(plan, self._table) if offers is not None else None
 
     def _gpu_options(self, plan: Plan) -> GpuOptions | None:
         layout = layout_of(plan)

@@ -7,7 +7,7 @@ import pytest
 from jobs import Job, coordinators
 from support.waiting import left_behind, wait_until
 
-from fusionloader.sharing.jobs.address import address_of
+from fusionloader.sharing.jobs.address import coordinator_address
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def word():
     """A word that no other test has; nothing of its group is left."""
     made = f"test-{secrets.token_hex(6)}"
     yield made
-    wait_until(lambda: not coordinators(address_of(made)), "the coordinator has not ended")
+    wait_until(lambda: not coordinators(coordinator_address(made)), "the coordinator has not ended")
     assert not left_behind()
 
 

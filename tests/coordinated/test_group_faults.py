@@ -10,7 +10,7 @@ from jobs import alone, coordinators, left
 from support.other_users import NOBODY, as_root, begun_as_nobody, exit_code_of
 from support.waiting import gone, wait_until
 
-from fusionloader.sharing.jobs.address import address_of
+from fusionloader.sharing.jobs.address import coordinator_address
 from fusionloader.system import fd_messages
 
 FEW = {"prefetch_factor": 2}
@@ -121,7 +121,7 @@ def test_killed_workers_are_replaced_and_lose_no_sample(group, train_set, many):
 def test_without_the_coordinator_every_job_goes_on_alone(group, word, train_set, many):
     jobs = begun(group, 2, **many)
     expected = alone(train_set, epochs=6, **many)
-    address = address_of(word)
+    address = coordinator_address(word)
     (pid,) = {each.pid for each in coordinators(address)} - {None, *(job.pid for job in jobs)}
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: gone(pid))
@@ -136,7 +136,7 @@ def test_without_the_coordinator_every_job_goes_on_alone(group, word, train_set,
 
 @as_root
 def test_another_user_who_has_bound_the_name_delays_no_epoch(group, word, train_set):
-    name = address_of(word)
+    name = coordinator_address(word)
     over, told = os.pipe()
 
     def bind():
@@ -166,7 +166,7 @@ def test_nothing_is_left_of_a_killed_group(group, word, train_set, many):
     for job in jobs:
         job.signal(signal.SIGKILL)
     wait_until(lambda: all(map(gone, workers)))
-    wait_until(lambda: not coordinators(address_of(word)))
+    wait_until(lambda: not coordinators(coordinator_address(word)))
 
 
 def test_a_job_that_joins_in_mid_epoch_delays_nobody(group, train_set, many):
@@ -183,7 +183,7 @@ def test_a_job_that_joins_in_mid_epoch_delays_nobody(group, train_set, many):
 
 def test_the_coordinator_is_small(group, word):
     group().take(1)
-    (pid,) = {each.pid for each in coordinators(address_of(word))} - {None}
+    (pid,) = {each.pid for each in coordinators(coordinator_address(word))} - {None}
     libraries = {os.path.basename(m.path) for m in psutil.Process(pid).memory_maps()}
     assert not any("torch" in name or "numpy" in name for name in libraries)
 

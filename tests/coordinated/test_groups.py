@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.sharing.jobs.address import address_of
+from fusionloader.sharing.jobs.address import coordinator_address
 
 HERE = Path(__file__).parent
 
@@ -259,7 +259,7 @@ def test_a_closed_loader_leaves_the_group_and_may_come_back(word, train_set):
     for _ in range(2):
         assert same_batches(list(expected), list(loader))
         loader.close()
-        wait_until(lambda: not coordinators(address_of(word)))
+        wait_until(lambda: not coordinators(coordinator_address(word)))
     assert loader.stats().shared_prep.shared_batches == 20
 
 
@@ -280,7 +280,7 @@ def test_the_coordinator_ends_with_its_last_job(group, word):
     job = group()
     job.take(1)
     workers = job.ask("workers")
-    (socket,) = {each.pid for each in coordinators(address_of(word))} - {None}
+    (socket,) = {each.pid for each in coordinators(coordinator_address(word))} - {None}
     job.process.kill()
     wait_until(lambda: gone(socket) and all(map(gone, workers)))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sharing.jobs.sample_lists import SampleLists, identity, packed, unpacked
+from fusionloader.sharing.jobs.sample_lists import SampleLists, identity, pack, unpack
 
 
 @st.composite
@@ -20,21 +20,21 @@ def sample_lists(draw):
 
 @given(sample_lists())
 def test_they_come_back_as_they_were(samples):
-    assert unpacked(packed(samples)) == samples
+    assert unpack(pack(samples)) == samples
 
 
 @given(sample_lists(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_makes_no_difference_and_all_else_does(samples, random):
     rows = list(samples.rows)
     random.shuffle(rows)
-    assert identity(packed(samples._replace(rows=rows))) == identity(packed(samples))
+    assert identity(pack(samples._replace(rows=rows))) == identity(pack(samples))
     if samples.items:
         other = samples._replace(occurrences=[*samples.occurrences[:-1], 2**32 - 1])
         same = other.occurrences == samples.occurrences
-        assert (identity(packed(other)) == identity(packed(samples))) is same
+        assert (identity(pack(other)) == identity(pack(samples))) is same
 
 
 def test_what_is_cut_off_is_refused():
-    raw = packed(SampleLists([1, 2], [1, 2], [0, 0], [0, 1]))
+    raw = pack(SampleLists([1, 2], [1, 2], [0, 0], [0, 1]))
     with pytest.raises(ValueError, match=r"cut off|bytes length"):
-        unpacked(raw[:-4])
+        unpack(raw[:-4])

@@ -35,7 +35,7 @@ class Area:
         self.pipes, self.workers = [], []
         for number, member in enumerate(self.members):
             read, write = os.pipe()
-            self.records.add(number, member, read, self.staging.bury)
+            self.records.add(number, member, read, self.staging.recover)
             self.pipes.append(write)
             fds = self.staging.control_fd, self.staging.data_fd
             self.workers.append(_native.WorkerQueue(*fds, number))
@@ -111,7 +111,7 @@ def test_the_slots_of_a_stopped_worker_that_is_killed_are_used_again(area, stopp
     area.workers[0].announce(stopped.pid)
     rows = batch.rows.number
     area.look_twice()
-    area.staging.bury(area.records.find(0))
+    area.staging.recover(area.records.find(0))
     area.staging.look_for_stopped()
     assert area.staging.publish(KEY, 1, SAMPLES).rows.number == rows
 
@@ -131,7 +131,7 @@ def test_a_worker_that_takes_long_keeps_what_it_holds(area):
 def test_a_worker_that_ends_leaves_its_tiny_batches_to_others(area):
     batch = area.staging.publish(KEY, 0, SAMPLES)
     area.workers[0].claim(End.SMALL, 0, 2)
-    area.staging.bury(area.records.find(0))
+    area.staging.recover(area.records.find(0))
     area.finish_all(1)
     assert area.staging.completed() == [batch]
     assert batch.made == {222: 5}
@@ -141,10 +141,10 @@ def test_a_tiny_batch_that_kills_its_workers_is_given_up(area):
     batch = area.staging.publish(KEY, 0, SAMPLES)
     for _ in range(3):
         area.workers[0].claim(End.SMALL, 0, 3)  # all, and then what comes back first
-        area.staging.bury(area.records.find(0))
+        area.staging.recover(area.records.find(0))
         read, write = os.pipe()
         area.pipes.append(write)
-        area.records.add(0, area.members[0], read, area.staging.bury)
+        area.records.add(0, area.members[0], read, area.staging.recover)
     area.finish_all(1)
     assert area.staging.completed() == [batch]
     assert batch.given_up == [(0, os.getpid())]
@@ -184,7 +184,7 @@ def test_what_a_worker_that_died_has_reported_is_void_when_it_is_done_again(area
     messages.send(area.pipes[0], SampleSkipped(batch.sequence, 0, None, Failure(None, "bad", 0)))
     area.staging.receive()
     assert len(batch.reports) == 2
-    area.staging.bury(area.records.find(0))
+    area.staging.recover(area.records.find(0))
     area.finish_all(1)
     assert area.staging.completed() == [batch]
     assert (batch.reports, batch.failed) == ([], 0)

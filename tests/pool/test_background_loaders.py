@@ -59,7 +59,7 @@ def test_training_is_served_first_while_a_background_loader_waits(pool, tmp_path
     asks = threading.Thread(target=next, args=[validating])
     asks.start()
     binding = binding_of(validating)
-    wait_until(lambda: binding.was_asked or pool._processes._assigned_to == binding.number)
+    wait_until(lambda: binding.has_requested or pool._processes._assigned_to == binding.number)
     gate.set()
     asks.join(PATIENCE)
     order = log.read_text().split()

@@ -290,7 +290,7 @@ from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 
 plan, table = Plan((Resize(8, 8, "box"),), None, 8, 8), DatasetTable.of_files(["1.jpg"], [0])
-print(*sorted(SharingOffers(JobRanks(0, 2, "name")).of(plan, table).kind.items()))
+print(*sorted(SharingOffers(JobRanks(0, 2, "name")).make(plan, table).kind.items()))
 """
 
 

@@ -9,8 +9,7 @@ from support.worker_client import TOKEN, Refused, WorkerClient
 import fusionloader
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import CodeSetup, DataMode
-from fusionloader.sharing.remote.user_code.bundle import CodeBundle
-from fusionloader.sharing.remote.user_code.packages import installed
+from fusionloader.sharing.remote.user_code.bundle import CodeBundle, installed
 from fusionloader.sharing.remote.user_code.store import CodeStore
 from fusionloader.sharing.remote.worker.service import WorkerService
 from fusionloader.system.transport.address import Address

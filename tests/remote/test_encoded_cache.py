@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache, FileStamp
+from fusionloader.sharing.remote.worker.reading import EncodedCache, FileStamp
 
 PUTS = st.lists(
     st.tuples(st.sampled_from([b"/a", b"/b", b"/c"]), st.integers(0, 2), st.binary(max_size=9)),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sharing.remote.proxy.allotment import allot
+from fusionloader.sharing.remote.proxy.process import allot
 from fusionloader.system.transport.address import Address
 
 WORKERS = st.lists(st.integers(1, 1 << 40), max_size=100).map(

@@ -8,7 +8,7 @@ import pytest
 from support.remote_trials import trial
 from support.waiting import is_stopped, wait_until
 
-from fusionloader.sharing.remote import link
+from fusionloader.sharing.remote import remote_workers
 from fusionloader.sharing.remote.fleet import ListedFleet
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
@@ -31,7 +31,7 @@ def fleet(token_file, monkeypatch):
             return list(self.wanted)
 
     made = Fleet((), Identity.of(read_token(token_file)))
-    monkeypatch.setattr(link, "make_fleet", lambda settings, num_workers: made)
+    monkeypatch.setattr(remote_workers, "make_fleet", lambda settings, num_workers: made)
     return made
 
 

@@ -111,7 +111,7 @@ def unreadable(path):
 def test_a_damaged_file_is_ignored_with_its_reason(store, caplog, damage, reason):
     caplog.set_level(logging.INFO, logger="fusionloader.remote")
     store.save_local(KEYS, LOCAL)
-    path = store.path(KEYS.of_plan())
+    path = store.path(KEYS.plan_key())
     damage(path)
     assert store.local(KEYS) is None
     assert reason in caplog.text and path.name in caplog.text
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_ignored_with_its_reason(store, caplog, damage, reason
 
 def test_a_damaged_file_is_written_again(store):
     store.save_local(KEYS, LOCAL)
-    store.path(KEYS.of_plan()).write_bytes(b"damaged")
+    store.path(KEYS.plan_key()).write_bytes(b"damaged")
     store.save_local(KEYS, LOCAL)
     assert store.local(KEYS) == LOCAL
 
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_written_again(store):
 def test_damaged_metrics_of_remote_workers_are_ignored(store, caplog, values, reason):
     caplog.set_level(logging.INFO, logger="fusionloader.remote")
     store.save_remote(KEYS, REMOTE)
-    with_values(values)(store.path(KEYS.of_nodes()))
+    with_values(values)(store.path(KEYS.nodes_key()))
     assert store.remote(KEYS) == {} and reason in caplog.text
 
 

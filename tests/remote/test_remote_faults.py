@@ -16,7 +16,7 @@ from support.remote_workers import GO_ON, STOP, remote_loader
 from support.waiting import children_that_run, gone, is_stopped, wait_until
 
 from fusionloader import Remote
-from fusionloader.sharing.remote import link
+from fusionloader.sharing.remote import remote_workers
 from fusionloader.sharing.remote.fleet import ListedFleet
 
 TESTS = Path(__file__).parents[1]
@@ -292,9 +292,9 @@ def test_a_forked_child_leaves_the_workers_to_its_parent(image_folder, token_fil
         def close(self):
             closed.append(os.getpid())
 
-    made = link.make_fleet(Remote(servers=["127.0.0.3:1"], token_file=str(token_file)), 1)
+    made = remote_workers.make_fleet(Remote(servers=["127.0.0.3:1"], token_file=str(token_file)), 1)
     watched = Watched(made.addresses(), made.identity)
-    monkeypatch.setattr(link, "make_fleet", lambda *_: watched)
+    monkeypatch.setattr(remote_workers, "make_fleet", lambda *_: watched)
     loader = remote_loader(image_folder, ["127.0.0.3:1"], token_file)
     next(iter(loader))
     child = os.fork()

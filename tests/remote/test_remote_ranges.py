@@ -18,8 +18,12 @@ from fusionloader import FusionLoader, Remote
 from fusionloader.data.sources import ByteRanges, EncodedImages, TarStream
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import MalformedMessage
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
-from fusionloader.sharing.remote.worker.reading import FileReader, TooLarge, Unavailable
+from fusionloader.sharing.remote.worker.reading import (
+    EncodedCache,
+    FileReader,
+    TooLarge,
+    Unavailable,
+)
 
 
 def loader_of(dataset, **options):

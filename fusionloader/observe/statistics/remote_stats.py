@@ -11,7 +11,7 @@ from fusionloader.options.remote_settings import Offload
 from fusionloader.system.amounts import mib
 
 if TYPE_CHECKING:  # the counters are read where the native part is missing, too
-    from fusionloader.sharing.remote.board import RemoteBoard
+    from fusionloader.sharing.remote.remote_counters import RemoteCounters
 
 _STATES: dict[LaneState, Literal["serving", "away", "refused"]] = {
     LaneState.UNUSED: "away",
@@ -95,7 +95,7 @@ class RemoteStats:
         return text + "."
 
 
-def remote_stats(board: RemoteBoard, offload: Offload, local_samples: int) -> RemoteStats:
+def remote_stats(board: RemoteCounters, offload: Offload, local_samples: int) -> RemoteStats:
     """Returns what a board says; ``local_samples`` were made by this machine's workers."""
     lanes = board.lanes()
     sums = _sum(lanes)

@@ -1,4 +1,4 @@
-"""Where the jobs of one word meet: a Unix socket, and the process that listens on it."""
+"""The socket at which the jobs of a group meet, and the start of its coordinator."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from dataclasses import dataclass
 from fusionloader.system import fd_messages
 from fusionloader.system.local_service import ServiceStarter
 
-_PATIENCE_SECONDS = 20.0  # an interpreter starts, on a machine that jobs keep busy
+_PATIENCE_SECONDS = 20.0  # for an interpreter to start on a busy machine
 _TIMEOUT_SECONDS = 10.0
 _GIVEN_UP_SECONDS = 60.0
 
-_given_up: dict[str, tuple[float, str]] = {}  # addresses: until when, and why
+_given_up: dict[str, tuple[float, str]] = {}  # by address: time of the next try, last error
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """The socket's name to listen on."""
+    """Configuration of a coordinator: the name of the socket that it listens on."""
 
     address: str
 
 
-def address_of(word: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Returns the name of the socket for a word, in Linux's abstract namespace.
+def coordinator_address(word: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Returns the socket's name for a word, in Linux's abstract namespace.
 
-    Ranks of one training have a part of its samples each: rank n of one meets rank n of another.
+    Each rank of a training has its own part of the samples, so rank n of one training shares with
+    rank n of another.
     """
     namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
     rank = f"rank {environ.get('RANK', '0')} of {environ.get('WORLD_SIZE', '1')}"
@@ -38,11 +39,11 @@ def address_of(word: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def connect(address: str) -> socket.socket:
-    """Returns a connection to the coordinator, which is started where there is none.
+    """Connects to the coordinator, which is started if none listens.
 
     Raises:
-        OSError: it does not start, or did not within the last minute; or another user has bound
-            its address.
+        OSError: the coordinator does not start, or did not start within the last minute, or
+            another user has bound its address.
     """
     until, why = _given_up.get(address, (0.0, ""))
     if time.monotonic() < until:

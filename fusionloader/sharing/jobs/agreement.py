@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sized
 from dataclasses import dataclass
 
-import PIL
-from PIL import Image, ImageFile
-
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.identity import describe_loader
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.sharing.compatibility import digest_repr, pillow_settings
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import Fields
 from fusionloader.transforms.executors.layout import Layout
@@ -21,11 +18,11 @@ from fusionloader.transforms.plan.stages import Plan
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What workers of other jobs do for a loader, and what has to be equal for that.
+    """What has to be equal in all jobs of a group.
 
     Attributes:
-        equal: texts by name.
-        rows: what rows have in common, see ``RowSettings``.
+        equal: values that are compared, by the names that error messages use.
+        rows: the fields of ``RowSettings``.
     """
 
     equal: dict[str, str]
@@ -35,19 +32,18 @@ class Agreement:
     def of(
         cls, options: LoaderOptions, plan: Plan, layout: Layout, table: DatasetTable
     ) -> Agreement:
-        """Returns that of a loader of native workers."""
+        """Returns the agreement of a loader with native workers."""
         identity = describe_loader(options)
         has_paths = len(table) > 0 and table.image_shape is None and not table.is_remote
         relative = has_paths and not os.path.isabs(table.path(0))
-        pillow = (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
         equal = {
             "fusionloader": fd_messages.package_version(),
             "dataset": f"{len(table)} samples, {table.digest()[:12]}",
             "working directory": os.getcwd() if relative else "any",
-            "transforms": f"{len(plan.stages)} stages, {_digest(plan)}",
+            "transforms": f"{len(plan.stages)} stages, {digest_repr(plan, nbytes=6)}",
             "decode": options.decode,
             "strict": str(options.strict),
-            "Pillow": str(pillow),
+            "Pillow": str(pillow_settings()),
             "batch_size": str(identity["batch_size"]),
             "drop_last": str(options.drop_last),
             "sampler": _sampler(options),
@@ -63,9 +59,9 @@ class Agreement:
 
 
 def check_shareable(options: LoaderOptions, why_not: str) -> None:
-    """Raises ValueError for a loader that cannot share, if it is to.
+    """Raises ``ValueError`` if a loader has ``share`` set and cannot share.
 
-    ``why_not`` says why its samples are not made by native workers; empty where they are.
+    ``why_not`` says why native workers cannot make its samples; it is empty if they can.
     """
     if options.share is None:
         return
@@ -82,7 +78,7 @@ def check_shareable(options: LoaderOptions, why_not: str) -> None:
 
 
 def total_batches(options: LoaderOptions) -> int:
-    """Returns the mini-batches of an epoch, -1 where the sampler does not say."""
+    """Returns the number of mini-batches of an epoch, -1 if the sampler does not tell."""
     sampler = options.index_sampler
     try:
         return len(sampler) if isinstance(sampler, Sized) else -1
@@ -94,8 +90,3 @@ def _sampler(options: LoaderOptions) -> str:
     kinds = (options.batch_sampler, options.inner_sampler)
     names = [type(each).__qualname__ for each in kinds if each is not None]
     return f"{' of '.join(names)}, {total_batches(options)} mini-batches"
-
-
-def _digest(value: object) -> str:
-    """Digests the ``repr``: equal values may pickle differently, by the parts they share."""
-    return hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""A loader's connection to the coordinator: messages out, and what has come in."""
+"""A loader's connection to the coordinator, and what was received through it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _INTERRUPTED = "an exception was raised while a message of the coordinator was r
 
 
 class LeftGroup(ManagerOutdated):
-    """This job is no member of the group any more; the message says why."""
+    """This job is no longer a member of the group; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A mini-batch that is complete.
+    """A complete mini-batch in a slot of the group.
 
     Attributes:
-        number: its place in the epoch.
-        lease: by which it is released.
-        slot: number of the slot with its rows.
-        offset: of the slot in the object with all of them.
-        nbytes: of the slot.
+        number: position in the epoch.
+        lease: number under which the batch is released.
+        slot: number of the slot that holds the rows.
+        offset: first byte of the slot in the shared-memory object of all slots.
+        nbytes: size of the slot.
         failed: number of tiny-batches that failed.
-        given_up: tiny-batches at which workers died, with the pid of the last.
-        reports: of workers.
+        given_up: tiny-batches whose workers kept dying, each with the pid of the last one.
+        reports: the workers' messages about the batch.
     """
 
     number: int
@@ -55,30 +55,30 @@ class PreparedBatch:
 
 
 class HeldBatch(NamedTuple):
-    """A batch in a slot of the group that training looks at; ``owner`` ends its lease."""
+    """A delivered batch that training still references; its lease ends with ``owner``."""
 
     owner: weakref.ref[Owner]
     mapping: _native.SharedMapping
 
 
 class CoordinatorConnection:
-    """Messages to the coordinator and from it.
+    """Sends messages to the coordinator, and reads those that it sends.
 
-    To send raises no error of the socket: that the coordinator is gone is found where something is
-    awaited. An exception that is raised from outside, such as ``KeyboardInterrupt``, loses no
-    message: what is to be sent is forgotten when it was sent, and the coordinator ignores what it
-    gets twice. Where a message that was read may be lost, the connection is closed, so that the job
-    goes on alone.
+    Sending raises no errors of the socket: a dead coordinator is noticed where an answer is
+    awaited. An exception from outside, such as ``KeyboardInterrupt``, loses no message: what has
+    to be sent is dropped only after it was sent, and the coordinator ignores duplicates. If a
+    message may be lost while it is read, the connection is closed, and the job goes on alone.
 
     Attributes:
-        left: why this job is no member of the epoch any more; empty while it is.
-        differs: the mini-batch that other jobs have otherwise, and how it begins there.
-        released: leases of batches that training no longer looks at. Finalizers, which may run in
-            the middle of any statement, append to it and do nothing else.
-        held: batches that training looks at, by their leases.
-        fds: descriptors of the queue and of the slots, which came with an answer.
-        made: samples of the epochs shared, by the pid of the job whose workers made them.
-        waits: seconds that this job has waited for others, by their pids.
+        left: why this job is no longer a member of the epoch; empty while it is one.
+        differs: number of the mini-batch that another job has submitted with other samples, and
+            the beginning of that job's packed samples.
+        released: leases of batches that training no longer references. Finalizers may run in the
+            middle of any statement, so they append to it and do nothing else.
+        held: batches that training still references, by lease.
+        fds: descriptors of the queue and of the slots.
+        made: number of shared samples, by the pid of the job whose workers made them.
+        waits: seconds that this job has waited for other jobs, by pid.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -99,18 +99,18 @@ class CoordinatorConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the coordinator is there, as far as is known."""
+        """Whether the coordinator is still connected, as far as this job has noticed."""
         return self._socket is not None
 
     def drop_prepared(self) -> None:
-        """Gives back what was not taken."""
+        """Releases the complete mini-batches that training has not taken."""
         self.released += [each.lease for each in self._prepared.values()]
         self._prepared.clear()
 
     # ---- out -----------------------------------------------------------------------------------
 
     def send(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-        """Sends a message; waits while the coordinator has many to read."""
+        """Sends a message; closes the connection if the coordinator reads nothing for 20 s."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while self._socket is not None:
             try:
@@ -127,26 +127,27 @@ class CoordinatorConnection:
                 self.close(f"a message could not be sent: {error}")
 
     def step(self, fields: Fields, payload: bytes = b"") -> None:
-        """Says what was taken and released since the last message, and something else."""
+        """Sends ``fields`` with the leases that were taken and released since the last message."""
         taken, released = self._taken.copy(), self.released.copy()
         self.send({"do": "step", "taken": taken, "released": released, **fields}, payload)
+        # Only the copied part: a finalizer may have appended a lease since.
         del self._taken[: len(taken)], self.released[: len(released)]
 
     def flush(self, also_released: bool = True) -> None:
-        """Says what was taken and released, if anything was taken, or also if only released."""
+        """Sends leases if any were taken or, with ``also_released``, if any were released."""
         if self._taken or (also_released and self.released):
             self.step({})
 
     def submit(self, number: int, samples: bytes) -> None:
-        """Sends a mini-batch, which the other jobs have to have, too."""
+        """Submits a mini-batch; ``samples`` are packed."""
         self.step({"batch": number}, samples)
 
     def register_worker(self, number: int, message_fd: int) -> None:
-        """Sends the coordinator the pipe of a worker that is about to be started."""
+        """Sends the coordinator the message pipe of a worker that is about to start."""
         self.send({"do": "worker", "number": number}, fds=(message_fd,))
 
     def recover(self, number: int) -> None:
-        """Waits until the claims of a worker that has ended were taken back."""
+        """Waits until the coordinator has taken back the claims of a worker that has ended."""
         self._recovered.discard(number)
         self.send({"do": "dead", "number": number})
         while number not in self._recovered and self.is_open:
@@ -156,7 +157,7 @@ class CoordinatorConnection:
         """Sends a request and returns the answer.
 
         Raises:
-            LeftGroup: there is none.
+            LeftGroup: no answer came within 20 s, or the connection is closed.
         """
         try:
             self.send(fields)
@@ -173,7 +174,7 @@ class CoordinatorConnection:
     # ---- in ------------------------------------------------------------------------------------
 
     def receive(self, seconds: float) -> None:
-        """Reads what has come; where that is nothing, waits for a message, at most so long."""
+        """Handles messages that have arrived; if there are none, waits at most ``seconds``."""
         while self._socket is not None:
             try:
                 self._read(self._socket)
@@ -183,7 +184,7 @@ class CoordinatorConnection:
                 _wait(self._socket, select.POLLIN, seconds)
                 seconds = 0.0
                 continue
-            if seconds > 0:  # it has come to something; what follows is read the next time
+            if seconds > 0:  # a message was there without waiting; the next call reads more
                 return
 
     def _read(self, connected: socket.socket) -> None:
@@ -195,7 +196,7 @@ class CoordinatorConnection:
                 self._handle(message)
         except BlockingIOError:
             raise
-        except BaseException:  # a message that is lost would be waited for without end
+        except BaseException:  # the job would wait for a lost message without end
             self.close(_INTERRUPTED)
             raise
 
@@ -210,8 +211,8 @@ class CoordinatorConnection:
         elif "differs" in fields:
             self.differs = int(fields["differs"]), bytes.fromhex(fields["there"])
         else:
-            # All that came before the answer is about an earlier epoch, whose mini-batches have
-            # the same numbers; what comes behind it, perhaps in the same read, is about the new.
+            # Messages before the answer are about an earlier epoch, whose mini-batches have the
+            # same numbers. Messages after it, perhaps of the same read, are about the new epoch.
             self.drop_prepared()
             self.left, self.differs = "", None
             self.fds = message.fds or self.fds
@@ -236,15 +237,14 @@ class CoordinatorConnection:
             self.waits[int(pid)] = self.waits.get(int(pid), 0.0) + float(seconds)
 
     def is_prepared(self, number: int) -> bool:
-        """Whether a mini-batch of the epoch is complete."""
+        """Whether a mini-batch is complete and not taken yet."""
         return number in self._prepared
 
     def prepared(self, number: int) -> PreparedBatch:
-        """Returns one that is complete, and was not taken."""
         return self._prepared[number]
 
     def take(self, number: int) -> None:
-        """Takes one, if that was not done before: training gets it now."""
+        """Marks a mini-batch as taken by training; a second call does nothing."""
         found = self._prepared.get(number)
         if found is not None:
             self._taken.append(found.lease)
@@ -253,16 +253,16 @@ class CoordinatorConnection:
     # ---- the end -------------------------------------------------------------------------------
 
     def keep_held(self) -> None:
-        """Copies the batches that training looks at, whose slots may be used again from now on."""
+        """Copies the batches that training still references, whose slots may then be reused."""
         for held in list(self.held.values()):
             held.mapping.copy_all()
 
     def close(self, why: str = _GONE) -> None:
-        """Closes it; the coordinator then knows that this job has left."""
+        """Ends the connection, by which the coordinator sees that this job has left."""
         if self._socket is not None:
-            self.keep_held()  # first: the coordinator gives the slots to others
+            self.keep_held()  # first: the coordinator reuses the slots
             self.left = self.left or why
-            # Forked workers have it open, too: closing it here would not end it.
+            # Forked workers have copies of the socket, so closing it would not end the connection.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
@@ -273,7 +273,7 @@ _connections: weakref.WeakSet[CoordinatorConnection] = weakref.WeakSet()
 
 
 def _keep_held_of_children() -> None:
-    """Copies held batches: a forked child keeps them when this process has released them."""
+    """Copies held batches before a fork: the child keeps them after this process releases them."""
     for connection in list(_connections):
         connection.keep_held()
 

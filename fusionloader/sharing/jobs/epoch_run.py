@@ -1,4 +1,4 @@
-"""An epoch under way: what its members have submitted, on its way through the staging area."""
+"""An epoch under way: its mini-batches, from submission through the staging area to delivery."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fusionloader.scheduler.shared_epoch import SharedEpoch
 from fusionloader.sharing.jobs.member import EpochKey, GroupMember
-from fusionloader.sharing.jobs.sample_lists import identity, unpacked
+from fusionloader.sharing.jobs.sample_lists import identity, unpack
 from fusionloader.sharing.jobs.staging import StagedBatch, Staging
 
 
@@ -15,9 +15,9 @@ class EpochRun:
     """The mini-batches of one epoch.
 
     Attributes:
-        key: of the epoch.
-        epoch: who has had what.
-        opened: when the first member began it.
+        key: identifies the epoch.
+        epoch: what its members have submitted, taken and released.
+        opened: when the first member began it, in seconds of the monotonic clock.
     """
 
     def __init__(self, key: EpochKey, staging: Staging, now: float) -> None:
@@ -25,46 +25,45 @@ class EpochRun:
         self.epoch = SharedEpoch()
         self.opened = now
         self._staging = staging
-        self._samples: dict[int, bytes] = {}  # that are not published
-        self._batches: dict[int, StagedBatch] = {}  # by number
+        self._samples: dict[int, bytes] = {}  # packed, of mini-batches not published yet
+        self._batches: dict[int, StagedBatch] = {}  # published, by number
 
     def submit(self, member: GroupMember, number: int, samples: bytes) -> bytes | None:
-        """Takes a member's mini-batch; returns another member's samples if they differ."""
+        """Adds a member's mini-batch; returns another member's samples if they differ."""
         other = self.epoch.submit(member.number, number, identity(samples))
         if other is None and number not in self._batches:
             self._samples[number] = samples
         return other
 
     def advance(self, staging: int) -> None:
-        """Recycles what nobody needs, and publishes what there is room for.
+        """Recycles released mini-batches, and publishes submitted ones, ``staging`` at a time.
 
         Raises:
-            SharedMemoryExhausted: there is no room for the rows.
+            SharedMemoryExhausted: there is no memory for the rows.
         """
         for number in self.epoch.recycle():
             self._samples.pop(number, None)
             if number in self._batches:
                 self._staging.recycle(self._batches.pop(number))
-        for number in self.epoch.publishable(min(staging, self._staging.room)):
-            samples = unpacked(self._samples[number])
+        for number in self.epoch.publishable(min(staging, self._staging.capacity)):
+            samples = unpack(self._samples[number])
             self._batches[number] = self._staging.publish(self.key, number, samples)
             self.epoch.published(number)
             del self._samples[number]
 
     def completed(self, batch: StagedBatch) -> None:
-        """Notes that a mini-batch is complete."""
         self.epoch.completed(batch.number)
 
     def deliver(self, members: Mapping[int, GroupMember]) -> list[GroupMember]:
-        """Tells members of what they may take; returns those that do not read any more."""
-        deaf = []
+        """Sends members their complete mini-batches; returns those that do not read."""
+        unresponsive = []
         for delivery in self.epoch.deliveries():
             member = members[delivery.member]
-            if not self._tell(member, self._batches[delivery.number]):
-                deaf.append(member)
-        return deaf
+            if not self._send_done(member, self._batches[delivery.number]):
+                unresponsive.append(member)
+        return unresponsive
 
-    def _tell(self, member: GroupMember, batch: StagedBatch) -> bool:
+    def _send_done(self, member: GroupMember, batch: StagedBatch) -> bool:
         waits, member.waits = member.waits, {}
         fields = {
             "done": batch.number,
@@ -80,5 +79,5 @@ class EpochRun:
         return member.reply(fields, pickle.dumps(batch.reports) if batch.reports else b"")
 
     def leased(self, lease: int) -> int | None:
-        """Returns the number of the mini-batch of a lease, if it is one of this epoch."""
+        """Returns the number of the mini-batch with a lease, ``None`` if it is of another epoch."""
         return next((n for n, b in self._batches.items() if b.sequence == lease), None)

@@ -1,4 +1,4 @@
-"""The members of a group, and what they ask for: to join, to begin an epoch, mini-batches."""
+"""The members of a group and their requests: join, begin an epoch, submit mini-batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fusionloader.sharing.jobs.worker_records import WorkerRecord, WorkerRecords
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm import objects
 
-_FEWEST = 2  # mini-batches that are staged, however large they are
-_OF_FREE_MEMORY = 4  # and by default at most this part of what is free
+_FEWEST = 2  # mini-batches that may be staged, however large they are
+_FREE_MEMORY_PARTS = 4  # by default, staged mini-batches take one of so many parts of free memory
 
 
 class Refusal(Exception):
@@ -25,10 +25,10 @@ class Refusal(Exception):
 
 
 class Group:
-    """Members, by number, and the epochs that they share.
+    """The members of a group and the epochs that they share.
 
     Attributes:
-        members: that are connected.
+        members: connected members, by number.
     """
 
     def __init__(self, staging: Staging, workers: WorkerRecords) -> None:
@@ -36,20 +36,20 @@ class Group:
         self._workers = workers
         self.members: dict[int, GroupMember] = {}
         self._runs: dict[EpochKey, EpochRun] = {}
-        self._durations: dict[int, float] = {}  # of epochs, by number
+        self._durations: dict[int, float] = {}  # seconds, by number of the epoch
         self._limit: int | None = None
 
     # ---- members -------------------------------------------------------------------------------
 
     def remove(self, member: GroupMember) -> None:
-        """Forgets a member whose job has ended."""
+        """Removes a member whose job has ended."""
         member.joined = False
         del self.members[member.number]
         for run in self._runs.values():
             run.epoch.leave(member.number, keeps=False)
 
-    def expel(self, member: GroupMember, why: str) -> None:
-        """Has a member prepare its epoch alone; what it was sent stays as it is for now."""
+    def evict(self, member: GroupMember, why: str) -> None:
+        """Has a member prepare its epoch alone; batches that it still holds stay as they are."""
         if member.epoch is None:
             return
         self._leave(member, keeps=True)
@@ -63,11 +63,11 @@ class Group:
     # ---- requests ------------------------------------------------------------------------------
 
     def handle(self, member: GroupMember, message: FdMessage, now: float) -> None:
-        """Does what a member asks for.
+        """Handles a member's request.
 
         Raises:
-            Refusal: it does not go with the others.
-            KeyError, TypeError, ValueError, OSError: it cannot be understood.
+            Refusal: the request conflicts with other members.
+            KeyError, TypeError, ValueError, OSError: the request is malformed.
         """
         fields = message.fields
         request = fields["do"]
@@ -80,7 +80,7 @@ class Group:
         elif request == "worker":
             self._add_worker(member, message)
         elif request == "dead":
-            self._bury(member, int(fields["number"]))
+            self._recover(member, int(fields["number"]))
         elif request == "alone":
             self._go_alone(member, fields, now)
         elif request == "end":
@@ -121,7 +121,7 @@ class Group:
         if run is None:
             run = self._runs[key] = EpochRun(key, self._staging, now)
         elif member.number in run.epoch.joined:
-            # It may hold batches that it would be sent, and draw others than it has submitted.
+            # It may still hold batches of the epoch, and draw others than it has submitted.
             member.reply({"alone": "it has begun this epoch before"})
             return
         elif not run.epoch.gathering:
@@ -133,7 +133,7 @@ class Group:
         member.reply({"began": True, "jobs": jobs})
 
     def _compare(self, key: EpochKey, other: EpochRun) -> None:
-        """Refuses an epoch that should be that of others, and is drawn otherwise."""
+        """Refuses an epoch with the number of another one, but another seed or length."""
         there = other.key
         if key.epoch != there.epoch or not other.epoch.members:
             return
@@ -173,28 +173,28 @@ class Group:
         number = int(message.fields["number"])
         if number not in member.workers:
             raise ValueError(f"worker {number} is none of {member.workers}")
-        # A process that had the number has ended, or could not be started.
+        # An earlier process with this number has ended, or could not be started.
         self._take_back(member, number)
         (message_fd,), message.fds = message.fds, ()
         self._workers.add(number, member, message_fd, self._look_at)
 
     def _look_at(self, record: WorkerRecord) -> None:
-        """Handles messages, or the end, of a worker."""
+        """Handles the messages of a worker, or its end."""
         self._staging.receive()
         if has_ended(record):
-            self._staging.bury(record)
+            self._staging.recover(record)
 
-    def _bury(self, member: GroupMember, number: int) -> None:
+    def _recover(self, member: GroupMember, number: int) -> None:
         self._take_back(member, number)
         member.reply({"recovered": number})
 
     def _take_back(self, member: GroupMember, number: int) -> None:
         record = self._workers.find(number)
         if record is not None and record.member is member:
-            self._staging.bury(record)
+            self._staging.recover(record)
 
     def _go_alone(self, member: GroupMember, fields: Fields, now: float) -> None:
-        """Notes how far a member is that prepares alone."""
+        """Records the progress of a member that prepares alone."""
         epoch, delivered = int(fields["epoch"]), int(fields["delivered"])
         if member.epoch is not None:
             self._leave(member, keeps=True)
@@ -203,7 +203,7 @@ class Group:
         member.progress.delivered = delivered
 
     def _end(self, member: GroupMember, fields: Fields, now: float) -> None:
-        """Notes that a member has left its epoch, finished or not."""
+        """Removes a member from its epoch, which it has finished or broken off."""
         key = member.epoch
         if key is not None and key in self._runs and fields["finished"]:
             self._durations[key.epoch] = now - self._runs[key].opened
@@ -214,34 +214,32 @@ class Group:
     # ---- between events ------------------------------------------------------------------------
 
     @property
-    def waits(self) -> bool:
-        """Whether time alone changes anything."""
+    def needs_ticks(self) -> bool:
+        """Whether something may change by time alone: members may become late."""
         return any(run.epoch.members for run in self._runs.values())
 
     def runs(self) -> list[EpochRun]:
-        """Returns the epochs under way."""
         return list(self._runs.values())
 
-    def run_of(self, batch: StagedBatch) -> EpochRun:
-        """Returns the epoch of a mini-batch."""
+    def find_run(self, batch: StagedBatch) -> EpochRun:
         return self._runs[batch.key]
 
-    def staging_of(self, run: EpochRun) -> int:
+    def staging_limit(self, run: EpochRun) -> int:
         """Returns how many mini-batches of an epoch may be staged."""
         members = [self.members[number] for number in run.epoch.members]
         wanted = sum(member.in_flight for member in members)
         if self._staging.settings is None or self._staging.largest == 0:
             return max(wanted, _FEWEST)
         if self._limit is None:
-            self._limit = objects.free() // _OF_FREE_MEMORY
+            self._limit = objects.free() // _FREE_MEMORY_PARTS
         limits = [member.limit for member in members if member.limit is not None]
         limit = min(limits, default=self._limit)
         return max(min(wanted, limit // self._staging.largest), _FEWEST)
 
     def account(self, seconds: float, now: float) -> None:
-        """Notes who has waited for whom in the last seconds, and has the slowest leave."""
+        """Adds ``seconds`` to the waits of members that wait, and evicts members that are slow."""
         for run in self.runs():
-            held_up = run.epoch.held_up(self.staging_of(run))
+            held_up = run.epoch.held_up(self.staging_limit(run))
             waiting, blocking = held_up
             if not waiting or not blocking:
                 for number in run.epoch.members:
@@ -257,21 +255,21 @@ class Group:
                 member.clock.holds_up(seconds, now)
                 why = leaves(member.clock.pace(now, len(waiting), len(blocking)))
                 if why is not None:
-                    self.expel(member, why)
+                    self.evict(member, why)
 
     def look_for_stopped(self, now: float) -> None:
-        """Has members leave that were stopped by a signal, and have something to take."""
+        """Evicts members that a signal has stopped while mini-batches are ready for them."""
         for run in self.runs():
             for number in list(run.epoch.members):
                 member = self.members[number]
                 late = now - member.clock.last > 2 * (member.clock.usual or 0.0)
                 if late and run.epoch.untaken(number) and member.is_stopped():
-                    self.expel(member, "it was stopped by a signal")
+                    self.evict(member, "it was stopped by a signal")
 
     def consider_gathering(self, run: EpochRun, now: float) -> None:
-        """Ends the time in which members may join, unless somebody is worth waiting for."""
+        """Closes an epoch to new members, unless one is about to join it."""
         epoch = run.epoch
-        if not epoch.gathering or (epoch.members and not epoch.is_full(self.staging_of(run))):
+        if not epoch.gathering or (epoch.members and not epoch.is_full(self.staging_limit(run))):
             return
         coming = dict(self._coming(run, now))
         last = self._durations.get(run.key.epoch - 1)
@@ -282,7 +280,7 @@ class Group:
             self.members[number].waited_in_vain = True
 
     def _coming(self, run: EpochRun, now: float) -> Iterable[tuple[int, float]]:
-        """Yields members that are about to begin an epoch, and in how many seconds."""
+        """Yields members that are about to begin an epoch, and the seconds until they do."""
         epoch = run.key.epoch
         for number, member in self.members.items():
             if member.waited_in_vain or not member.joined or member.epoch == run.key:
@@ -295,12 +293,12 @@ class Group:
             if seconds is not None and not member.is_stopped():
                 yield number, seconds
 
-    def dissolve(self, run: EpochRun, why: str) -> None:
-        """Has all members of an epoch go on alone."""
+    def evict_all(self, run: EpochRun, why: str) -> None:
+        """Has all members of an epoch prepare the rest of it alone."""
         for number in list(run.epoch.members):
-            self.expel(self.members[number], why)
+            self.evict(self.members[number], why)
 
     def forget(self, run: EpochRun) -> None:
-        """Drops an epoch that nobody is in any more."""
+        """Drops an epoch that has neither members nor mini-batches left."""
         if not run.epoch:
             del self._runs[run.key]

@@ -1,4 +1,4 @@
-"""The iterator of a loader whose mini-batches jobs prepare together."""
+"""The iterator of a loader that shares its preparation with other jobs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fusionloader.sharing.jobs.group_manager import GroupManager
 from fusionloader.sharing.jobs.membership import GroupMembership
 
 Agree = Callable[[LoaderOptions], Agreement]
-"""Returns what jobs have to agree on that share preparation."""
+"""Returns what has to be equal in all jobs of a group."""
 
 
 class GroupIterator(SlotIterator):
-    """Prepares an epoch in a group of jobs, or alone where the job is no member of it."""
+    """Prepares each epoch in the group, or alone if the job is not a member of the epoch."""
 
     def __init__(
         self,
@@ -33,17 +33,16 @@ class GroupIterator(SlotIterator):
         membership: GroupMembership,
         agree: Agree,
     ) -> None:
-        """``membership`` is the loader's, ``agree`` that of its samples."""
         self._membership: GroupMembership | None = membership
         self._agree = agree
         super().__init__(loader, options, state, backend)
 
     def _make_delivery(self) -> DeviceDelivery | None:
-        """Returns ``None``: the slots are other jobs', too, so torch copies from host memory."""
+        """Returns ``None``: other jobs use the slots, too, so torch copies from host memory."""
         return None
 
     def _open(self) -> None:
-        """Does nothing: each epoch decides which manager it has."""
+        """Does nothing: each epoch chooses its manager."""
 
     def _make_manager(self, options: ManagerOptions, start: StartWorker) -> Manager:
         membership = self._membership
@@ -63,11 +62,11 @@ class GroupIterator(SlotIterator):
         super()._forget_returned()
 
     def _notice_other_epoch(self) -> None:
-        """Goes on without the group where another iterator of the loader has begun an epoch."""
+        """Leaves the group if another iterator of the loader has begun an epoch."""
         if self._membership is not None and not self._membership.is_for_epoch(self._epoch_state):
             self._membership = None
         if self._membership is None and isinstance(self._manager, GroupManager):
-            self._start_anew()  # again, if an exception came in between
+            self._start_anew()  # at a later call, if an exception came in between
 
     def _batch(self, job: Job) -> tuple[bool, Batch]:
         if job.result is None and self._membership is not None:
@@ -80,7 +79,7 @@ class GroupIterator(SlotIterator):
         super()._end_epoch()
 
     def _go_on_without_it(self, why: str) -> None:
-        """Has workers of this job's own make what it has not had of the epoch."""
+        """Has this job's own workers make the rest of the epoch."""
         assert self._membership is not None
         self._membership.leave(why)
         super()._go_on_without_it(why)

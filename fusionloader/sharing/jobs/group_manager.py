@@ -1,8 +1,8 @@
-"""A job's side of a group: mini-batches in flight, with the face of a ``LocalManager``.
+"""The manager of a job's mini-batches while a group prepares them.
 
-The mini-batches are submitted to the coordinator and awaited from it. Where the job is to go on
-alone, ``next_done`` and ``take_done`` raise ``LeftGroup``: what is in flight is then for a manager
-of the job's own to prepare.
+Mini-batches are submitted to the coordinator, which says when they are complete. If the job has to
+go on alone, ``next_done`` and ``take_done`` raise ``LeftGroup``; a ``LocalManager`` then prepares
+the mini-batches in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fusionloader.sharing.jobs.connection import PreparedBatch
 from fusionloader.sharing.jobs.group_memory import GroupMemory
 from fusionloader.sharing.jobs.group_workers import GroupWorkers
 from fusionloader.sharing.jobs.membership import GroupMembership
-from fusionloader.sharing.jobs.sample_lists import SampleLists, packed
+from fusionloader.sharing.jobs.sample_lists import SampleLists, pack
 from fusionloader.system.processes import Process, refuse_in_child
 from fusionloader.transforms.executors.layout import Layout, Memory
 from fusionloader.workers import messages
@@ -33,35 +33,33 @@ _SLEEP_SECONDS = 0.1
 
 
 class GroupInFlight(Jobs):
-    """Mini-batches that were submitted."""
+    """Mini-batches that were submitted; the coordinator says which are complete."""
 
     def __init__(self, membership: GroupMembership) -> None:
         super().__init__()
         self._connection = membership.connection
 
     def is_done(self, job: Job) -> bool:
-        """Whether the coordinator has said so."""
         return self._connection.is_prepared(job.number)
 
 
 class GroupTrace:
-    """The feed of a trace: what workers do for several jobs is in none of their traces."""
+    """A trace without workers: these work for several jobs, so they are in no job's trace."""
 
     def begin(self, recorder: Recorder, iterator: int) -> None:
-        """See ``Feed``."""
         recorder.notes.append(
             "workers of several jobs prepare the mini-batches: they are not shown"
         )
 
     def end(self) -> None:
-        """See ``Feed``."""
+        pass
 
 
 class GroupManager(Manager):
-    """Submits mini-batches to the coordinator and hands out those that are done.
+    """Submits mini-batches to the coordinator and hands out those that are complete.
 
     Attributes:
-        connection: to the coordinator.
+        connection: the connection to the coordinator.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class GroupManager(Manager):
         start: StartWorker,
         membership: GroupMembership,
     ) -> None:
-        """``start`` starts a worker process."""
         self._options = options
         self._pid = os.getpid()
         self._membership, self.connection = membership, membership.connection
@@ -83,11 +80,10 @@ class GroupManager(Manager):
         self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
         self._most_in_flight = options.in_flight
         self._workers = GroupWorkers(options, membership, start)
-        whose = f"a mini-batch of share={membership.word!r}"
-        self._hung = HungWorkers(self._workers, options.stall_timeout, lambda _: whose)
+        what = f"a mini-batch of share={membership.word!r}"
+        self._hung = HungWorkers(self._workers, options.stall_timeout, lambda _: what)
 
     def resize(self, count: int) -> None:
-        """Has ``count`` CPU workers from now on, or as many as there is room for."""
         self._workers.resize(count)
         if self._workers.count < count:
             log.warning("this job goes on with %d workers: no room for more", self._workers.count)
@@ -96,25 +92,22 @@ class GroupManager(Manager):
 
     @property
     def layout(self) -> Layout | None:
-        """Layout of a batch's rows."""
         return self._layout
 
     # ---- publishing ----------------------------------------------------------------------------
 
     @property
     def ahead(self) -> int:
-        """Mini-batches that may be drawn now, beside those in flight."""
         return self._most_in_flight - len(self.in_flight.wanted)
 
     @property
     def room(self) -> int:
-        """Mini-batches that may be submitted now; the coordinator waits until there is memory."""
-        return self.ahead
+        return self.ahead  # the coordinator, not this job, waits for memory
 
     def submit(self, batch: MiniBatch) -> None:
-        """Submits a mini-batch, once more if an exception came behind it."""
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
-        self.connection.submit(batch.number, packed(samples))
+        # After an exception behind this line it is submitted again, which changes nothing.
+        self.connection.submit(batch.number, pack(samples))
         self.in_flight.jobs += [Job(batch, batch.number, None, None)]
 
     # ---- waiting -------------------------------------------------------------------------------
@@ -123,9 +116,9 @@ class GroupManager(Manager):
         """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it.
 
         Raises:
-            LeftGroup: the job is to go on alone.
+            LeftGroup: the job has to go on alone.
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started or ended.
-            ValueError: the first mini-batch of the other jobs is another one.
+            ValueError: the first mini-batch differs from that of the other jobs.
         """
         watch, timeout, waited = StallWatch(), self._options.timeout, False
         while True:
@@ -134,7 +127,7 @@ class GroupManager(Manager):
                 return job
             self._workers.look()
             self._hung.look()
-            # What training has just released goes with the next mini-batch that is submitted.
+            # Leases that training has just released go with the next mini-batch, to save a message.
             self.connection.flush(also_released=waited)
             waited = True
             if timeout and watch.waited >= timeout:
@@ -144,7 +137,6 @@ class GroupManager(Manager):
             self.connection.receive(min(_SLEEP_SECONDS, timeout / 4 or _SLEEP_SECONDS))
 
     def take_done(self, in_order: bool) -> Job | None:
-        """Returns what ``next_done`` would if it is there already, without waiting."""
         refuse_in_child(self._pid)
         self.connection.receive(0.0)
         self._membership.check()
@@ -192,19 +184,18 @@ class GroupManager(Manager):
     # ---- delivery ------------------------------------------------------------------------------
 
     def check(self, job: Job) -> None:
-        """Does nothing: the coordinator has seen the states, and sends the reports with them."""
+        """Does nothing: the coordinator has checked the states and sent the reports."""
 
     def deliver(self, job: Job) -> Memory:
-        """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
+        """Returns the memory of a mini-batch's rows; other jobs do not see changes of it."""
         if job.owner is None:
-            job.owner = self._memory.memory_of(self.connection.prepared(job.number))
+            job.owner = self._memory.get_memory(self.connection.prepared(job.number))
         if self.connection.is_prepared(job.number):
             self._memory.deliver(self.connection.prepared(job.number), job.owner)
             self.connection.take(job.number)
         return job.owner
 
     def release(self, job: Job) -> None:
-        """Forgets a mini-batch that was returned or discarded, and releases its rows."""
         self.in_flight.jobs.remove(job)
         if self.connection.is_prepared(job.number):
             self._memory.release(self.connection.prepared(job.number))
@@ -213,7 +204,6 @@ class GroupManager(Manager):
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
-        """Leaves the epoch before its end."""
         self._membership.end_epoch(finished=False)
         self.in_flight.jobs.clear()
 
@@ -221,17 +211,14 @@ class GroupManager(Manager):
         """Does nothing: plans defer no images."""
 
     def totals(self) -> WorkerTotals:
-        """Returns what this job's workers have counted, for the group."""
         in_flight = len(self.in_flight.wanted)
         return self._workers.totals(in_flight=in_flight, **self._memory.totals())
 
     @property
     def processes(self) -> list[Process]:
-        """The worker processes."""
         return self._workers.processes
 
     def close(self) -> None:
-        """Ends the workers; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
             return
         self._workers.end()

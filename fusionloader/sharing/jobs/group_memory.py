@@ -1,9 +1,9 @@
-"""Batches in the slots of a group, as one job sees them.
+"""A job's view of the batches in a group's slots.
 
-A slot is mapped copy-on-write: training may write into its batch, and no other job sees that. What
-it has not written is the slot itself, without a copy. When a batch is released, what was written is
-dropped, so that the next one in that slot shows. Before the job leaves the group, and before it
-forks a child, which has the batch, too, all of it is copied: the slot may be used again any time.
+Slots are mapped copy-on-write: training may write into a batch, and no other job sees that. Pages
+that were not written are those of the slot. When a batch is released, the written pages are
+dropped, so that the slot's next batch is visible. Before the job leaves the group or forks, its
+batches are copied as a whole, because their slots may be reused at any time.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from fusionloader.sharing.jobs.connection import CoordinatorConnection, HeldBatc
 from fusionloader.system.shm.slots import Owner
 from fusionloader.transforms.executors.layout import Memory
 
-_MOST_HELD = 2  # batches that training may keep looking at; the group waits for their slots
+_MOST_HELD = 2  # slots that training may hold, as the group waits for them; others are copied
 
 
 class GroupMemory:
-    """The slots of a group, mapped when a batch first comes in them."""
+    """Maps each slot of a group when it first holds a batch."""
 
     def __init__(self, data_fd: int, connection: CoordinatorConnection, page_locked: bool) -> None:
-        """``page_locked`` batches are copies."""
+        """With ``page_locked``, all batches are copied to page-locked memory."""
         self._data_fd = data_fd
         self._released, self._held = connection.released, connection.held
         self._page_locked = page_locked
         self._mappings: dict[int, _native.SharedMapping] = {}  # by slot
         self._peak_bytes = 0
 
-    def memory_of(self, prepared: PreparedBatch) -> Memory:
-        """Returns the memory of a batch: its slot; or a copy, if training keeps many."""
+    def get_memory(self, prepared: PreparedBatch) -> Memory:
+        """Returns the batch's slot, or a copy if training already holds ``_MOST_HELD`` slots."""
         mapping = self._mapping(prepared)
         if self._page_locked or len(self._held) >= _MOST_HELD:
             source = torch.frombuffer(memoryview(mapping), dtype=torch.uint8)
@@ -44,7 +44,7 @@ class GroupMemory:
         return owner
 
     def deliver(self, prepared: PreparedBatch, memory: Memory) -> None:
-        """Has the slot of a batch released when nothing refers to ``memory`` any more."""
+        """Releases the batch's slot once nothing refers to ``memory``; at once for a copy."""
         if isinstance(memory, torch.Tensor):
             self.release(prepared)
         elif prepared.lease not in self._held:
@@ -72,7 +72,7 @@ class GroupMemory:
 
 
 class _Lease:
-    """The end of a delivered batch."""
+    """Ends the lease of a delivered batch; called when its memory is collected."""
 
     __slots__ = ("_held", "_mapping", "_number", "_released")
 
@@ -87,6 +87,6 @@ class _Lease:
         self._held, self._released = held, released
 
     def __call__(self, _: object) -> None:
-        self._mapping.discard_writes()
+        self._mapping.discard_writes()  # first: once released, the slot may get another batch
         self._held.pop(self._number, None)
         self._released.append(self._number)

@@ -16,13 +16,13 @@ from fusionloader.workers.worker_set import WorkerSet
 
 
 class GroupWorkers:
-    """Starts them, replaces those that die, and ends them.
+    """Starts a job's workers, replaces those that die, and ends them.
 
-    The coordinator takes back what they held: a number is used again when it has. What they report
-    goes to the coordinator, too.
+    Workers report to the coordinator. When one dies, the coordinator takes back its claims, and
+    only then is its number used again.
 
     Attributes:
-        count: how many there are to be.
+        count: number of workers that should run.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class GroupWorkers:
         self._started = time.monotonic()
         self._cores = lease(options.cpu_affinity, options.workers, others=0)
         self.count = options.workers
-        # Through no strong reference: a cycle would keep the batches' memory until it is found.
+        # Weak: a cycle of references would keep the batches' memory until it is collected.
         launch = weakref.WeakMethod(self._launch)
 
         def start_one(number: int, message_fd: int) -> Process:
@@ -46,6 +46,7 @@ class GroupWorkers:
             return method(number, message_fd)
 
         self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
+        # The records may hold counts of earlier workers with these numbers.
         self._before = WorkerTotals()
         self._before = self.totals()
         membership.run_workers(self._set)
@@ -56,7 +57,7 @@ class GroupWorkers:
             raise
 
     def _start_missing(self) -> None:
-        """Starts workers until there are ``count``; one that could not be started is missing."""
+        """Starts workers until there are ``count``, also those that could not start before."""
         there = {worker.number for worker in self._set.workers}
         for number in self._numbers[: self.count]:
             if number not in there:
@@ -68,7 +69,7 @@ class GroupWorkers:
         return self._start(WorkerConnection(number, self.count, *self._fds, message_fd, -1, cpus))
 
     def look(self) -> None:
-        """Replaces the dead; looks every 0.02 s at most."""
+        """Replaces dead workers; checks every 0.02 s at most."""
         for death in self._set.deaths():
             self._connection.recover(death.number)
             if death.number not in self._numbers[: self.count]:  # it was ended
@@ -80,16 +81,16 @@ class GroupWorkers:
             self._start_missing()
 
     def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
-        """Yields what this job's workers are at, with their numbers."""
+        """Yields the number and the record of each of this job's workers."""
         first = self._numbers.start
         yield from enumerate(self._queue.workers(first, self.count), first)
 
     def kill(self, number: int, pid: int, why: str) -> None:
-        """Kills one of them, which is replaced then; ``why`` completes "worker ..."."""
+        """Kills a worker, which ``look`` then replaces; ``why`` completes "worker ..."."""
         self._set.kill(number, why)
 
     def resize(self, count: int) -> None:
-        """Has so many workers from now on, or as many as the group has numbers for."""
+        """Changes the number of workers, at most to as many as the job has numbers for."""
         self.count = min(count, len(self._numbers))
         for death in self._set.retire(self.count):
             self._connection.recover(death.number)
@@ -97,7 +98,6 @@ class GroupWorkers:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes."""
         return [worker.process for worker in self._set.workers]
 
     def totals(self, **memory: int) -> WorkerTotals:
@@ -116,7 +116,7 @@ class GroupWorkers:
         return counted - self._before
 
     def end(self) -> None:
-        """Ends the processes at once: what they hold is taken back by the coordinator."""
+        """Kills the processes; the coordinator takes back their claims."""
         try:
             end_at_once(self._set)
         finally:

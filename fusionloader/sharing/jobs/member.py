@@ -1,4 +1,4 @@
-"""A job as the coordinator knows it."""
+"""A member of a group, as the coordinator sees it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from fusionloader.system.local_service import LocalPeer
 from fusionloader.system.processes import is_stopped
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
-_UNKNOWN_SECONDS = 1.0  # in which a job takes its first mini-batches
+_UNKNOWN_SECONDS = 1.0  # within which a job takes its first mini-batch and so shows its pace
 
 
 class EpochKey(NamedTuple):
-    """What is equal in all members of an epoch; ``first`` is the mini-batch that it begins with.
+    """Identifies an epoch; all of its members have the same key.
 
-    ``total`` is the number of mini-batches, -1 where the sampler does not say.
+    Attributes:
+        epoch: number of the epoch.
+        seed: seed of the random draws.
+        first: number of the mini-batch that members begin with.
+        total: number of mini-batches, -1 if the sampler does not tell.
     """
 
     epoch: int
@@ -30,7 +34,15 @@ class EpochKey(NamedTuple):
 
 @dataclass(slots=True)
 class MemberProgress:
-    """How far a member is in an epoch; seconds are the coordinator's clock."""
+    """How far a member is in an epoch.
+
+    Attributes:
+        epoch: number of the epoch.
+        total: number of mini-batches, -1 if the sampler does not tell.
+        began: when the member began it, in seconds of the coordinator's clock.
+        first: number of the mini-batch that the member began with.
+        delivered: number of the mini-batch that it gets next.
+    """
 
     epoch: int
     total: int
@@ -39,9 +51,10 @@ class MemberProgress:
     delivered: int
 
     def seconds_until(self, epoch: int, now: float) -> float | None:
-        """Returns when it begins a later epoch if it goes on like this; ``None`` if it does not.
+        """Returns the seconds until it begins a later epoch at its present pace.
 
-        Soon it says how far it is; until then it may begin at any moment.
+        Returns 0 while the pace is still unknown, and ``None`` if it stays unknown or the epoch
+        is not a later one.
         """
         epochs_between = epoch - 1 - self.epoch
         done = self.delivered - self.first
@@ -60,18 +73,18 @@ class GroupMember(LocalPeer):
     """A loader of a job.
 
     Attributes:
-        number: the coordinator's name for it.
-        equal: what has to be equal in all members, by name.
-        in_flight: mini-batches that it wants to be made ahead.
-        limit: bytes that mini-batches may take; ``None`` leaves that to the coordinator.
-        workers: the numbers that its workers may have.
-        joined: whether its request to join was granted.
-        epoch: the one that it takes from the group.
-        progress: in the epoch under way, of the group or not.
-        finished: the epoch that it finished last, while it has begun no other.
-        waited_in_vain: it was waited for, and has not begun its next epoch.
+        number: identifies the member.
+        equal: values that have to be equal in all members, by name.
+        in_flight: number of mini-batches that it wants prepared ahead.
+        limit: bytes that staged mini-batches may take, ``None`` for the coordinator's default.
+        workers: numbers in the queue that its workers may have.
+        joined: whether it was admitted to the group.
+        epoch: the epoch that it prepares in the group.
+        progress: progress in the epoch under way, in the group or alone.
+        finished: number of the epoch that it finished last, ``None`` if it broke that off.
+        waited_in_vain: whether the group has waited for its next epoch, which it did not begin.
         clock: when it has taken mini-batches.
-        waits: seconds that it has waited for others, by their pids, and was not told of.
+        waits: seconds that it has waited for others, by pid, since it was last sent them.
     """
 
     number: int = field(default_factory=itertools.count(1).__next__)
@@ -88,7 +101,6 @@ class GroupMember(LocalPeer):
     waits: dict[int, float] = field(default_factory=dict)
 
     def reply(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
-        """Sends a message without waiting; returns whether that was possible."""
         try:
             payloads.send(self.connection, fields, payload, fds)
         except (OSError, SharedMemoryExhausted):

@@ -1,4 +1,4 @@
-"""A loader's membership of a group, over its iterators: alone or together, epoch by epoch."""
+"""A loader's membership in a group, over all of its iterators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.engine.manager.manager import Manager
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.sharing.jobs.address import address_of, connect
+from fusionloader.sharing.jobs.address import connect, coordinator_address
 from fusionloader.sharing.jobs.agreement import Agreement, total_batches
 from fusionloader.sharing.jobs.connection import CoordinatorConnection, LeftGroup
 from fusionloader.system.fd_messages import Fields
@@ -21,8 +21,8 @@ from fusionloader.workers.worker_set import WorkerSet
 
 log = logging.getLogger("fusionloader.coordinated")
 
-_TELL_SECONDS = 0.2  # between two messages of a job that prepares alone
-_MOST_WORKERS = 32  # numbers that a job gets, at least: so many workers may be added later
+_REPORT_SECONDS = 0.2  # between two messages of a job that prepares alone
+_MOST_WORKERS = 32  # numbers that a job reserves at least, so that workers may be added later
 _ADVICE = {
     "seed": "give all of them the same seed=...",
     "sampler": "give all of them the same samplers",
@@ -32,14 +32,14 @@ _ADVICE = {
 
 
 class GroupMembership:
-    """One loader's; the coordinator knows of it while it prepares alone, too.
+    """The membership of one loader; it stays connected while the loader prepares alone.
 
     Attributes:
-        word: that the jobs share.
-        why_alone: empty while the epoch is prepared in the group.
+        word: the value of ``share=``, the same in all jobs of the group.
+        why_alone: why the epoch is prepared alone; empty while the group prepares it.
         control_fd: descriptor of the queue's control block, -1 before the first connection.
-        data_fd: descriptor of the slots.
-        workers: the numbers in the queue that this job's workers may have.
+        data_fd: descriptor of the slots, -1 before the first connection.
+        workers: numbers in the queue that this job's workers may have.
     """
 
     def __init__(self, word: str) -> None:
@@ -53,7 +53,7 @@ class GroupMembership:
         self._begun: EpochState | None = None
         self._total = -1
         self._delivered = 0
-        self._told = 0.0
+        self._reported_at = 0.0
         self._jobs: tuple[int, ...] = ()
         self._shared_batches = self._alone_batches = 0
         self._earlier: list[CoordinatorConnection] = []
@@ -62,22 +62,22 @@ class GroupMembership:
         self._end: Callable[[], object] = lambda: None
 
     def is_for(self, word: str) -> bool:
-        """Whether this is a membership in the group of a word, of this process."""
+        """Whether this is a membership in the group of ``word``, and was made in this process."""
         return self.word == word and self._pid == os.getpid()
 
     @property
     def connection(self) -> CoordinatorConnection:
-        """To the coordinator; open or not."""
+        """The last connection to the coordinator, open or closed."""
         assert self._connection is not None
         return self._connection
 
     # ---- an epoch ------------------------------------------------------------------------------
 
     def begin(self, agreement: Agreement, options: LoaderOptions, epoch: EpochState) -> None:
-        """Begins an epoch in the group, or alone; why alone is logged.
+        """Begins an epoch in the group, or alone with a logged warning.
 
         Raises:
-            ValueError: the jobs do not agree.
+            ValueError: the jobs differ in something that has to be equal.
         """
         self._epoch = self._begun = epoch
         self._total, self._delivered = total_batches(options), 0
@@ -102,10 +102,10 @@ class GroupMembership:
 
     def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
         self._end()
-        self._agreed = None  # until all is known; otherwise the next epoch joins again
+        self._agreed = None  # after an exception below, the next epoch joins again
         earlier, self._connection = (
             self._connection,
-            CoordinatorConnection(connect(address_of(self.word))),
+            CoordinatorConnection(connect(coordinator_address(self.word))),
         )
         self._end = weakref.finalize(self, _close, self._connection, self._pid)
         if earlier is not None:
@@ -137,44 +137,44 @@ class GroupMembership:
     def _go_alone(self, why: str) -> None:
         log.warning("share=%r: this job prepares this epoch alone: %s", self.word, why)
         self._jobs, self.why_alone = (), why
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def is_for_epoch(self, epoch: EpochState) -> bool:
-        """Whether no other epoch was begun since, which mini-batches of the group are now of."""
+        """Whether ``epoch`` was begun last; logs a warning if another one was begun since."""
         if epoch is not self._begun:
             text = "share=%r: an iterator prepares its epoch alone: another one has begun an epoch"
             log.warning(text, self.word)
         return epoch is self._begun
 
     def is_served_by(self, manager: Manager | None) -> bool:
-        """Whether a manager is the one for the epoch: in the group, or alone."""
+        """Whether a manager can serve the epoch: in the group, or alone."""
         if manager is None or manager.closed:
             return False
         together = None if self.why_alone else self._connection
         return getattr(manager, "connection", None) is together
 
     def run_workers(self, workers: WorkerSet) -> None:
-        """Notes the workers that have this job's numbers; those before, if any run, are ended.
+        """Registers the workers that have this job's numbers, and ends those that had them before.
 
-        They run where an iterator was interrupted while it was made, and is still referred to.
+        Earlier ones still run if an iterator was interrupted while it was made, and is referenced.
         """
         if self._running is not None:
             end_at_once(self._running)
         self._running = workers
 
     def check(self) -> None:
-        """Looks whether this job is still a member of the epoch.
+        """Checks that this job is still a member of the epoch.
 
         Raises:
-            LeftGroup: it is to go on alone.
-            ValueError: its first mini-batch is not that of the others.
+            LeftGroup: the job has to go on alone.
+            ValueError: its first mini-batch differs from that of the other jobs.
         """
         connection = self.connection
         if connection.differs is not None:
             number, there = connection.differs
             text = f"mini-batch {number} of the epoch has other samples than in another job"
             if self._delivered == 0:
-                first = list(array("q", there[16:48]))
+                first = list(array("q", there[16:48]))  # four items, behind the two words of `pack`
                 raise ValueError(
                     f"jobs that share {self.word!r} have to draw the same mini-batches, and {text} "
                     f"(there it begins with {first}): give the samplers of all jobs the same seed, "
@@ -185,33 +185,33 @@ class GroupMembership:
             raise LeftGroup(connection.left)
 
     def leave(self, why: str) -> None:
-        """Goes on alone, from the next mini-batch that was not delivered."""
+        """Has the job prepare the rest of the epoch alone."""
         self._go_alone(why)
         self.connection.drop_prepared()
-        self._tell_progress()
+        self._report_progress()
 
     def delivered(self) -> None:
-        """Counts a mini-batch that training gets."""
+        """Counts a delivered mini-batch; reports the progress of a job that prepares alone."""
         self._delivered += 1
         if not self.why_alone:
             self._shared_batches += 1
             return
         self._alone_batches += 1
-        self._tell_progress()
+        self._report_progress()
 
-    def _tell_progress(self) -> None:
-        """Lets the others know when this job's next epoch is to be expected."""
+    def _report_progress(self) -> None:
+        """Reports the progress, from which the coordinator predicts when the next epoch begins."""
         now, epoch = time.monotonic(), self._epoch
-        if self._connection is None or epoch is None or now - self._told < _TELL_SECONDS:
+        if self._connection is None or epoch is None or now - self._reported_at < _REPORT_SECONDS:
             return
-        self._told = now
+        self._reported_at = now
         progress = {"epoch": epoch.epoch, "delivered": epoch.delivered, "total": self._total}
         self._connection.send({"do": "alone", **progress})
         self._connection.flush()
         self._connection.receive(0.0)
 
     def end_epoch(self, finished: bool) -> None:
-        """Leaves the epoch, at its end or before."""
+        """Leaves the epoch; ``finished`` says whether all of it was delivered."""
         if self._connection is not None and self._epoch is not None:
             self._connection.drop_prepared()
             self._connection.flush()
@@ -221,7 +221,6 @@ class GroupMembership:
     # ---- what is known -------------------------------------------------------------------------
 
     def stats(self) -> SharedPrepStats:
-        """Returns what was counted until now."""
         connections: Sequence[CoordinatorConnection] = [*self._earlier]
         if self._connection is not None:
             connections = [*connections, self._connection]
@@ -250,10 +249,10 @@ class GroupMembership:
 
 
 def end_at_once(workers: WorkerSet) -> None:
-    """Kills workers: what they hold is taken back by the coordinator."""
+    """Kills workers; the coordinator takes back their claims."""
     try:
         _kill(workers)
-    except BaseException:
+    except BaseException:  # it may have come before the last of them was killed
         _kill(workers)
         raise
     finally:
@@ -266,7 +265,7 @@ def _kill(workers: WorkerSet) -> None:
 
 
 def _close(connection: CoordinatorConnection, pid: int) -> None:
-    if os.getpid() == pid:  # in a forked child both are its parent's
+    if os.getpid() == pid:  # in a forked child, connection and descriptors are its parent's
         connection.close()
         fds, connection.fds = connection.fds, ()
         for fd in fds:

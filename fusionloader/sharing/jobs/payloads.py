@@ -1,4 +1,4 @@
-"""Payloads of messages between jobs and the coordinator: in the message, or by descriptor."""
+"""Messages between jobs and the coordinator; large payloads are sent as shared memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm import objects
 
-_MOST_INLINE = 32 << 10  # bytes; a socket's buffer holds several messages
+_MOST_INLINE = 32 << 10  # bytes, so that a socket's buffer holds several messages
 _MOST_BYTES = 64 << 10
 
 
 def send(
     connection: socket.socket, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()
 ) -> None:
-    """Sends a message whole.
+    """Sends all of a message, or raises.
 
     Raises:
-        BlockingIOError: the other end has many to read.
-        OSError: it is closed.
+        BlockingIOError: the socket's buffer is full.
+        OSError: the other end is closed.
         SharedMemoryExhausted: there is too little memory for the payload.
     """
     if len(payload) <= _MOST_INLINE:
@@ -38,7 +38,7 @@ def receive(connection: socket.socket) -> FdMessage | None:
     """Returns the next message, ``None`` when the other end is closed.
 
     Raises:
-        BlockingIOError: there is none yet.
+        BlockingIOError: no message has arrived.
     """
     message = fd_messages.receive(connection, _MOST_BYTES)
     if message is not None and message.fields.get("apart"):

@@ -1,4 +1,4 @@
-"""The samples of a mini-batch as bytes: jobs that submit the same samples send the same bytes."""
+"""The samples of a mini-batch as bytes, the same bytes in all jobs that submit the same samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _KEYS, _OCCURRENCES = 1, 2
 
 
 class SampleLists(NamedTuple):
-    """What workers need to know of a mini-batch, see ``MiniBatch``."""
+    """The fields of a ``MiniBatch`` that workers need."""
 
     items: list[int]
     keys: list[int]
@@ -17,8 +17,8 @@ class SampleLists(NamedTuple):
     rows: list[int]
 
 
-def packed(samples: SampleLists) -> bytes:
-    """Returns the lists as bytes; keys are left out where they are the items, and zeros."""
+def pack(samples: SampleLists) -> bytes:
+    """Returns the lists as bytes, without keys that equal the items and occurrences of zeros."""
     items, keys, occurrences, rows = samples
     with_keys, with_occurrences = keys != items, any(occurrences)
     flags = _KEYS * with_keys + _OCCURRENCES * with_occurrences
@@ -31,19 +31,19 @@ def packed(samples: SampleLists) -> bytes:
 
 
 def identity(raw: bytes) -> bytes:
-    """Returns what is the same in all jobs: all but the rows.
+    """Returns the part that has to be equal in all jobs: all but the rows.
 
-    These are ordered by the sizes of files, which a job learns as its workers read them.
+    Rows are ordered by the sizes of files, which a job learns while its workers read them.
     """
     (count,) = array("Q", raw[:8])
     return raw[: len(raw) - count * array("I").itemsize]
 
 
-def unpacked(raw: bytes) -> SampleLists:
-    """Undoes ``packed``.
+def unpack(raw: bytes) -> SampleLists:
+    """Undoes ``pack``.
 
     Raises:
-        ValueError: it is cut off.
+        ValueError: ``raw`` is cut off.
     """
     count, flags = array("Q", raw[:16])
     at = 16

@@ -10,24 +10,27 @@ from dataclasses import dataclass, field
 from fusionloader import _native
 from fusionloader.sharing.jobs.member import EpochKey
 from fusionloader.sharing.jobs.sample_lists import SampleLists
-from fusionloader.sharing.jobs.worker_records import MOST, WorkerRecord, WorkerRecords
+from fusionloader.sharing.jobs.worker_records import MOST_WORKERS, WorkerRecord, WorkerRecords
 from fusionloader.system.processes import is_stopped
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 from fusionloader.system.shm.slots import Arena, Slot, SlotPool
 from fusionloader.workers import messages
 
-RING = 256  # mini-batches that are staged, of all epochs
+RING = 256  # most mini-batches that are staged at a time, of all epochs
 _SPARE = 16  # free slots that keep their memory
 _MOST_DEATHS = 3
-_ALIGN = 64
+_ALIGN = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RowSettings:
-    """What the rows of all mini-batches have in common.
+    """What is the same in all mini-batches of a group.
 
-    ``leaves`` are the bytes of a row in each block, ``group_size`` neighbours share draws.
+    Attributes:
+        tiny_size: samples in a tiny-batch.
+        group_size: number of neighbouring samples that share random draws, 0 if they do not.
+        leaves: bytes of a row in each block.
     """
 
     tiny_size: int
@@ -35,22 +38,28 @@ class RowSettings:
     leaves: tuple[int, ...]
 
     def nbytes(self, rows: int) -> int:
-        """Returns the bytes of a mini-batch, as ``Layout.batch_bytes`` does."""
+        """Returns the bytes of a mini-batch, as ``Layout.batch_bytes``, which imports torch."""
         return sum(-(-leaf * rows // _ALIGN) * _ALIGN for leaf in self.leaves)
 
 
 @dataclass(slots=True, eq=False)
 class StagedBatch:
-    """A mini-batch that is prepared, or was.
+    """A published mini-batch, under way or complete.
 
     Attributes:
-        sequence: its number in the queue, by which workers report about it.
-        held: who held which tiny-batch at the last look.
-        deaths: of workers, by tiny-batch.
-        given_up: tiny-batches that were given up, with the pid of the worker that died last.
-        made: samples by the pid of the job whose workers made them, once it is complete.
-        failed: tiny-batches that failed, once it is complete.
-        done: whether it is.
+        key: the epoch.
+        number: position in the epoch.
+        samples: the samples, as workers need them.
+        sequence: number in the queue, which workers' reports refer to.
+        descriptor: slot that describes the mini-batch to workers.
+        rows: slot with the results.
+        reports: the workers' messages about it.
+        held: tiny-batch and worker of each claim at the last check.
+        deaths: number of workers that died, by tiny-batch.
+        given_up: tiny-batches that were given up, each with the pid of the last dead worker.
+        made: number of samples, by the pid of the job whose workers made them, once complete.
+        failed: number of tiny-batches that failed, once complete.
+        done: whether it is complete.
     """
 
     key: EpochKey
@@ -67,7 +76,7 @@ class StagedBatch:
     failed: int = 0
     done: bool = False
 
-    def tiny_batch_of(self, report: messages.JobMessage, size: int) -> int:
+    def find_tiny_batch(self, report: messages.JobMessage, size: int) -> int:
         """Returns the tiny-batch, of ``size`` samples, that a report is about."""
         if isinstance(report, messages.TinyBatchFailed):
             return report.failure.position // size
@@ -77,8 +86,11 @@ class StagedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
-    """Slots that workers may still write to, by number; one may not be registered yet."""
+class _Quarantined:
+    """Slots of a mini-batch that workers may still write to.
+
+    ``writers`` has these workers by number, ``None`` for one that is not registered yet.
+    """
 
     sequence: int
     descriptor: Slot
@@ -90,36 +102,35 @@ class Staging:
     """Publishes mini-batches, finds those that are complete, and recycles slots.
 
     Attributes:
-        settings: of the rows; the first member sets them.
-        largest: bytes of the largest mini-batch until now.
+        settings: properties of the rows, which the first member sets.
+        largest: size of the largest mini-batch until now, in bytes.
     """
 
     def __init__(self, workers: WorkerRecords) -> None:
         self._workers = workers
         self._arena = Arena()
-        self.control_fd = objects.create_queue(MOST, RING)
-        self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST, RING)
+        self.control_fd = objects.create_queue(MOST_WORKERS, RING)
+        self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST_WORKERS, RING)
         self._descriptors = SlotPool(self._arena, self.queue, spare=RING)
         self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)
         self.settings: RowSettings | None = None
         self.largest = 0
         self._sequence = 0
-        self._batches: dict[int, StagedBatch] = {}  # that are not complete, by sequence
-        self._aside: list[_Aside] = []
+        self._batches: dict[int, StagedBatch] = {}  # incomplete ones, by sequence
+        self._quarantined: list[_Quarantined] = []
 
     @property
     def data_fd(self) -> int:
-        """Descriptor of the slots."""
         return self._arena.fd
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to look at."""
-        return bool(self._batches or self._aside)
+        """Whether mini-batches are incomplete or slots quarantined."""
+        return bool(self._batches or self._quarantined)
 
     @property
-    def room(self) -> int:
-        """Mini-batches that may be published, by the queue."""
+    def capacity(self) -> int:
+        """Number of mini-batches that the queue can still take."""
         oldest = min(self._batches, default=self._sequence)
         return RING - (self._sequence - oldest) - 1
 
@@ -129,7 +140,7 @@ class Staging:
         """Has workers prepare a mini-batch.
 
         Raises:
-            SharedMemoryExhausted: there is no room for its rows.
+            SharedMemoryExhausted: there is no memory for its rows.
         """
         descriptor, rows = self._acquire(samples)
         batch = StagedBatch(key, number, samples, self._sequence, descriptor, rows)
@@ -143,12 +154,12 @@ class Staging:
         assert self.settings is not None
         count = len(samples.items)
         tiny_batches = -(-count // self.settings.tiny_size)
-        room = _native.ManagerQueue.descriptor_bytes(count, tiny_batches)
+        nbytes_of_descriptor = _native.ManagerQueue.descriptor_bytes(count, tiny_batches)
         nbytes = max(self.settings.nbytes(count), 1)
         self.largest = max(self.largest, nbytes)
         rows = self._rows.acquire(nbytes)
         try:
-            return self._descriptors.acquire(room), rows
+            return self._descriptors.acquire(nbytes_of_descriptor), rows
         except BaseException:
             self._rows.release(rows)
             raise
@@ -173,11 +184,11 @@ class Staging:
     # ---- what workers have done ----------------------------------------------------------------
 
     def completed(self) -> list[StagedBatch]:
-        """Returns the mini-batches that have become complete, with all reports about them."""
+        """Returns the mini-batches that have become complete, with all of their reports."""
         done = [b for b in self._batches.values() if self.queue.status(b.descriptor.number).done]
         if not done:
             return done
-        self.receive()  # reports were sent before the states were changed
+        self.receive()  # workers send reports before they change the states
         for batch in done:
             batch.done, batch.made = True, self._made_by(batch)
             self._drop_outdated_reports(batch)
@@ -186,7 +197,7 @@ class Staging:
         return done
 
     def receive(self) -> None:
-        """Reads what workers have reported."""
+        """Reads the workers' messages."""
         self._workers.handle(self._note)
 
     def _note(self, message: messages.Message) -> None:
@@ -196,7 +207,7 @@ class Staging:
                 batch.reports.append(message)
 
     def _drop_outdated_reports(self, batch: StagedBatch) -> None:
-        """Drops failures of tiny-batches that were done again since, and counts the others."""
+        """Drops failures of tiny-batches that were completed since, and counts the others."""
         assert self.settings is not None
         size, slot = self.settings.tiny_size, batch.descriptor.number
         completed = {done.tiny_batch for done in self.queue.completed(slot)}
@@ -205,7 +216,7 @@ class Staging:
             report
             for report in batch.reports
             if not isinstance(report, messages.TinyBatchFailed)
-            or batch.tiny_batch_of(report, size) not in completed
+            or batch.find_tiny_batch(report, size) not in completed
         ]
 
     def _made_by(self, batch: StagedBatch) -> Counter[int]:
@@ -220,13 +231,13 @@ class Staging:
 
     # ---- workers that have ended, or are stopped -----------------------------------------------
 
-    def bury(self, record: WorkerRecord) -> None:
-        """Takes back what a worker held that has ended."""
+    def recover(self, record: WorkerRecord) -> None:
+        """Takes back the claims of a worker that has ended."""
         assert self.settings is not None
         pid = self.queue.worker(record.number).pid
         record.receiver.handle(self._note)
         self._workers.remove(record)
-        hopeless = [
+        hopeless = [  # given up if their worker has died once more
             (sequence, tiny_batch)
             for sequence, batch in self._batches.items()
             for tiny_batch, deaths in batch.deaths.items()
@@ -237,27 +248,27 @@ class Staging:
             if batch is None:
                 continue
             batch.deaths[lost.tiny_batch] += 1
-            # What the dead worker has reported of it is void: all of it is done again.
+            # The whole tiny-batch is done again, so earlier reports about it are void.
             batch.reports = [
                 report
                 for report in batch.reports
-                if batch.tiny_batch_of(report, self.settings.tiny_size) != lost.tiny_batch
+                if batch.find_tiny_batch(report, self.settings.tiny_size) != lost.tiny_batch
             ]
             if lost.given_up:
                 batch.given_up.append((lost.tiny_batch, pid))
 
     def look_for_stopped(self) -> None:
-        """Prepares mini-batches anew in which a stopped worker holds something.
+        """Publishes mini-batches again in which a stopped worker holds a tiny-batch.
 
-        So it does where the worker's job has left, and the worker gets nowhere. Called now and
-        then: what was held at the last call, too, is held for long.
+        The same if the worker's job has left the group and the worker makes no progress. A claim
+        that was there at the last call, too, counts as held for long.
         """
         for batch in list(self._batches.values()):
             held = {(h.tiny_batch, h.worker) for h in self.queue.held(batch.descriptor.number)}
             for _, number in held & batch.held:
                 record = self._workers.find(number)
                 if record is not None and (self._is_stopped(record) or not record.member.joined):
-                    with contextlib.suppress(SharedMemoryExhausted):  # it is tried again
+                    with contextlib.suppress(SharedMemoryExhausted):  # the next call tries again
                         self._replace(batch)
                         held = set()
                     break
@@ -266,7 +277,7 @@ class Staging:
         self._collect()
 
     def _search(self) -> None:
-        """Finds what a worker has left out that was stopped in the middle of a claim."""
+        """Finds tiny-batches that were skipped by a worker stopped in the middle of a claim."""
         oldest = next(iter(self._batches.values()), None)
         if oldest is None or oldest.held:
             return
@@ -277,46 +288,46 @@ class Staging:
         return is_stopped(self.queue.worker(record.number).pid)
 
     def _replace(self, batch: StagedBatch) -> None:
-        """Publishes a mini-batch in other slots: nobody may write to these once it is delivered."""
+        """Publishes a mini-batch again in new slots, which the stopped worker does not write to."""
         old = batch.descriptor, batch.rows
         batch.descriptor, batch.rows = self._acquire(batch.samples)
         self._describe(batch)
         self.queue.replace(old[0].number, batch.descriptor.number, batch.sequence)
         batch.reports, batch.given_up = [], []
-        self._set_aside(batch.sequence, *old)
+        self._quarantine(batch.sequence, *old)
 
-    def _set_aside(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
+    def _quarantine(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
         held = self.queue.held(descriptor.number)
         writers = {each.worker: self._workers.find(each.worker) for each in held}
-        self._aside.append(_Aside(sequence, descriptor, rows, writers))
+        self._quarantined.append(_Quarantined(sequence, descriptor, rows, writers))
 
     def _collect(self) -> None:
-        """Recycles slots that no worker writes to any more."""
-        for aside in list(self._aside):
-            # What a worker has given back since is not for another one to claim.
-            self.queue.withdraw_one(aside.descriptor.number, aside.sequence)
-            held = self.queue.held(aside.descriptor.number)
-            if not any(self._may_write(aside, each.worker) for each in held):
-                self._aside.remove(aside)
-                self._release(aside.descriptor, aside.rows)
+        """Releases quarantined slots that no worker can write to any more."""
+        for entry in list(self._quarantined):
+            # Tiny-batches that a worker has given back since must not be claimed again.
+            self.queue.withdraw_one(entry.descriptor.number, entry.sequence)
+            held = self.queue.held(entry.descriptor.number)
+            if not any(self._may_write(entry, each.worker) for each in held):
+                self._quarantined.remove(entry)
+                self._release(entry.descriptor, entry.rows)
 
-    def _may_write(self, aside: _Aside, worker: int) -> bool:
-        writer = aside.writers.get(worker)
+    def _may_write(self, entry: _Quarantined, worker: int) -> bool:
+        writer = entry.writers.get(worker)
         if writer is None:
-            writer = aside.writers[worker] = self._workers.find(worker)
-        return writer is None or not writer.dead
+            writer = entry.writers[worker] = self._workers.find(worker)
+        return writer is None or not writer.dead  # one that is not registered yet may be alive
 
     # ---- recycling -----------------------------------------------------------------------------
 
     def recycle(self, batch: StagedBatch) -> None:
-        """Takes the slots of a mini-batch back, which may be in the middle of its preparation."""
+        """Releases the slots of a mini-batch, which may be incomplete."""
         if batch.done:
             self._release(batch.descriptor, batch.rows)
             return
         self.queue.withdraw_one(batch.descriptor.number, batch.sequence)
         del self._batches[batch.sequence]
         self.queue.deliver_until(min(self._batches, default=self._sequence))
-        self._set_aside(batch.sequence, batch.descriptor, batch.rows)
+        self._quarantine(batch.sequence, batch.descriptor, batch.rows)
         self._collect()
 
     def _release(self, descriptor: Slot, rows: Slot) -> None:
@@ -324,7 +335,7 @@ class Staging:
         self._rows.release(rows)
 
     def close(self) -> None:
-        """Has workers end, and closes the descriptors."""
+        """Stops the queue, which ends its workers, and closes the descriptors."""
         self.queue.stop()
         self._arena.close()
         os.close(self.control_fd)

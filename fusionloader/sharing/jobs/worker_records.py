@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.workers import messages
 
-MOST = 1024  # records in the control block
+MOST_WORKERS = 1024  # records in the control block
 
 
 @dataclass(slots=True, eq=False)
 class WorkerRecord:
     """A worker of a member.
 
-    ``receiver`` reads its messages, which come to the coordinator: a job may be busy, or stopped.
+    ``receiver`` reads its messages. They go to the coordinator, since a job may be busy or stopped.
     """
 
     number: int
@@ -31,15 +31,15 @@ class WorkerRecords:
     def __init__(
         self, watch: Callable[[int, Callable[[], None]], object], unwatch: Callable[[int], object]
     ) -> None:
-        """``watch`` calls a function when a descriptor has something to read, until ``unwatch``."""
+        """``watch`` has a function called when a descriptor is readable, until ``unwatch``."""
         self._watch, self._unwatch = watch, unwatch
         self._by_number: dict[int, WorkerRecord] = {}
 
     def free_range(self, count: int, reserved: Iterable[range]) -> range | None:
-        """Returns numbers that no worker has or is to have, ``None`` where there are too few."""
+        """Returns ``count`` consecutive numbers that are free and not reserved, else ``None``."""
         taken = {*self._by_number, *(number for numbers in reserved for number in numbers)}
         run = 0
-        for number in range(MOST):
+        for number in range(MOST_WORKERS):
             run = 0 if number in taken else run + 1
             if run == count:
                 return range(number - count + 1, number + 1)
@@ -52,22 +52,24 @@ class WorkerRecords:
         message_fd: int,
         look_at: Callable[[WorkerRecord], None],
     ) -> None:
-        """Registers a worker that a member is about to start; ``look_at`` is called for it."""
+        """Registers a worker that is about to start.
+
+        ``look_at`` is called when its message pipe is readable or has ended.
+        """
         record = WorkerRecord(number, member, messages.Receiver(message_fd))
         self._by_number[number] = record
         self._watch(message_fd, lambda: look_at(record))
 
     def find(self, number: int) -> WorkerRecord | None:
-        """Returns the worker of that number."""
         return self._by_number.get(number)
 
     def handle(self, handle: Callable[[messages.Message], None]) -> None:
-        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
+        """Calls ``handle`` with each message that has arrived."""
         for record in self._by_number.values():
             record.receiver.handle(handle)
 
     def remove(self, record: WorkerRecord) -> None:
-        """Forgets a worker that has ended, and whose messages were handled."""
+        """Removes a worker that has ended, after its messages were handled."""
         del self._by_number[record.number]
         self._unwatch(record.receiver.fd)
         record.receiver.close()
@@ -75,7 +77,7 @@ class WorkerRecords:
 
 
 def has_ended(record: WorkerRecord) -> bool:
-    """Whether a worker writes no more: a process's memory is gone before its pipe is closed."""
+    """Whether a worker can write no more: a process is unmapped before its pipe is closed."""
     poll = select.poll()
     poll.register(record.receiver.fd, 0)
-    return bool(poll.poll(0))  # POLLHUP
+    return bool(poll.poll(0))  # POLLHUP, which is reported without being requested

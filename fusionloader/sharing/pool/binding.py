@@ -26,7 +26,7 @@ class PoolBinding(Participant):
     Attributes:
         queue: the loader's queue.
         background: whether it gets workers only while other loaders have nothing to claim.
-        was_asked: whether a batch was waited for, so that the loader answers its workers.
+        has_requested: whether a batch was waited for, so that the loader answers its workers.
         closed: whether the queue was stopped.
         workers: the loader's worker set, ``None`` before it is made and after ``end``.
         number: the loader's, in the pool; 0 before ``start``.
@@ -35,7 +35,7 @@ class PoolBinding(Participant):
     def __init__(self, pool: PoolProcesses, background: bool = False) -> None:
         self._pool = pool
         self.background = background
-        self.was_asked = False
+        self.has_requested = False
         self.closed = False
         self.workers: WorkerSet | None = None
         self.number = 0
@@ -47,7 +47,7 @@ class PoolBinding(Participant):
         self.number = self._pool.register(self)
 
     def workers_started(self, workers: WorkerSet) -> None:
-        """Notes whose messages are to be read while other loaders wait."""
+        """Keeps the workers, whose messages are read while other loaders wait."""
         self.workers = workers
 
     def attach(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
@@ -71,16 +71,16 @@ class PoolBinding(Participant):
             self._pool.wake()
 
     def asked(self) -> None:
-        """Raises where the pool was closed in mid-epoch, even if the next batch is done."""
+        """Raises ``RuntimeError`` if the pool was closed, even if the next batch is done."""
         if not self.closed:
             self._pool.check_open()
 
     def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Has the workers serve this loader, which waits; each time: so may others, in threads."""
+        """Requests workers again, since a loader in another thread may have them now."""
         if not self.background:
             self._pool.assign_all(self.number)
             return ()
-        first, self.was_asked = not self.was_asked, True
+        first, self.has_requested = not self.has_requested, True
         self._pool.serve_in_background(self, first)
         return ()
 
@@ -96,7 +96,6 @@ class PoolBinding(Participant):
             workers.drain()
 
     def busy_elsewhere(self, workers: Iterable[int]) -> set[int]:
-        """Returns which of the workers are processing a tiny-batch of another loader."""
         others = self._pool.others(self.number)
         return {n for n in workers if any(binding.is_busy(n) for binding in others)}
 
@@ -126,12 +125,10 @@ class PoolProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id."""
         return self._process.pid
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code of the process."""
         return self._process.exitcode
 
     @property
@@ -157,7 +154,6 @@ class PoolProcess:
             time.sleep(_POLL_SECONDS)
 
     def terminate(self) -> None:
-        """Sends SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:

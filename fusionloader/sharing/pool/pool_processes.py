@@ -3,8 +3,8 @@
 Workers are assigned as between ranks, by a word in a control block
 (csrc/queue/worker_sharing.hpp). Like borrowed workers, they receive a loader's descriptors through
 a socket. No global manager decides: the loader whose next batch is requested gets all workers,
-unless it is a background loader. Those are never assigned any, and are served by workers that have
-found no work elsewhere.
+unless it is a background loader. Background loaders are never assigned workers; workers that find
+no work elsewhere serve them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Payload:
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """A worker's process, and the socket that loaders are sent to it through.
+    """A worker's process, and the socket through which loaders are sent to it.
 
     Attributes:
         process: the process.
@@ -157,7 +157,7 @@ class PoolProcesses:
             self.wake()
 
     def serve_in_background(self, binding: PoolBinding, first: bool) -> None:
-        """Wakes workers for a background loader that waits; tells them so the first time.
+        """Wakes workers for a background loader that waits; the first time, also informs them.
 
         Raises:
             RuntimeError: the pool was closed.
@@ -166,12 +166,11 @@ class PoolProcesses:
         with self._lock:
             if first:
                 for worker, handle in list(self._handles.items()):
-                    self._send(handle, FdMessage({"asked": binding.number}))
+                    self._send(handle, FdMessage({"requested": binding.number}))
                     self._member.send(worker, 0, self._assigned_to, worker)
             self.wake()
 
     def others(self, number: int) -> list[PoolBinding]:
-        """Returns the other loaders."""
         found = [binding() for other, binding in list(self._bindings.items()) if other != number]
         return [binding for binding in found if binding is not None]
 
@@ -211,7 +210,7 @@ class PoolProcesses:
                 "loader": binding.number,
                 "descriptors": list(all_fds),
                 "background": binding.background,
-                "asked": binding.was_asked,
+                "requested": binding.has_requested,
             }
             self._send(handle, FdMessage(fields, b"", tuple(all_fds.values())))
             self._member.send(worker, 0, self._assigned_to, worker)
@@ -267,9 +266,8 @@ class PoolProcesses:
         self._end = weakref.finalize(owner, self.close)
 
     def close(self) -> None:
-        """Ends the processes."""
         if self.closed or os.getpid() != self.pid:
-            return  # in a forked child they are its parent's
+            return  # in a forked child, the processes are its parent's
         with self._lock:
             self.closed = True
             self._queue.stop()

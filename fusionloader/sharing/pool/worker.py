@@ -27,12 +27,12 @@ import mmap
 import os
 import pickle
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
-from fusionloader.sharing.pool.served_loader import ServedLoader, close_all
 from fusionloader.system import fd_messages
 from fusionloader.workers import failures, messages
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 0.5
 _NO_SLOTS = -1
-_PREPARING = 0  # no process
+_PREPARING = 0  # the pid that a worker announces while it prepares for a loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,48 @@ class PoolWorkerConfig:
     parent: int
     control_fd: int
     loaders_fd: int
+
+
+class LoaderWorker(Protocol):
+    """The part of a worker that serves one loader, native or Python."""
+
+    queue: _native.WorkerQueue
+
+    def serve(self, once: bool = False) -> _native.WorkerEvent:
+        """Works until there is no work or another assignment; with ``once`` for one claim."""
+
+    def rest(self, seen: int) -> None:
+        """Sleeps until there may be work; ``seen`` is the queue's word from before the last try."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True, eq=False)
+class ServedLoader:
+    """A loader's worker, and how to switch the process's state to that loader and back.
+
+    Attributes:
+        worker: serves the loader.
+        fds: descriptors of the loader's memory, which the worker maps.
+        activate: called before the worker serves after another loader's did.
+        deactivate: called before another loader's worker serves.
+        batch_requested: called when the loader waits for a batch, if it is a background loader.
+        background: whether it is served only while no other loader has work.
+    """
+
+    worker: LoaderWorker
+    fds: tuple[int, ...] = ()
+    activate: Callable[[], None] = _nothing
+    deactivate: Callable[[], None] = _nothing
+    batch_requested: Callable[[], None] = _nothing
+    background: bool = False
+
+    def close(self) -> None:
+        """Unmaps the loader's memory."""
+        del self.worker
+        _close_all(self.fds)
 
 
 def main(config: PoolWorkerConfig) -> None:
@@ -134,14 +176,14 @@ class _PoolWorker:
             except BlockingIOError:
                 return
             if message is None:
-                if self._goes_on():  # the loader would wait for this worker for ever
+                if self._goes_on():  # the loader would wait for this worker forever
                     raise SystemExit(
                         f"DataLoader worker process {self._number} of a pool has not received the "
                         "descriptors of a loader: it may open no more files. It is replaced"
                     )
                 return
-            if "asked" in message.fields and "loader" not in message.fields:
-                self._asked(int(message.fields["asked"]))
+            if "requested" in message.fields and "loader" not in message.fields:
+                self._note_request(int(message.fields["requested"]))
                 continue
             self._deactivate()
             fds = dict(zip(message.fields["descriptors"], message.fds, strict=True))
@@ -149,18 +191,18 @@ class _PoolWorker:
             loader = self._prepared(fds)
             self._pool.announce(os.getpid())
             if loader is None:
-                close_all(tuple(fds.values()))
+                _close_all(tuple(fds.values()))
             else:
                 loader.fds = tuple(fds.values())
                 loader.background = bool(message.fields["background"])
                 self._served[number := int(message.fields["loader"])] = loader
-                if message.fields["asked"]:
-                    self._asked(number)
+                if message.fields["requested"]:
+                    self._note_request(number)
 
-    def _asked(self, number: int) -> None:
+    def _note_request(self, number: int) -> None:
         loader = self._served.get(number)  # it may have ended, or failed to start
         if loader is not None:
-            loader.asked()
+            loader.batch_requested()
 
     def _prepared(self, fds: dict[str, int]) -> ServedLoader | None:
         """Prepares to serve a loader; sends it a failure and returns ``None`` on an error."""
@@ -202,3 +244,8 @@ class _PoolWorker:
                     self._deactivate()
                 del self._served[number]
                 loader.close()
+
+
+def _close_all(fds: tuple[int, ...]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""Workers shared with other ranks: a queue's membership of the global manager, and its guests."""
+"""Workers shared with other ranks: the offer of a queue to them, and the workers borrowed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHECK_SECONDS = 0.1
 
 
 class BorrowedWorkers(Participant):
-    """The guest slots of a queue, and what the global manager knows of the queue."""
+    """Offers a queue to the global manager, and watches the workers in its guest slots."""
 
     places = GUEST_SLOTS
     are_guests = True
@@ -42,7 +42,6 @@ class BorrowedWorkers(Participant):
         self._away: set[int] = set()  # workers that are at other ranks
 
     def start(self, hub: Hub) -> None:
-        """Notes the queue."""
         self._hub, self._queue = hub, hub.queue
 
     def workers_started(self, workers: WorkerSet) -> None:
@@ -71,7 +70,7 @@ class BorrowedWorkers(Participant):
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
-                # What is in the slot and runs now has had the pid since before the handle.
+                # A live worker in the slot has had this pid since before the pidfd was opened.
                 is_there = self._queue.worker(number).pid == pid
                 if is_there and number not in self._queue.dead_borrowed_workers():
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -79,12 +78,11 @@ class BorrowedWorkers(Participant):
                 os.close(handle)
 
     def trace_began(self) -> None:
-        """A trace has begun."""
         self._view = _native.MemberView(self._hub.control_fd, self._hub.data_fd)
         self._away.clear()
 
     def trace(self, recorder: Recorder, thoroughly: bool) -> None:
-        """Notes which of the loader's workers go to other ranks, and which come back."""
+        """Records which of the loader's workers go to other ranks, and which come back."""
         if self._view is None or not thoroughly:
             return
         for number, worker in enumerate(self._view.workers()):
@@ -96,5 +94,4 @@ class BorrowedWorkers(Participant):
                 self._away.remove(number)
 
     def end(self) -> None:
-        """Withdraws the queue."""
         self._membership.close()

@@ -69,7 +69,7 @@ class RankMember:
         event_fd: eventfd that the rank's workers and local manager write to.
         shared: descriptors of control block, slots and table.
         table_bytes: size of the table.
-        pickled_plan: for workers that serve the queue.
+        pickled_plan: the plan, for workers that serve the queue.
         view: the control block.
         watched: whether the rank writes to ``event_fd`` when it publishes.
         noted: warnings that were sent to the rank.
@@ -89,7 +89,6 @@ class RankMember:
     noted: set[str] = field(default_factory=set)
 
     def close(self) -> None:
-        """Closes the descriptors."""
         for fd in (*self.shared, self.event_fd):
             os.close(fd)
 
@@ -113,11 +112,9 @@ class GlobalManager(LocalService[LocalPeer]):
         self._member_of: dict[LocalPeer, RankMember] = {}
 
     def is_needed(self) -> bool:
-        """Whether there are members."""
         return bool(self._members)
 
     def advance(self) -> float | None:
-        """Assigns idle workers where they are needed."""
         return _RETRY_SECONDS if self._assign() else None
 
     # ---- members -------------------------------------------------------------------------------
@@ -149,7 +146,7 @@ class GlobalManager(LocalService[LocalPeer]):
         return True
 
     def _refusal(self, fields: Fields) -> str:
-        """Returns why a rank cannot join, nothing if it can."""
+        """Returns why a rank cannot join, an empty text if it can."""
         version = fd_messages.package_version()
         if fields["version"] != version:
             return f"it has fusionloader {fields['version']}, the global manager {version}"
@@ -181,7 +178,6 @@ class GlobalManager(LocalService[LocalPeer]):
             peer.reply(fields, member.pickled_plan, member.shared)
 
     def left(self, peer: LocalPeer) -> None:
-        """Forgets the queue of a rank that has ended."""
         member = self._member_of.pop(peer, None)
         if member is not None:
             del self._members[member.name]
@@ -195,10 +191,11 @@ class GlobalManager(LocalService[LocalPeer]):
         kinds: dict[tuple[str, ...], list[RankMember]] = {}
         for member in self._members.values():
             kinds.setdefault(tuple(sorted(member.kind.values())), []).append(member)
-        return any([_assign_among(members) for members in kinds.values()])
+        return any([_assign_among(members) for members in kinds.values()])  # a list: call all
 
 
 def _assign_among(members: list[RankMember]) -> bool:
+    """Assigns idle workers among queues that all of them can serve; returns as ``_assign``."""
     workers = [member.view.workers() for member in members]
     idle = [
         [

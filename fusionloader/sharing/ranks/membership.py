@@ -1,4 +1,4 @@
-"""A queue's membership of the global manager: finds the manager, starts it, offers the queue."""
+"""The connection of a queue to the global manager, which is found or started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _starters: dict[GlobalManagerConfig, ServiceStarter] = {}  # for all loaders of 
 
 
 class _Event(OwnedDescriptor):
-    """An eventfd, which is closed also where the manager that it is for cannot be made."""
+    """An eventfd that is closed with this object, even if its manager cannot be made."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

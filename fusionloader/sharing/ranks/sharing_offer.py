@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import pickle
 from dataclasses import dataclass
 
-import PIL
-from PIL import Image, ImageFile
-
 from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.sharing.compatibility import digest_repr, pillow_settings
 from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.transforms.plan.stages import Plan
 
@@ -47,7 +44,7 @@ class SharingOffers:
         self._ranks = ranks
         self._loader = next(_loaders)
 
-    def of(self, plan: Plan, table: DatasetTable) -> SharingOffer:
+    def make(self, plan: Plan, table: DatasetTable) -> SharingOffer:
         """Returns the offer for a plan and a dataset.
 
         A worker gives back what it cannot do, so only what changes pixels has to be equal.
@@ -56,10 +53,8 @@ class SharingOffers:
             "plan": _digest(plan),
             # Paths may be relative.
             "dataset": _digest((table.digest(), os.getcwd())),
-            "Pillow": _digest(
-                (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
-            ),
-            # Elsewhere nobody can tell whether the process that has a claim still runs.
+            "Pillow": _digest(pillow_settings()),
+            # A process of another namespace cannot be checked for being alive.
             "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
         }
         pickled_plan = pickle.dumps(plan)
@@ -69,10 +64,9 @@ class SharingOffers:
 def _namespace(kind: str) -> str:
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:  # Linux has those of time since 5.6
+    except OSError:  # time namespaces exist since Linux 5.6
         return ""
 
 
 def _digest(value: object) -> str:
-    """Digests the ``repr``: equal values may pickle differently, by the parts they share."""
-    return hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()
+    return digest_repr(value, nbytes=16)

@@ -1,4 +1,4 @@
-"""Which remote workers there are: they may come and go while training runs."""
+"""The remote workers of a loader, which may come and go while training runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fusionloader.system.transport.identity import Identity
 
 
 class FleetLoad(NamedTuple):
-    """How busy remote workers are, as their number is decided by.
+    """How busy remote workers are, which decides how many there should be.
 
     Attributes:
-        busy_share: of the time, that they have had requests to work on, on average.
-        wait_share: of the time, that training has waited for batches.
+        busy_share: fraction of the time that a worker has had requests, on average, 0 to 1.
+        wait_share: fraction of the time that training has waited for batches, 0 to 1.
     """
 
     busy_share: float
@@ -26,19 +26,19 @@ class Fleet(Protocol):
     """The remote workers of a loader.
 
     Attributes:
-        identity: that connections to them show.
+        identity: credentials for connections to them.
     """
 
     identity: Identity
 
     def addresses(self) -> Sequence[Address]:
-        """Returns who may be asked now, without waiting; one that leaves is missing."""
+        """Returns the workers that take requests now, without waiting; not those that leave."""
 
-    def tell(self, load: FleetLoad) -> None:
-        """Hears how busy they were since the last time, about twice a second."""
+    def report_load(self, load: FleetLoad) -> None:
+        """Called about twice a second, with the load since the last call."""
 
     def bring(self, code: CodeBundle) -> None:
-        """Has the workers get user code, in the place of what they had."""
+        """Sends user code to the workers, in place of what they had."""
 
     def explain(self) -> str:
         """Returns where the workers come from, in a line."""
@@ -55,19 +55,18 @@ class ListedFleet:
         self._addresses = tuple(addresses)
 
     def addresses(self) -> Sequence[Address]:
-        """Returns all of them, whether they answer or not."""
+        """Returns all addresses, whether a worker answers there or not."""
         return self._addresses
 
-    def tell(self, load: FleetLoad) -> None:
-        """Does nothing: they are not started from here."""
+    def report_load(self, load: FleetLoad) -> None:
+        """Does nothing: the number of workers is fixed."""
 
     def bring(self, code: CodeBundle) -> None:
         """Never called: user code is for workers that Ray starts."""
         raise AssertionError("user code for servers")
 
     def explain(self) -> str:
-        """Returns their addresses."""
         return "remote workers at " + ", ".join(map(str, self._addresses))
 
     def close(self) -> None:
-        """Leaves them running: they are not started from here."""
+        """Does nothing: the workers were not started from here."""

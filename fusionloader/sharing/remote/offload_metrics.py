@@ -1,8 +1,8 @@
-"""Metrics of FastFlow's decision, kept from run to run so that they are measured once.
+"""Metrics of FastFlow's decision, stored from run to run so that they are measured once.
 
-As in Table 2 of the paper (Um et al., "FastFlow", PVLDB 16(5), 2023, §5.2): by model; by plan and
-model; by plan, model and remote nodes. Each is a JSON file of its own in the user's cache folder,
-named by a digest of what it is of.
+There are three kinds, as in Table 2 of the paper (Um et al., "FastFlow", PVLDB 16(5), 2023, §5.2):
+by model; by plan and model; by plan, model and remote nodes. Each is a JSON file in the user's
+cache folder, named by a digest of its key.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _LARGEST = 1 << 16  # bytes of a file
 
 
 class _Unusable(ValueError):
-    """A file has something else than it should."""
+    """A file of metrics has other contents than expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricKeys:
-    """What metrics are of.
+    """What metrics depend on.
 
     Attributes:
-        model: tells one training from others, since a loader does not see the model: such as the
-            script, the batch size and the device.
-        plan: what is done to a sample.
-        local_workers: of this machine, since the rate of local workers is theirs together.
-        nodes: remote workers, in any order.
-        machine: this one; several may share a home folder.
+        model: identifies the training by its script, batch size and device, because a loader does
+            not see the model.
+        plan: digest of what is done to a sample.
+        local_workers: number of workers of this machine, whose rate is measured together.
+        nodes: hosts of remote workers, in any order.
+        machine: name of this machine, because several may share a home folder.
     """
 
     model: str
@@ -52,30 +52,30 @@ class MetricKeys:
     nodes: Sequence[str]
     machine: str = platform.node()
 
-    def of_model(self) -> list[str]:
-        """Returns the key of what depends on training alone."""
+    def model_key(self) -> list[str]:
+        """Returns the key of metrics that depend on training alone."""
         return ["model", self.machine, self.model]
 
-    def of_plan(self) -> list[str]:
-        """Returns the key of what depends on local workers, too."""
+    def plan_key(self) -> list[str]:
+        """Returns the key of metrics that depend on local workers, too."""
         return ["plan", self.machine, self.model, self.plan, str(self.local_workers)]
 
-    def of_nodes(self) -> list[str]:
-        """Returns the key of what depends on remote workers, too."""
-        return [*self.of_plan(), "nodes", *sorted(self.nodes)]
+    def nodes_key(self) -> list[str]:
+        """Returns the key of metrics that depend on remote workers, too."""
+        return [*self.plan_key(), "nodes", *sorted(self.nodes)]
 
 
 class MetricStore:
-    """Keeps metrics in a folder; what cannot be read or written is measured again."""
+    """Stores metrics in a folder; those that cannot be read or written are measured again."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Uses ``folder``, or ``offload`` in the user's cache folder."""
         self._folder = folder
 
     def local(self, keys: MetricKeys) -> LocalMetrics | None:
-        """Returns what is known of training and local workers, ``None`` unless it is all known."""
-        model = self._load(keys.of_model())
-        plan = self._load(keys.of_plan())
+        """Returns the metrics of training and local workers, ``None`` unless all are stored."""
+        model = self._load(keys.model_key())
+        plan = self._load(keys.plan_key())
         if model is None or plan is None:
             return None
         try:
@@ -85,32 +85,32 @@ class MetricStore:
                 local_cost=_positive(plan, "local_cost"),
             )
         except _Unusable as error:
-            self._ignore(keys.of_plan(), error)
+            self._ignore(keys.plan_key(), error)
             return None
 
     def remote(self, keys: MetricKeys) -> dict[Candidate, RemoteMetrics]:
-        """Returns what is known of remote workers, by the kind of request."""
-        found = self._load(keys.of_nodes())
+        """Returns the stored metrics of remote workers, by the kind of request."""
+        found = self._load(keys.nodes_key())
         if found is None:
             return {}
         try:
             return {Candidate[_kind(name)]: _remote(each) for name, each in found.items()}
         except _Unusable as error:
-            self._ignore(keys.of_nodes(), error)
+            self._ignore(keys.nodes_key(), error)
             return {}
 
     def save_local(self, keys: MetricKeys, metrics: LocalMetrics) -> None:
-        """Keeps what was measured of training and local workers, if it is finite and positive."""
+        """Stores the metrics of training and local workers, if all are finite and positive."""
         plan = {
             "local_rate": float(metrics.local_rate),
             "local_cost": float(metrics.local_cost),
         }
         if _all_positive(plan.values()) and _all_positive([metrics.training_rate]):
-            self._save(keys.of_model(), {"training_rate": float(metrics.training_rate)})
-            self._save(keys.of_plan(), plan)
+            self._save(keys.model_key(), {"training_rate": float(metrics.training_rate)})
+            self._save(keys.plan_key(), plan)
 
     def save_remote(self, keys: MetricKeys, metrics: Mapping[Candidate, RemoteMetrics]) -> None:
-        """Keeps what was measured of remote workers; kinds that prepared nothing are left out."""
+        """Stores the metrics of remote workers, without kinds that have prepared nothing."""
         values = {
             kind.name: {
                 "remote_rate": float(each.remote_rate),
@@ -120,12 +120,12 @@ class MetricStore:
             if _all_positive([each.remote_rate, each.remote_cost])
         }
         if values:
-            self._save(keys.of_nodes(), values)
+            self._save(keys.nodes_key(), values)
 
     # ---- files ---------------------------------------------------------------------------------
 
     def path(self, key: Sequence[str]) -> Path:
-        """Returns where the metrics of a key are kept.
+        """Returns the file with the metrics of a key.
 
         Raises:
             RuntimeError: there is no home folder.
@@ -146,7 +146,7 @@ class MetricStore:
             return None
 
     def _save(self, key: list[str], values: dict[str, Any]) -> None:
-        """Writes a file, if that is possible; renamed into place, so that none reads a part."""
+        """Writes a file and renames it into place, so that no process reads a part of it."""
         content = json.dumps({"format": FORMAT, "key": key, "values": values}).encode()
         try:
             path = self.path(key)

@@ -1,10 +1,10 @@
-"""What a loader and a remote worker say to each other, as bytes.
+"""The messages between a loader and a remote worker.
 
-A connection begins with ``SETUP``: what is to be made, as JSON; or with ``SETUP_CODE``, where it is
-made by user code that Ray has brought to the worker. The worker answers ``READY``, or refuses and
-says why. Each ``PREPARE`` then names samples of one tiny-batch, and is answered in
-turn, by ``ROWS`` with what was made of all of them, or ``DECLINED``: this machine's own workers do
-them then, so that whatever is wrong with a sample is found, and reported, where the user is.
+A connection begins with ``SETUP``, which describes the work as JSON, or with ``SETUP_CODE`` if user
+code that Ray has brought to the worker makes the samples. The worker answers ``READY``, or refuses
+with a reason. Each ``PREPARE`` then names samples of one tiny-batch. Answers come in the order of
+the requests: ``ROWS`` with the results of all samples, or ``DECLINED``. The loader's own workers
+make declined samples, so that errors are found and reported on the user's machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from fusionloader.system.transport.messages import FIRST_OF_SERVICE
 
 SERVICE = "fusionloader worker 2"
-"""What both ends say they are; the number changes with what is in this file."""
+"""Name of the service in the greeting; its number changes with the protocol."""
 
 SETUP = FIRST_OF_SERVICE + 8
 READY = FIRST_OF_SERVICE + 9
@@ -29,17 +29,17 @@ DECLINED = FIRST_OF_SERVICE + 12
 SETUP_CODE = FIRST_OF_SERVICE + 13
 
 MOST_SAMPLES = 4096
-"""Samples of one request."""
+"""Most samples of a request."""
 MOST_BODY = 1 << 28
-"""Bytes of a request's or of an answer's body."""
+"""Most bytes of the body of a request or an answer."""
 OTHER_DATA = "this worker has not the same data"
-"""How a refusal of ``SETUP`` begins whose known files are not there; the loader may ship them."""
+"""Beginning of the refusal of ``SETUP`` if known files differ; the loader may send files then."""
 LEAVING = "this worker leaves"
-"""How a refusal begins of a worker that is about to end."""
+"""Beginning of a refusal by a worker that is about to end."""
 NO_CODE = "this worker has not the dataset yet"
-"""How a refusal of ``SETUP_CODE`` begins while Ray has not brought what it names."""
+"""Beginning of the refusal of ``SETUP_CODE`` while Ray has not brought the dataset."""
 LAYOUT_BYTES = 16
-"""Of the digest of a layout, with which the body of a request for ``DataMode.INDICES`` begins."""
+"""Bytes of a layout's digest, with which the body of a ``DataMode.INDICES`` request begins."""
 
 _LONGEST_TEXT = 2000
 _REQUEST = struct.Struct("<QQQB3xI")
@@ -56,7 +56,7 @@ class MalformedMessage(ValueError):
 
 
 class DataMode(enum.IntEnum):
-    """Where a worker finds what samples are made of."""
+    """Where a worker finds the data of samples."""
 
     PATHS = 0  # the body has paths of files, which the worker reads
     ENCODED = 1  # the body has the bytes of files
@@ -67,7 +67,7 @@ class DataMode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFileKey:
-    """A file of the dataset, by which a worker finds out whether it has the same data.
+    """A file of the dataset, with which a worker checks that it has the same data.
 
     ``digest`` is the hexadecimal BLAKE2b, of 16 bytes, of the file's first 64 KiB.
     """
@@ -83,22 +83,21 @@ class _AsJson:
     __slots__ = ()
 
     def encode(self) -> bytes:
-        """Returns it as JSON."""
         return json.dumps(asdict(self)).encode()  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True)
 class Setup(_AsJson):
-    """What a worker is to make.
+    """The work of a worker that runs a plan.
 
     Attributes:
-        version: of fusionloader, the same on both ends.
-        plan: as ``plan.exchange`` writes it.
-        row_bytes: of the result of a sample.
-        pillow: the release of Pillow whose pixels are wanted.
+        version: version of fusionloader, which has to be equal on both ends.
+        plan: the plan, as ``plan.exchange`` writes it.
+        row_bytes: size of a sample's result.
+        pillow: version of Pillow whose pixels are reproduced.
         max_pixels: Pillow's ``MAX_IMAGE_PIXELS``: larger images are declined.
-        image: height, width and channels of ``DataMode.PIXELS``, else ``None``.
-        known_files: to be there, for ``DataMode.PATHS``.
+        image: (height, width, channels) for ``DataMode.PIXELS``, else ``None``.
+        known_files: files that the worker must have, for ``DataMode.PATHS``.
     """
 
     version: str
@@ -111,11 +110,7 @@ class Setup(_AsJson):
 
     @classmethod
     def decode(cls, head: bytes) -> Setup:
-        """Returns what a message's head says.
-
-        Raises:
-            MalformedMessage: it says something else.
-        """
+        """Decodes a message's head, or raises ``MalformedMessage``."""
         fields = _fields(head, "version plan row_bytes pillow max_pixels image known_files")
         image, files = fields["image"], fields["known_files"]
         whole = (
@@ -136,14 +131,14 @@ class Setup(_AsJson):
 
 @dataclass(frozen=True, slots=True)
 class CodeSetup(_AsJson):
-    """Which user code is to make the samples, and where it would run otherwise.
+    """The work of a worker that runs user code.
 
     Attributes:
-        version: of fusionloader, the same on both ends.
-        digest: of what Ray has brought, see ``user_code.bundle``.
-        packages: versions of Python and of packages, the same on both ends.
-        base_seed: of the loader's iterator.
-        workers: that the loader has on its own machine.
+        version: version of fusionloader, which has to be equal on both ends.
+        digest: digest of the pickled dataset, ``CodeBundle.digest``.
+        packages: versions of Python and of packages, which have to be equal on both ends.
+        base_seed: seed of the loader's iterator.
+        workers: number of workers on the loader's machine.
     """
 
     version: str
@@ -154,11 +149,7 @@ class CodeSetup(_AsJson):
 
     @classmethod
     def decode(cls, head: bytes) -> CodeSetup:
-        """Returns what a message's head says.
-
-        Raises:
-            MalformedMessage: it says something else.
-        """
+        """Decodes a message's head, or raises ``MalformedMessage``."""
         fields = _fields(head, "version digest packages base_seed workers")
         packages, seed = fields["packages"], fields["base_seed"]
         whole = (
@@ -177,18 +168,14 @@ class CodeSetup(_AsJson):
 
 @dataclass(frozen=True, slots=True)
 class Ready(_AsJson):
-    """What a worker is: a name for people, and how many requests it works on at once."""
+    """The name of a worker, for messages, and the number of requests that it works on at once."""
 
     name: str
     cores: int
 
     @classmethod
     def decode(cls, head: bytes) -> Ready:
-        """Returns what a message's head says.
-
-        Raises:
-            MalformedMessage: it says something else.
-        """
+        """Decodes a message's head, or raises ``MalformedMessage``."""
         fields = _fields(head, "name cores")
         if not isinstance(fields["name"], str) or not _is_count(fields["cores"]):
             raise MalformedMessage("READY has fields of other types")
@@ -196,15 +183,14 @@ class Ready(_AsJson):
 
 
 class WantedSample(NamedTuple):
-    """What a sample's draws depend on, as in ``executors.python.SampleKey``, and its data.
+    """A sample of a request: what its draws depend on, as in ``SampleKey``, and its data.
 
     Attributes:
-        key: index for the random draws.
-        group: what the samples share that are drawn together, 0 where each is by itself.
-        file_bytes: of the file, 0 where that is not known; of ``DataMode.PIXELS`` always. Of
-            ``DataMode.RANGES`` the range's.
+        key: sample index for the random draws.
+        group: number that is the same in samples drawn together, 0 if each is drawn by itself.
+        file_bytes: size of the file, or of the range for ``DataMode.RANGES``; 0 if unknown.
         occurrence: how often the index came up before in the epoch.
-        body_bytes: of the request's body: of its path, or of what it is made of.
+        body_bytes: size of the sample's part of the body: its path, or its data.
     """
 
     key: int
@@ -215,7 +201,7 @@ class WantedSample(NamedTuple):
 
 
 class WorkRequest(NamedTuple):
-    """Samples of one tiny-batch; ``number`` is repeated in the answer."""
+    """A request for samples of one tiny-batch; its answer repeats ``number``."""
 
     number: int
     seed: int
@@ -230,11 +216,7 @@ class WorkRequest(NamedTuple):
 
     @classmethod
     def decode(cls, head: bytes, body_bytes: int) -> WorkRequest:
-        """Returns what the head of a ``PREPARE`` says, whose body has so many bytes.
-
-        Raises:
-            MalformedMessage: it says something else.
-        """
+        """Decodes a head and checks the size of the body, or raises ``MalformedMessage``."""
         if len(head) < _REQUEST.size:
             raise MalformedMessage(f"PREPARE has a head of {len(head)} bytes")
         number, seed, epoch, mode, count = _REQUEST.unpack_from(head)
@@ -250,15 +232,15 @@ class WorkRequest(NamedTuple):
 
 
 def encode_range(offset: int, file_bytes: int, path: bytes) -> bytes:
-    """Returns where a range begins, as the body of a request for ``DataMode.RANGES`` has it."""
+    """Returns a sample's part of the body of a ``DataMode.RANGES`` request."""
     return _RANGE.pack(offset, file_bytes) + path
 
 
 def decode_range(data: bytes) -> tuple[int, int, bytes]:
-    """Returns the offset of a range, and its file's bytes and path.
+    """Returns the offset of a range, and the size and the path of its file.
 
     Raises:
-        MalformedMessage: there are fewer bytes.
+        MalformedMessage: ``data`` is too short.
     """
     if len(data) < _RANGE.size:
         raise MalformedMessage(f"PREPARE has a range of {len(data)} bytes")
@@ -266,14 +248,15 @@ def decode_range(data: bytes) -> tuple[int, int, bytes]:
 
 
 def encode_request(number: int, seed: int, epoch: int, mode: DataMode, samples: bytes) -> bytes:
-    """Returns the head of a ``PREPARE`` for samples that are encoded."""
+    """Returns the head of a ``PREPARE`` for samples that are already encoded."""
     return _REQUEST.pack(number, seed, epoch, mode, len(samples) // SAMPLE_BYTES) + samples
 
 
 class Rows(NamedTuple):
-    """The head of ``ROWS``; its body has the results one after the other, in the order asked for.
+    """The head of ``ROWS``; its body has the results, in the order of the request.
 
-    ``busy_ns`` is wall time from the request to the answer, ``read_bytes`` were read from files.
+    ``busy_ns`` is the worker's wall time from request to answer, ``read_bytes`` is the number of
+    bytes that it has read from files.
     """
 
     number: int
@@ -281,16 +264,11 @@ class Rows(NamedTuple):
     read_bytes: int
 
     def encode(self) -> bytes:
-        """Returns it as bytes."""
         return _ROWS.pack(*self)
 
     @classmethod
     def decode(cls, head: bytes) -> Rows:
-        """Returns what a message's head says.
-
-        Raises:
-            MalformedMessage: it says something else.
-        """
+        """Decodes a message's head, or raises ``MalformedMessage``."""
         if len(head) != _ROWS.size:
             raise MalformedMessage(f"ROWS has a head of {len(head)} bytes")
         return cls(*_ROWS.unpack(head))
@@ -299,29 +277,24 @@ class Rows(NamedTuple):
 class Reason(enum.IntEnum):
     """Why a request is declined."""
 
-    SAMPLES = 0  # something about these samples: others may be asked for
-    DATA = 1  # a file is not there, or another one: this worker has not the same data
+    SAMPLES = 0  # these samples alone: others may be requested
+    DATA = 1  # a file is missing or differs: the worker does not have the same data
 
 
 class Declined(NamedTuple):
-    """A request that is not done, and why, in words."""
+    """The head of ``DECLINED``: the worker makes none of the samples, and why."""
 
     number: int
     reason: Reason
     text: str
 
     def encode(self) -> bytes:
-        """Returns it as bytes."""
         text = self.text.encode(errors="replace")[:_LONGEST_TEXT]
         return _DECLINED.pack(self.number, self.reason) + text
 
     @classmethod
     def decode(cls, head: bytes) -> Declined:
-        """Returns what a message's head says.
-
-        Raises:
-            MalformedMessage: it says something else.
-        """
+        """Decodes a message's head, or raises ``MalformedMessage``."""
         if len(head) < _DECLINED.size:
             raise MalformedMessage(f"DECLINED has a head of {len(head)} bytes")
         number, reason = _DECLINED.unpack_from(head)

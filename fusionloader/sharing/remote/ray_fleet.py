@@ -29,8 +29,7 @@ from fusionloader.sharing.remote.ray_control.messages import (
     WorkerJoined,
     Workers,
 )
-from fusionloader.sharing.remote.ray_needed import need_ray
-from fusionloader.sharing.remote.user_code.bundle import CodeBundle
+from fusionloader.sharing.remote.user_code.bundle import CodeBundle, need_ray
 from fusionloader.system.limits import anonymous_memory
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, draw_token
@@ -38,8 +37,8 @@ from fusionloader.system.transport.patience import Absence
 
 log = logging.getLogger("fusionloader.remote")
 
-_PLACE = re.compile(r"^\[.*?\] \S+:\d+: ")  # and the time, before a line of Ray's log
-_MOST_ERRORS = 1 << 14  # bytes that are looked at
+_PLACE = re.compile(r"^\[.*?\] \S+:\d+: ")  # time and source line, which begin a line of Ray's log
+_MOST_ERRORS = 1 << 14  # bytes of standard error that are read
 _JOIN_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 _FIRST_RETRY_SECONDS = 2.0
@@ -48,26 +47,27 @@ _FIRST_RETRY_SECONDS = 2.0
 class RayFleet:
     """Workers of a Ray cluster, one core each.
 
-    They are started on machines other than this one. Where the cluster has only this machine, and
-    their number is not given, they take the free CPUs that the loader's own processes leave.
+    They are started on machines other than this one. If the cluster has only this machine and their
+    number is not given, they take the free CPUs that the loader's own processes leave.
 
-    A process of its own speaks to Ray: see ``fusionloader.sharing.remote.ray_control``.
+    A process of its own talks to Ray, see ``fusionloader.sharing.remote.ray_control``.
 
     Attributes:
-        identity: that connections to them show; it follows from a token that is drawn here.
+        identity: credentials for connections to the workers, made from a random token.
     """
 
     def __init__(self, settings: Remote, loader_cores: int = 1) -> None:
-        """Joins the cluster, and has the first workers started, for which it does not wait.
+        """Joins the cluster and starts the first workers, without waiting for them.
 
         Args:
-            settings: with ``servers=None``.
-            loader_cores: that training and the loader's own workers use on this machine.
+            settings: settings with ``servers=None``.
+            loader_cores: cores of this machine that training and the loader's own workers use.
 
         Raises:
             ImportError: Ray is not installed.
             ConnectionError: there is no cluster at the address, or it cannot be joined.
-            ValueError: the address is none, or of Ray's client, and ``workers`` is not given.
+            ValueError: the address is invalid, or is of Ray's client while ``workers`` is not
+                given.
         """
         need_ray()
         start = _start(settings, loader_cores)
@@ -80,7 +80,7 @@ class RayFleet:
         self._workers = Workers()
         self._gone: str | None = None
         self._warned: set[str] = set()
-        self._told_only_here = False
+        self._logged_only_here = False
         self._closing = threading.Event()
         self._control = _Control(start)
         try:
@@ -90,18 +90,18 @@ class RayFleet:
             raise
         if joined.started:
             log.info("no Ray cluster runs on this machine: started one here")
-        else:  # the same one again, should it be gone for a while
+        else:  # the cluster to join again if the connection is lost
             self._start = replace(start, address=joined.address)
         self._name = f"the Ray cluster at {joined.address}"
         self._thread = threading.Thread(target=self._listen, name="ray fleet", daemon=True)
         self._thread.start()
 
     def addresses(self) -> Sequence[Address]:
-        """Returns the workers that have answered, as they were last known."""
+        """Returns the workers that have answered, as of the last message."""
         return self._workers.addresses
 
-    def tell(self, load: FleetLoad) -> None:
-        """Changes their number between the fewest and the most, where these were given."""
+    def report_load(self, load: FleetLoad) -> None:
+        """Changes the number of workers, if a range was given for it."""
         if self._size is None:
             return
         wish = self._size.observe(load.busy_share, load.wait_share, len(self._workers.addresses))
@@ -111,13 +111,13 @@ class RayFleet:
             self._control.send(Wish(wish))
 
     def bring(self, code: CodeBundle) -> None:
-        """Has Ray bring user code to all workers, also to those that it starts later."""
+        """Has Ray bring user code to all workers, also to those that start later."""
         if code != self._start.code:
             self._start = replace(self._start, code=code)
             self._control.send(code)
 
     def explain(self) -> str:
-        """Returns how many there are and where, and what went wrong last."""
+        """Returns the number of workers, the cluster, and the last problem."""
         workers = self._workers
         parts = [f"{len(workers.addresses)} remote workers on {self._name}"]
         if workers.starting:
@@ -135,11 +135,11 @@ class RayFleet:
         self._closing.set()
         self._control.close(_CLOSE_SECONDS)
         self._thread.join()
-        self._control.close(_CLOSE_SECONDS)  # of one that was started meanwhile
+        self._control.close(_CLOSE_SECONDS)  # the thread may have started another one meanwhile
         self.identity.close()
 
     def _listen(self) -> None:
-        """Hears how the workers are, and starts the process again that tells it."""
+        """Receives the workers' state, and replaces the control process; runs in a thread."""
         absence = Absence(_FIRST_RETRY_SECONDS)
         while not self._closing.is_set():
             message = self._control.receive()
@@ -157,8 +157,8 @@ class RayFleet:
         if workers.problem is not None and workers.problem not in self._warned:
             self._warned.add(workers.problem)
             log.warning("remote workers on Ray: %s", workers.problem)
-        if workers.only_here and self._start.wish is None and not self._told_only_here:
-            self._told_only_here = True
+        if workers.only_here and self._start.wish is None and not self._logged_only_here:
+            self._logged_only_here = True
             log.info(
                 "%s has only this machine: its free CPUs but %d are remote workers",
                 self._name,
@@ -167,7 +167,7 @@ class RayFleet:
 
     def _lost(self, refused: Refused | None, absence: Absence) -> None:
         """Waits for a while, and tries to join again."""
-        reason = self._control.last_words() if refused is None else refused.reason
+        reason = self._control.last_error() if refused is None else refused.reason
         if self._gone is None:
             self._gone = "Ray is gone, and those that still answer are used"
             log.warning("%s is gone (%s); training continues without it", self._name, reason)
@@ -184,7 +184,7 @@ class RayFleet:
 
 
 class _Control:
-    """The process that speaks to Ray, as training sees it."""
+    """The process that talks to Ray, as training sees it."""
 
     def __init__(self, start: Start) -> None:
         ours, theirs = socket.socketpair()
@@ -210,10 +210,10 @@ class _Control:
         self.send(start)
 
     def joined(self) -> WorkerJoined:
-        """Waits until it has joined the cluster.
+        """Waits until the process has joined the cluster.
 
         Raises:
-            ConnectionError: it cannot.
+            ConnectionError: it cannot join, or did not within 30 s.
         """
         if not self._connection.poll(_JOIN_SECONDS):
             raise ConnectionError(
@@ -223,22 +223,21 @@ class _Control:
         message = self.receive()
         if isinstance(message, WorkerJoined):
             return message
-        raise ConnectionError(message.reason if isinstance(message, Refused) else self.last_words())
+        raise ConnectionError(message.reason if isinstance(message, Refused) else self.last_error())
 
     def receive(self) -> Any:
-        """Returns the next message, ``None`` when it has ended."""
+        """Returns the next message, ``None`` when the process has ended."""
         try:
             return self._connection.recv()
         except (EOFError, OSError):
             return None
 
     def send(self, message: Start | Wish | CodeBundle | Close) -> None:
-        """Sends a message, if it is there."""
-        with self._sending, contextlib.suppress(OSError):  # it has ended: ``receive`` tells
+        with self._sending, contextlib.suppress(OSError):  # it has ended, which `receive` shows
             self._connection.send(message)
 
-    def last_words(self) -> str:
-        """Returns the last line of its errors, without the place in Ray's source."""
+    def last_error(self) -> str:
+        """Returns the last line of its standard error, without the line of Ray's source."""
         tail = max(0, os.fstat(self._errors).st_size - _MOST_ERRORS)
         said = os.pread(self._errors, _MOST_ERRORS, tail)
         lines = said.decode(errors="replace").strip().splitlines()
@@ -246,7 +245,7 @@ class _Control:
         return last.split(". ")[0][:300]
 
     def close(self, seconds: float) -> None:
-        """Ends it, at last by force."""
+        """Ends the process, after ``seconds`` by SIGTERM, at last by SIGKILL."""
         self.send(Close())
         try:
             self._process.wait(seconds)
@@ -273,12 +272,12 @@ def _start(settings: Remote, loader_cores: int) -> Start:
         wish=wish,
         loader_cores=loader_cores,
     )
-    ray = sys.modules.get("ray")  # whoever is part of a cluster has it loaded
-    return start if ray is None or not ray.is_initialized() else _of_session(start, settings, ray)
+    ray = sys.modules.get("ray")  # a process that has joined a cluster has imported it
+    return start if ray is None or not ray.is_initialized() else _for_session(start, settings, ray)
 
 
-def _of_session(start: Start, settings: Remote, ray: Any) -> Start:
-    """Returns the same for the cluster that this process is part of already."""
+def _for_session(start: Start, settings: Remote, ray: Any) -> Start:
+    """Returns ``start`` for the cluster that this process has already joined."""
     if ray.util.client.ray.is_connected():
         if settings.address is None:
             raise ConnectionError(

@@ -1,4 +1,4 @@
-"""The proxy of remote workers as the local manager sees it: a process that holds many numbers."""
+"""The proxy of remote workers as the local manager sees it: one process with many numbers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fusionloader.engine.manager.participant import (
     Participant,
     ParticipantKind,
 )
-from fusionloader.sharing.remote.board import LANES
-from fusionloader.sharing.remote.link import RemoteTask
 from fusionloader.sharing.remote.proxy.process import ProxyConfig
+from fusionloader.sharing.remote.remote_counters import LANES
+from fusionloader.sharing.remote.remote_workers import RemoteTask
 from fusionloader.system import processes
 from fusionloader.system.processes import BareProcess, Process
 from fusionloader.system.transport.address import Address
@@ -34,7 +34,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class RemoteProxy(Participant):
-    """Starts the proxy, tells it who may be asked, takes back what a dead one held."""
+    """Starts the proxy, sends it the workers' addresses, and replaces it when it has died."""
 
     kind: ParticipantKind = "remote"
     places = LANES
@@ -46,17 +46,15 @@ class RemoteProxy(Participant):
         self._given: list[Address] | None = None
         self._process: BareProcess | None = None
         self._is_wanted = False
-        self._warned = False  # that it cannot be started
+        self._warned = False  # whether it was logged that the process cannot be started
         self._orders = -1
         self._unsent = b""
         self._receiver: messages.Receiver | None = None
 
     def start(self, hub: Hub) -> None:
-        """Notes what the process needs."""
         self._hub, self._queue = hub, hub.queue
 
     def workers_started(self, workers: WorkerSet) -> None:
-        """Starts the process."""
         self._launch()
         self._is_wanted = True
 
@@ -74,7 +72,7 @@ class RemoteProxy(Participant):
         self._give_orders()
 
     def _start(self, message_fd: int, orders_fd: int) -> BareProcess:
-        task, board = self._task, self._task.link.board
+        task, counters = self._task, self._task.workers.counters
         config = ProxyConfig(
             parent=os.getpid(),
             first_worker=self.first,
@@ -85,8 +83,8 @@ class RemoteProxy(Participant):
             table_bytes=task.table_bytes,
             message_fd=message_fd,
             orders_fd=orders_fd,
-            board_fd=board.fd,
-            identity_fd=task.link.fleet.identity.fd,
+            counters_fd=counters.fd,
+            identity_fd=task.workers.fleet.identity.fd,
             channels=task.channels,
             work=task.work,
             keys=task.keys,
@@ -96,33 +94,32 @@ class RemoteProxy(Participant):
         )
 
     def _samples(self) -> int:
-        return sum(lane.samples for lane in self._task.link.board.lanes())
+        return sum(lane.samples for lane in self._task.workers.counters.lanes())
 
     def _give_orders(self) -> None:
-        """Says who may be asked, if that has changed; what the pipe does not take, the next time.
+        """Sends the workers' addresses if they have changed, without waiting for the proxy.
 
-        Training does not wait for a proxy that does not read.
+        The next call sends what the pipe does not take.
         """
         if not self._unsent:
-            addresses = list(self._task.link.fleet.addresses())
+            addresses = list(self._task.workers.fleet.addresses())
             if addresses == self._given:
                 return
             self._given, self._unsent = addresses, json.dumps(addresses).encode() + b"\n"
-        # Broken: it has died, which is noticed soon.
+        # A broken pipe shows that the proxy has died, which `look` handles.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             self._unsent = self._unsent[os.write(self._orders, self._unsent) :]
 
     # ---- while the manager waits ---------------------------------------------------------------
 
     def receive(self, handle: Handle) -> None:
-        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
         if self._receiver is not None:
             self._receiver.handle(handle)
 
     def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Replaces a dead proxy; what its lanes held is in the queue again.
+        """Replaces a dead proxy; the tiny-batches that its lanes held are in the queue again.
 
-        No sample is to blame for its death: none runs in it.
+        Yields none of them: no sample runs in the proxy, so none has caused its death.
         """
         now = time.monotonic()
         if now - self._checked >= _CHECK_SECONDS and self._is_wanted:
@@ -134,7 +131,7 @@ class RemoteProxy(Participant):
         if self._process is not None:
             if self._process.is_alive():
                 self._give_orders()
-                self._task.link.tell_fleet()
+                self._task.workers.report_load()
                 return
             self.receive(handle)
             self._forget(self._process)
@@ -142,14 +139,15 @@ class RemoteProxy(Participant):
             self._launch_again()
 
     def _forget(self, dead: BareProcess) -> None:
-        """Takes back what a dead proxy held; it is not wanted again if it is of no use."""
+        """Takes back what a dead proxy held; gives it up after three deaths without a sample."""
         for number in range(self.first, self.first + LANES):
             self._queue.take_back(number)
         manner = processes.describe_exit(dead.exitcode)
         fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
-        self._task.link.board.leave_all()
+        self._task.workers.counters.leave_all()
         self._close_pipes()
-        self._process, self._fruitless = None, fruitless  # last: an exception leaves it to be found
+        # Last: after an exception above, the next call finds the dead process again.
+        self._process, self._fruitless = None, fruitless
         self._is_wanted = fruitless < _FRUITLESS_DEATHS
         if self._is_wanted:
             log.warning("the process that speaks to remote workers %s; it is replaced", manner)
@@ -165,7 +163,9 @@ class RemoteProxy(Participant):
             self._launch()
         except OSError as error:
             if not self._warned:
-                log.warning("that cannot be done now, but it is tried again: %s", error)
+                log.warning(
+                    "the proxy of remote workers cannot start; it is tried again: %s", error
+                )
             self._warned = True
         else:
             self._warned = False
@@ -181,12 +181,11 @@ class RemoteProxy(Participant):
     # ---- the end -------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Ends the process, after the queue was stopped."""
         self._is_wanted = False
         if self._process is None:
             return
         process = self._process
-        os.close(self._orders)  # by which it knows
+        os.close(self._orders)  # the end of this pipe ends the process
         self._orders = -1
         processes.end([process], _PATIENCE_SECONDS)
         self._close_pipes()
@@ -194,12 +193,11 @@ class RemoteProxy(Participant):
 
     @property
     def processes(self) -> list[Process]:
-        """The process, where there is one."""
         return [] if self._process is None else [self._process]
 
 
 def _pipe(readers: contextlib.ExitStack, writers: contextlib.ExitStack) -> tuple[int, int]:
-    """Returns the two ends of a pipe, each of which is closed with one of the stacks."""
+    """Returns the two ends of a pipe, each of which one of the stacks closes."""
     read, write = os.pipe()
     readers.callback(os.close, read)
     writers.callback(os.close, write)

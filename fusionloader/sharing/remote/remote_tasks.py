@@ -1,4 +1,4 @@
-"""What workers on other machines are given of a loader's plan and dataset."""
+"""The tasks of proxies: a loader's plan and dataset, as workers on other machines need them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery.level_rows import plan_of_levels
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.remote.link import RemoteLink, RemoteTask
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.protocol import CodeSetup
-from fusionloader.sharing.remote.proxy.work import RemoteWork
-from fusionloader.sharing.remote.user_code.bundle import bundle
-from fusionloader.sharing.remote.user_code.packages import installed
-from fusionloader.sharing.remote.worker.known_files import some_of
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.remote_workers import RemoteTask, RemoteWorkers
+from fusionloader.sharing.remote.user_code.bundle import bundle, installed
+from fusionloader.sharing.remote.worker.known_files import pick_known_files
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import Source
 from fusionloader.transforms.plan.exchange import plan_to_data
@@ -31,12 +30,12 @@ from fusionloader.transforms.plan.stages import Plan
 
 
 def remote_task(
-    options: LoaderOptions, link: RemoteLink, plan: Plan, table: DatasetTable
+    options: LoaderOptions, link: RemoteWorkers, plan: Plan, table: DatasetTable
 ) -> RemoteTask:
-    """Returns what the proxy of an iterator is given.
+    """Returns the task of an iterator's proxy.
 
-    Workers send 8-bit levels where results are elements that each depend on one alone: a quarter
-    of float32's bytes.
+    If each element of a result depends on one 8-bit level alone, workers send the levels, a
+    quarter of float32's bytes.
     """
     settings = options.remote
     assert settings is not None
@@ -55,7 +54,7 @@ def remote_task(
         pillow=PIL.__version__,
         max_pixels=Image.MAX_IMAGE_PIXELS,
         image=image,
-        known_files=() if image is not None else some_of(len(table), table.path),
+        known_files=() if image is not None else pick_known_files(len(table), table.path),
         data=settings.data,
         offload=settings.offload,
         tiny_size=options.tiny_batch_size,
@@ -67,16 +66,16 @@ def remote_task(
 
 def code_task(
     options: LoaderOptions,
-    link: Callable[[Remote, int], RemoteLink],
+    link: Callable[[Remote, int], RemoteWorkers],
     source: Source,
     base_seed: int,
 ) -> RemoteTask:
-    """Returns the same where workers run the code of a source of samples, which Ray brings them.
+    """Returns the task for workers that run a source's user code, which Ray brings to them.
 
     Raises:
         ImportError: Ray is not installed.
-        PicklingError: the dataset cannot be sent, see ``bundle``.
-        ConnectionError: there is no cluster.
+        PicklingError: the dataset cannot be pickled, see ``bundle``.
+        ConnectionError: there is no Ray cluster.
     """
     settings = options.remote
     assert settings is not None
@@ -105,7 +104,7 @@ def code_task(
 
 
 def _metric_keys(options: LoaderOptions, plan: str) -> MetricKeys:
-    """The script stands for the model, which a loader does not see."""
+    """Identifies the model by the script, because a loader does not see the model."""
     script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "interactive"
     return MetricKeys(
         model=f"{script}, batch size {options.batch_size}, device {options.device}",

@@ -103,7 +103,7 @@ def test_their_number_follows_what_training_needs(cluster, start, encoded):
     (first,) = wait_for(fleet, 1)
 
     def told(load, count):
-        fleet.tell(load)
+        fleet.report_load(load)
         return len(fleet.addresses()) == count
 
     wait_until(lambda: told(BUSY, 2))

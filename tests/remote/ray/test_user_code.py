@@ -14,8 +14,7 @@ import fusionloader
 from fusionloader import FusionLoader, Remote
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import CodeSetup
-from fusionloader.sharing.remote.user_code.bundle import bundle
-from fusionloader.sharing.remote.user_code.packages import installed
+from fusionloader.sharing.remote.user_code.bundle import bundle, installed
 from fusionloader.transforms.executors.python import DatasetSource
 
 

@@ -1,6 +1,7 @@
-"""When lanes may claim, and how much: the offload policies, fed with what queue and board say.
+"""The offload policies: when lanes may claim, and how much.
 
-The rules themselves are in scheduler/offload/, without clock or process.
+The rules are in scheduler/offload/, without clock or process. Gates feed them with what the queue
+and the counters say.
 """
 
 from __future__ import annotations
@@ -15,76 +16,107 @@ from fusionloader import _native
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, OffloadCounters
 from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase, ProfileWindow
-from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
-from fusionloader.sharing.remote.proxy.observed import Observer
-from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 
-_FEW_SAMPLES = 200  # too few to tell what one costs
+_FEW_SAMPLES = 200  # fewer do not tell what one costs
+
+
+class Observer:
+    """Reads the sums from the queue and the counters."""
+
+    def __init__(
+        self,
+        queue: _native.WorkerQueue,
+        counters: RemoteCounters,
+        local_workers: int,
+        first_worker: int,
+    ) -> None:
+        """``local_workers`` have the lowest numbers, lanes those from ``first_worker``."""
+        self._queue, self._counters = queue, counters
+        self._local, self._first = local_workers, first_worker
+
+    def observe(self) -> ProfileWindow:
+        """Returns the present sums: steps since the first iterator, samples of this iterator."""
+        local_samples, local_seconds = self._queue.work_of(0, self._local)
+        remote_samples, _ = self._queue.work_of(self._first, LANES)
+        counters = self._counters
+        return ProfileWindow(
+            steps=counters.steps,
+            seconds=counters.step_ns / 1e9,
+            waited=counters.waited_ns / 1e9,
+            local_samples=local_samples,
+            local_cpu_seconds=local_seconds,
+            remote_samples=remote_samples,
+            remote_cpu_seconds=counters.proxy_cpu_ns / 1e9,
+        )
+
+    def samples(self) -> tuple[int, int]:
+        """Returns the numbers of samples of local and of remote workers."""
+        local, remote = self._queue.work_of(0, self._local), self._queue.work_of(self._first, LANES)
+        return local[0], remote[0]
 
 
 class Gate(Protocol):
-    """Decides for all lanes of a loader, from their threads; ``look`` is the main thread's."""
+    """Decides for all lanes of a loader, in their threads; the main thread calls ``look``."""
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        """Returns what a lane may ask for now, ``None`` for nothing; ``queue`` is the lane's."""
+        """Returns what a lane may request now, ``None`` for nothing; ``queue`` is the lane's."""
 
     def claimed(self) -> None:
-        """A request is on its way."""
+        """Called when a request is about to be sent."""
 
     def answered(self, seconds: float) -> None:
-        """It was answered, after so long."""
+        """Called when a request was answered, ``seconds`` after it was sent."""
 
     def lost(self) -> None:
-        """It will not be."""
+        """Called when a request will not be answered."""
 
     def look(self, most: int) -> None:
-        """Learns what has happened, and how many requests there can be at a time."""
+        """Called periodically; ``most`` is how many requests the lanes can have under way."""
 
 
 class OpenGate:
     """Leaves to remote workers all that they take."""
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        """Returns a tiny-batch at a time."""
         return Candidate.TINY_BATCH
 
     def claimed(self) -> None:
-        """Does nothing."""
+        pass
 
     def answered(self, seconds: float) -> None:
-        """Does nothing."""
+        pass
 
     def lost(self) -> None:
-        """Does nothing."""
+        pass
 
     def look(self, most: int) -> None:
-        """Does nothing."""
+        pass
 
 
 class LayoutGate:
-    """Lets lanes ask for samples of user code as soon as this machine's have settled their layout.
+    """Lets lanes request samples of user code once this machine's workers have made the first.
 
-    It depends on what the first sample turns out to be, not on how fast it is made.
+    The first sample settles the layout; after that, ``gate`` decides.
     """
 
     def __init__(self, gate: Gate, rows: LayoutRows) -> None:
-        """From then on ``gate`` decides."""
         self._gate, self._rows = gate, rows
         self.claimed, self.answered, self.lost = gate.claimed, gate.answered, gate.lost
         self.look = gate.look
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        """Returns nothing before."""
         return None if self._rows.settled(queue) is None else self._gate.request(queue)
 
 
 class BalanceGate:
-    """Claims decide, local workers come first, and answers have to come in time."""
+    """Lets lanes claim while few mini-batches are ready, and as long as answers come in time."""
 
     def __init__(self, observer: Observer, in_flight: int) -> None:
-        """``in_flight`` mini-batches are made at most at a time."""
+        """``in_flight`` is the most mini-batches that are made at a time."""
         self._observer = observer
         self._in_flight, self._low = in_flight, low_stock(in_flight)
         self._lock = threading.Lock()
@@ -97,44 +129,40 @@ class BalanceGate:
         self._step_seconds = math.inf
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        """Returns a tiny-batch at a time, while stock is short and answers come in time."""
         if not may_claim(queue.ready(), self._low, self._overhead):
             return None
-        return Candidate.TINY_BATCH if self.has_room() else None
+        return Candidate.TINY_BATCH if self.has_capacity() else None
 
-    def has_room(self) -> bool:
-        """Whether one more request may be under way."""
+    def has_capacity(self) -> bool:
         with self._lock:
             return self._limit.may_request(self._out, time.monotonic())
 
     def claimed(self) -> None:
-        """Counts what is out."""
         with self._lock:
             self._out += 1
 
     def answered(self, seconds: float) -> None:
-        """Learns whether it came in time."""
         answer = Answer(seconds, self._step_seconds, self._in_flight)
         with self._lock:
             self._out -= 1
             self._limit.answered(answer, time.monotonic())
 
     def lost(self) -> None:
-        """Counts what is out."""
         with self._lock:
             self._out -= 1
 
     def renew(self) -> None:
-        """Forgets how long answers took: requests are others from now on."""
+        """Drops the times of answers, after the kind of requests has changed."""
         with self._lock:
             self._limit = LeaseLimit(self._most, time.monotonic())
 
     def look(self, most: int) -> None:
-        """Learns what a remote sample costs here, and how long steps take."""
+        """Updates what a remote sample costs this machine, and how long a step takes."""
         now, self._most = self._observer.observe(), max(most, 1)
         with self._lock:
             self._limit.allow(self._most)
         self._seen.append(now)
+        # The shortest window that has `in_flight` steps or more.
         while len(self._seen) > 2 and now.steps - self._seen[1].steps >= self._in_flight:
             self._seen.popleft()
         steps = now.steps - self._seen[0].steps
@@ -143,7 +171,7 @@ class BalanceGate:
         self._note_cost(now)
 
     def _note_cost(self, now: ProfileWindow) -> None:
-        """The processor time of starting is not counted."""
+        """Updates the cost, without the processor time before the first remote samples."""
         if self._begun is None:
             self._begun = now if now.remote_samples else None
             return
@@ -154,19 +182,19 @@ class BalanceGate:
 
 
 class FastFlowGate:
-    """Measures for FastFlow's decision, then keeps to the share by counters."""
+    """Measures what FastFlow's decision needs, then keeps to the share that was decided."""
 
     def __init__(
         self,
-        board: RemoteBoard,
+        counters: RemoteCounters,
         observer: Observer,
         in_flight: int,
         candidates: list[Candidate],
         keys: MetricKeys,
     ) -> None:
-        """Begins with what is known of earlier runs; ``candidates`` are compared."""
+        """Begins with the metrics of earlier runs; ``candidates`` are the kinds to compare."""
         self._balance = BalanceGate(observer, in_flight)
-        self._board, self._observer, self._keys = board, observer, keys
+        self._remote_counters, self._observer, self._keys = counters, observer, keys
         self._store = MetricStore()
         self._profile = OffloadProfile(
             candidates,
@@ -179,25 +207,22 @@ class FastFlowGate:
         self._counters: OffloadCounters | None = None
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        """Returns the kind of request that is measured, or was chosen, within the share."""
+        """Returns the kind that is measured; once decided, the chosen kind, within the share."""
         candidate, counters = self._profile.candidate, self._counters
         if candidate is None or counters is None:
             return candidate
         local, remote = self._observer.samples()
-        within = counters.may_offload(local, remote) and self._balance.has_room()
+        within = counters.may_offload(local, remote) and self._balance.has_capacity()
         return candidate if within else None
 
     def claimed(self) -> None:
-        """Counts what is out."""
         self._balance.claimed()
 
     def answered(self, seconds: float) -> None:
-        """Learns how long answers take."""
         self._slowest = max(self._slowest, seconds)
         self._balance.answered(seconds)
 
     def lost(self) -> None:
-        """Counts what is out."""
         self._balance.lost()
 
     def look(self, most: int) -> None:
@@ -208,6 +233,7 @@ class FastFlowGate:
             self._before = now
             self._count_from(now)
             return
+        # Nothing to measure: no step was taken, or remote workers are measured and none is there.
         if now.steps == before.steps or (not most and self._profile.phase is ProfilePhase.REMOTE):
             return
         slowest, self._slowest = self._slowest, 0.0
@@ -227,16 +253,17 @@ class FastFlowGate:
         decision = self._profile.decision
         if decision is not None and self._counters is None:
             self._counters = OffloadCounters(decision.ratio, now.local_samples, now.remote_samples)
-            self._board.off_millionths = round(decision.ratio * 1e6)
+            self._remote_counters.off_millionths = round(decision.ratio * 1e6)
 
 
-def make_gate(work: RemoteWork, board: RemoteBoard, observer: Observer, keys: MetricKeys) -> Gate:
-    """Returns the gate of the policy that a loader has."""
+def make_gate(
+    work: RemoteWork, counters: RemoteCounters, observer: Observer, keys: MetricKeys
+) -> Gate:
     if work.offload == "all":
         return OpenGate()
     if work.offload == "balance":
         return BalanceGate(observer, work.in_flight)
-    return FastFlowGate(board, observer, work.in_flight, _candidates(work), keys)
+    return FastFlowGate(counters, observer, work.in_flight, _candidates(work), keys)
 
 
 def _candidates(work: RemoteWork) -> list[Candidate]:

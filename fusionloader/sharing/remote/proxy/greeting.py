@@ -1,9 +1,11 @@
-"""How a connection to a remote worker begins: both ends agree on what is made, and of what."""
+"""The work of remote workers for a loader, and the greeting by which a worker accepts it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from fusionloader.options.remote_settings import DataPlace, Offload
 from fusionloader.sharing.remote.protocol import (
     LEAVING,
     NO_CODE,
@@ -12,12 +14,13 @@ from fusionloader.sharing.remote.protocol import (
     SERVICE,
     SETUP,
     SETUP_CODE,
+    CodeSetup,
     DataMode,
     MalformedMessage,
     Ready,
+    RemoteFileKey,
     Setup,
 )
-from fusionloader.sharing.remote.proxy.work import RemoteWork
 from fusionloader.system.fd_messages import package_version
 from fusionloader.system.transport import connection
 from fusionloader.system.transport.address import Address
@@ -26,17 +29,52 @@ from fusionloader.system.transport.errors import TransportError
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.messages import REFUSED, Outgoing
 from fusionloader.transforms.plan.exchange import plan_to_data
+from fusionloader.transforms.plan.stages import Plan
 
 _SECONDS = 5.0  # for each step
 _LOAD_SECONDS = 60.0  # for a worker to import torch and load a dataset
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteWork:
+    """What remote workers make for a loader, and how results become rows of its slots.
+
+    Attributes:
+        plan: plan that workers run, which may give 8-bit levels instead of elements; ``None`` if
+            they run user code.
+        row_bytes: size of a result of the plan.
+        convert: name and table of the elements that levels become; ``None`` if results are rows.
+        pillow: version of Pillow whose pixels are reproduced.
+        max_pixels: Pillow's ``MAX_IMAGE_PIXELS``: larger images are declined.
+        image: (height, width, channels) of images that a dataset has in memory, else ``None``.
+        known_files: a few files of the dataset.
+        data: where workers find the data.
+        offload: the policy that decides what workers make.
+        tiny_size: samples in a tiny-batch.
+        in_flight: most mini-batches that are made at a time.
+        code: the user code that workers run, if any.
+    """
+
+    plan: Plan | None
+    row_bytes: int
+    convert: tuple[str, bytes] | None
+    pillow: str
+    max_pixels: int | None
+    image: tuple[int, int, int] | None
+    known_files: tuple[RemoteFileKey, ...]
+    data: DataPlace
+    offload: Offload
+    tiny_size: int
+    in_flight: int
+    code: CodeSetup | None = None
+
+
 class NotTaken(Exception):
-    """A worker does not take this loader's work; the text says why, about the worker."""
+    """A worker does not take this loader's work; the text completes "the remote worker ..."."""
 
 
 class Greeted(NamedTuple):
-    """A connection on which samples may be asked for."""
+    """A connection on which samples may be requested."""
 
     connection: Connection
     mode: DataMode
@@ -46,13 +84,14 @@ class Greeted(NamedTuple):
 def greet(address: Address, identity: Identity, work: RemoteWork, lacks_data: bool) -> Greeted:
     """Returns a connection to a worker that is ready for this work.
 
-    With ``data="auto"`` files are sent to a worker that has not the same ones; ``lacks_data`` says
-    that one has not, as is known from before.
+    With ``data="auto"``, files are sent to a worker that does not have them; ``lacks_data`` says
+    that this is known already.
 
     Raises:
-        TransportError: it cannot be reached, or has another token.
-        NotTaken: it is of another version, cannot run the plan, or lacks the data.
-        MalformedMessage: it says something that makes no sense.
+        TransportError: the worker cannot be reached, has another token, is about to end, or has
+            not received the user code yet.
+        NotTaken: the worker has another version, cannot run the plan, or lacks the data.
+        MalformedMessage: the worker's answer is malformed.
     """
     modes = _modes(work, lacks_data)
     for number, mode in enumerate(modes, 1):

@@ -1,16 +1,16 @@
 """A lane: one core of a remote worker, as a worker of the loader's queue.
 
-How it works. A thread claims tiny-batches under the lane's number, asks for them over a connection
-of its own, and writes the answers into the slots. Two requests are under way, so that the worker
-has the next one when it has answered. Answers come in the order of the requests.
+Theory of operation. A thread claims tiny-batches under the lane's number, requests them over its
+own connection, and writes the answers into the slots. Two requests are under way, so that the
+worker has the next one when it has answered. Answers come in the order of the requests.
 
-Why each sample comes once. A tiny-batch is written, and finished, only by who holds it. When the
-answer does not come in time (ten times the 95th percentile; 2 s at least, 10 s for user code, 30 s
-at most), when the connection ends, or when the worker declines, the lane gives the tiny-batch back,
-and closes the connection: an answer that comes later is never read. What came back is left to this
-machine's workers, who report whatever is wrong with a sample. A body may take longer, by what its
-size takes at 1 MB/s; the proxy cuts the connection of a lane that is overdue, however the worker
-goes on.
+*Why each sample comes once.* Only the holder of a tiny-batch writes and finishes it. The lane gives
+a tiny-batch back when the worker declines it, when the connection ends, and when the answer is late
+(after ten times the 95th percentile of answer times; at least 2 s, or 10 s for user code; at most
+30 s). When an answer is late, the connection is closed, so the answer is never read. This machine's
+workers make what was given back, and report whatever is wrong with a sample. A body may take longer
+by the time for its size at 1 MB/s. The proxy cuts the connection of an overdue lane, since a worker
+may delay each read without letting it time out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.observe.statistics.lane_counts import LaneState
 from fusionloader.scheduler.offload.decision import Candidate
-from fusionloader.sharing.remote.board import RemoteBoard
 from fusionloader.sharing.remote.protocol import (
     DECLINED,
     MOST_BODY,
@@ -41,9 +40,9 @@ from fusionloader.sharing.remote.protocol import (
     Rows,
 )
 from fusionloader.sharing.remote.proxy.gates import Gate
-from fusionloader.sharing.remote.proxy.greeting import Greeted, NotTaken, greet
+from fusionloader.sharing.remote.proxy.greeting import Greeted, NotTaken, RemoteWork, greet
 from fusionloader.sharing.remote.proxy.sample_requests import request_for, request_for_code
-from fusionloader.sharing.remote.proxy.work import RemoteWork
+from fusionloader.sharing.remote.remote_counters import RemoteCounters
 from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import Connection
@@ -54,14 +53,14 @@ from fusionloader.system.transport.patience import Absence, AnswerTimes
 from fusionloader.transforms.plan.parts import WRITE
 
 DEPTH = 2
-"""Requests of a lane that are under way."""
-_LEAST_SECONDS = 2.0  # that an answer is waited for
-_MOST_SECONDS = 30.0  # however slow the last answers were
+"""Most requests of a lane that are under way."""
+_LEAST_SECONDS = 2.0  # shortest time after which an answer is late
+_MOST_SECONDS = 30.0  # longest time, however slow the last answers were
 _SECONDS_MORE = 0.1  # for each tiny-batch of a request beyond the first
-_LEAST_RATE = 1e6  # bytes in a second, of a body
-_LEAST_SECONDS_OF_CODE = 10.0  # whose samples may take a second each
+_LEAST_RATE = 1e6  # bytes per second of a body
+_LEAST_SECONDS_OF_CODE = 10.0  # samples of user code may take a second each
 _REST_SECONDS = 0.05
-_MOST_DECLINED = 16  # in a row, with nothing made in between
+_MOST_DECLINED = 16  # requests in a row, before the worker is left alone
 _LONGEST_TEXT = 500
 _NO_CACHE = [0] * 7
 
@@ -76,44 +75,44 @@ class LaneQueue:
     rows: _native.RemoteRows | LayoutRows
     work: RemoteWork
     identity: Identity
-    board: RemoteBoard
+    counters: RemoteCounters
     gate: Gate
-    say: Callable[[str], None]
+    warn: Callable[[str], None]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a sample's result."""
+        """Size of a sample's result."""
         rows = self.rows
         return rows.row_bytes if isinstance(rows, LayoutRows) else self.work.row_bytes
 
 
 class _Lease(NamedTuple):
-    """Neighbouring tiny-batches that a worker was asked for, and when."""
+    """A request under way: its claim of neighbouring tiny-batches, and when it was sent."""
 
     claim: _native.Claim
     number: int
     samples: int
-    asked: float
+    sent_at: float
 
 
 class Lane:
-    """Runs from when it is made until ``leave()``, the end of the queue, or a final refusal.
+    """Runs from its creation until ``leave()``, the end of the queue, or a final refusal.
 
     Attributes:
-        address: of the worker.
-        cores: that the worker offers; 0 until it has answered.
-        was_refused: whether the worker is to be left alone for a while.
-        has_failed: whether the worker did not answer, or the connection has ended, at some time.
+        address: address of the worker.
+        cores: number of cores that the worker offers; 0 until it has answered.
+        was_refused: whether the worker should be left alone for a while.
+        has_failed: whether the worker has ever not answered, or the connection has ever ended.
     """
 
     def __init__(self, number: int, worker: int, address: Address, shared: LaneQueue) -> None:
-        """Begins: lane ``number`` of the board is ``worker`` in the queue."""
+        """Starts the lane, with ``number`` in the counters and ``worker`` in the queue."""
         self.address = address
         self.cores = 0
         self.was_refused = self.has_failed = False
         self._number = number
         self._shared = shared
-        self._board = shared.board
+        self._counters = shared.counters
         self._queue = _native.WorkerQueue(
             shared.control_fd, shared.data_fd, worker, takes_returned=False
         )
@@ -123,7 +122,7 @@ class Lane:
         least = _LEAST_SECONDS if shared.work.code is None else _LEAST_SECONDS_OF_CODE
         self._times = AnswerTimes(least)
         self._absence = Absence()
-        self._asked_ever = 0
+        self._last_number = 0
         self._declined_in_a_row = 0
         self._lacks_data = False
         self._due = math.inf
@@ -135,27 +134,24 @@ class Lane:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return not self._thread.is_alive()
 
     @property
     def is_away(self) -> bool:
-        """Whether the worker does not answer now."""
         return self._state is not LaneState.SERVING
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it asks for nothing more."""
         return self._leaving.is_set()
 
     def leave(self) -> None:
-        """Asks for nothing more; what is under way is still waited for."""
+        """Sends no more requests, and ends when those under way are answered."""
         self._leaving.set()
 
     def cut_if_overdue(self, now: float) -> None:
-        """Ends the connection where an answer should be there by now, from another thread.
+        """Ends the connection if an answer is overdue; called from another thread.
 
-        Timeouts of reads and writes do not do it: a peer may send a byte before each.
+        Timeouts of reads and writes are not enough: a peer may send a byte before each.
         """
         greeted = self._greeted
         if greeted is not None and now > self._due:
@@ -163,7 +159,7 @@ class Lane:
 
     def _enter(self, state: LaneState) -> None:
         self._state = state
-        self._board.enter(self._number, str(self.address), state)
+        self._counters.enter(self._number, str(self.address), state)
 
     @property
     def _ends(self) -> bool:
@@ -176,18 +172,18 @@ class Lane:
             except NotTaken as error:
                 self._enter(LaneState.REFUSED)
                 self.was_refused = True
-                self._shared.say(f"the remote worker at {self.address} {error}; it is left alone")
+                self._shared.warn(f"the remote worker at {self.address} {error}; it is left alone")
                 break
             except (TransportError, MalformedMessage) as error:
                 self.has_failed = True
                 seconds = self._absence.failed(time.monotonic())
                 self._enter(LaneState.AWAY)
-                self._shared.say(
+                self._shared.warn(
                     f"the remote worker at {self.address} {error}; others do its part until it "
                     "serves"
                 )
                 self._leaving.wait(seconds)
-            except Exception:  # an error of this program: not again at once
+            except Exception:  # a bug: the worker is left alone, so that it does not repeat at once
                 self.was_refused = True
                 self._enter(LaneState.AWAY)
                 raise
@@ -210,7 +206,7 @@ class Lane:
             self._give_back()
 
     def _serve_some(self) -> bool:
-        """Asks for what there is, and takes an answer; ``False`` at the end."""
+        """Sends requests, and handles an answer or sleeps; returns ``False`` at the end."""
         queue = self._queue
         seen = queue.work_word
         while len(self._under_way) < DEPTH and not self._leaving.is_set():
@@ -218,7 +214,7 @@ class Lane:
             claim = None if kind is None else queue.claim_small(self._size(kind))
             if claim is None or kind is None:
                 break
-            self._ask(claim, kind)
+            self._send(claim, kind)
         if self._under_way:
             self._take()
         elif self._leaving.is_set():
@@ -229,40 +225,40 @@ class Lane:
         return True
 
     def _size(self, kind: Candidate) -> int:
-        """Returns how many tiny-batches to ask for at once."""
+        """Returns how many tiny-batches to request at once."""
         if kind is not Candidate.MINI_BATCH:
             return 1
         return max(1, self._most // self._shared.work.tiny_size)
 
-    def _ask(self, claim: _native.Claim, kind: Candidate) -> None:
+    def _send(self, claim: _native.Claim, kind: Candidate) -> None:
         assert self._greeted is not None
-        self._asked_ever += 1
-        number, mode = self._asked_ever, self._greeted.mode
+        self._last_number += 1
+        number, mode = self._last_number, self._greeted.mode
         if kind is Candidate.SHIP and mode is DataMode.PATHS:
             mode = DataMode.ENCODED
-        asked, rows = None, self._shared.rows
+        request, rows = None, self._shared.rows
         try:
             if isinstance(rows, LayoutRows):
-                asked = request_for_code(self._queue, claim, rows, number)
+                request = request_for_code(self._queue, claim, rows, number)
             else:
-                asked = request_for(claim, rows, mode, number, self._most)
+                request = request_for(claim, rows, mode, number, self._most)
         finally:
-            if asked is None:  # by an error, too
+            if request is None:  # after an exception, too
                 self._return(claim)
-        if asked is None:
-            self._board.add(self._number, declined=claim.count)
+        if request is None:
+            self._counters.add(self._number, declined=claim.count)
             return
         if not self._under_way:
             self._begin(claim)
-        self._under_way.append(_Lease(claim, number, asked.samples, time.monotonic()))
+        self._under_way.append(_Lease(claim, number, request.samples, time.monotonic()))
         self._shared.gate.claimed()
-        self._expect(self._deadline, asked.nbytes)
-        self._greeted.connection.send(Outgoing(PREPARE, asked.head, asked.body), self._deadline)
-        self._board.add(self._number, bytes_sent=asked.nbytes)
+        self._expect(self._deadline, request.nbytes)
+        self._greeted.connection.send(Outgoing(PREPARE, request.head, request.body), self._deadline)
+        self._counters.add(self._number, bytes_sent=request.nbytes)
 
     @property
     def _most(self) -> int:
-        """Samples that one request may be for."""
+        """Most samples of a request."""
         return min(MOST_SAMPLES, MOST_BODY // max(self._shared.row_bytes, 1))
 
     @property
@@ -270,25 +266,25 @@ class Lane:
         return min(self._times.deadline, _MOST_SECONDS)
 
     def _expect(self, seconds: float, nbytes: int) -> None:
-        """From now on the next step may take so long, and what so many bytes take."""
+        """Sets when the lane is overdue: after ``seconds``, and the time for ``nbytes``."""
         self._due = time.monotonic() + seconds + nbytes / _LEAST_RATE
 
     def _begin(self, claim: _native.Claim) -> None:
-        """Notes what the worker is at, for reports and timelines."""
+        """Marks the samples that the worker makes now, for reports and timelines."""
         self._queue.begin_span()
         self._queue.begin_sample(claim, claim.first, claim.first * claim.tiny_size)
 
     def _take(self) -> None:
-        """Waits for the answer to the oldest request."""
+        """Waits for the answer to the oldest request, and handles it."""
         assert self._greeted is not None
         lease = self._under_way[0]
         deadline = self._deadline + _SECONDS_MORE * (lease.claim.count - 1)
         connection = self._greeted.connection
         self._expect(deadline, 0)
         message = connection.receive_beginning(deadline, deadline, MOST_BODY)
-        seconds = time.monotonic() - lease.asked
+        seconds = time.monotonic() - lease.sent_at
         self._times.add(seconds)
-        self._board.add(self._number, round_trip_ns=int(seconds * 1e9))
+        self._counters.add(self._number, round_trip_ns=int(seconds * 1e9))
         if message.kind == ROWS:
             self._write(lease, message, connection, int(seconds * 1e9))
         elif message.body_bytes:
@@ -307,10 +303,10 @@ class Lane:
 
     def _answered(self) -> None:
         lease = self._under_way.popleft()
-        self._shared.gate.answered(time.monotonic() - lease.asked)
+        self._shared.gate.answered(time.monotonic() - lease.sent_at)
 
     def _return(self, claim: _native.Claim) -> None:
-        """Leaves tiny-batches to this machine's workers."""
+        """Gives tiny-batches back, for this machine's workers."""
         for tiny_batch in range(claim.first, claim.first + claim.count):
             self._queue.give_back(claim, tiny_batch)
 
@@ -339,7 +335,7 @@ class Lane:
             queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         self._declined_in_a_row = 0
         busy_ns = min(answer.busy_ns, round_trip_ns)
-        self._board.add(
+        self._counters.add(
             self._number,
             samples=lease.samples,
             tiny_batches=claim.count,
@@ -351,7 +347,7 @@ class Lane:
         _require_number(answer.number, lease)
         text = answer.text[:_LONGEST_TEXT]
         self._return(lease.claim)
-        self._board.add(self._number, declined=lease.claim.count)
+        self._counters.add(self._number, declined=lease.claim.count)
         self._declined_in_a_row += 1
         if answer.reason is Reason.DATA and self._shared.work.data == "auto":
             self._answered()
@@ -362,10 +358,10 @@ class Lane:
             raise NotTaken(f"does not make these samples: {text}")
 
     def _give_back(self) -> None:
-        """Leaves what is under way to this machine's workers."""
+        """Gives back all that is under way, for this machine's workers."""
         for lease in self._under_way:
             self._return(lease.claim)
-            self._board.add(self._number, leases_lost=lease.claim.count)
+            self._counters.add(self._number, leases_lost=lease.claim.count)
             self._shared.gate.lost()
         self._under_way.clear()
         self._queue.idle()

@@ -24,8 +24,8 @@ from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 _INDEX_BYTES = 8
 
 
-class Asked(NamedTuple):
-    """A request, its body in parts, and how many samples it is for."""
+class EncodedRequest(NamedTuple):
+    """The head of a request, its body in parts, and its number of samples."""
 
     head: bytes
     body: Sequence[bytes | memoryview]
@@ -33,16 +33,16 @@ class Asked(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are sent."""
+        """Number of bytes that are sent."""
         return len(self.head) + sum(map(len, self.body))
 
 
 def request_for(
     claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int, most: int
-) -> Asked | None:
-    """Returns the request for tiny-batches that were claimed together, of ``most`` samples at most.
+) -> EncodedRequest | None:
+    """Returns the request for a claim of at most ``most`` samples.
 
-    ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
+    Returns ``None`` if a sample cannot be sent: its index or its file does not exist, or it is too
     large.
     """
     start = claim.first * claim.tiny_size
@@ -53,7 +53,7 @@ def request_for(
         encoded, joined = rows.paths(claim)
         if encoded:
             head = encode_request(number, claim.seed, claim.epoch, mode, encoded)
-            return Asked(head, [joined], len(encoded) // SAMPLE_BYTES)
+            return EncodedRequest(head, [joined], len(encoded) // SAMPLE_BYTES)
     items, keys, occurrences, groups = claim.sample_keys(start, stop)
     if min(items) < 0 or max(items) >= rows.items:
         return None
@@ -73,15 +73,15 @@ def request_for(
         )
     ]
     head = WorkRequest(number, claim.seed, claim.epoch, mode, wanted).encode()
-    return Asked(head, body, len(wanted))
+    return EncodedRequest(head, body, len(wanted))
 
 
 def request_for_code(
     queue: _native.WorkerQueue, claim: _native.Claim, rows: LayoutRows, number: int
-) -> Asked | None:
-    """Returns the same for samples of user code.
+) -> EncodedRequest | None:
+    """Returns the request for a claim of user code's samples.
 
-    ``None`` where an index is no plain integer, or the batch has no rows yet.
+    Returns ``None`` if an index is no plain integer, or the batch has no rows yet.
     """
     settled = rows.settled(queue)
     if settled is None or claim.payload is None or len(claim.indices()):
@@ -96,7 +96,9 @@ def request_for_code(
         for key, occurrence, group in zip(keys, occurrences, groups, strict=True)
     ]
     head = WorkRequest(number, claim.seed, claim.epoch, DataMode.INDICES, wanted).encode()
-    return Asked(head, [settled.digest, struct.pack(f"<{len(items)}q", *items)], len(items))
+    return EncodedRequest(
+        head, [settled.digest, struct.pack(f"<{len(items)}q", *items)], len(items)
+    )
 
 
 def _data(rows: _native.RemoteRows, mode: DataMode, item: int) -> bytes | memoryview:

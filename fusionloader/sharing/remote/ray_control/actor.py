@@ -21,12 +21,12 @@ class WorkerActor:
         self._ended = threading.Event()
 
     def start(self, version: str, token: bytes, number: int) -> tuple[Address, str]:
-        """Listens on any free port; returns where, and Ray's name of its node.
+        """Listens on any free port; returns the address, and Ray's id of the node.
 
         Args:
-            version: of fusionloader that training has.
-            token: that the loader shows.
-            number: of this worker among those of the loader.
+            version: version of fusionloader in the training process.
+            token: token from which the loader's credentials are made.
+            number: number of this worker among those of the loader.
 
         Raises:
             RuntimeError: this node has another version of fusionloader than training has.
@@ -44,14 +44,14 @@ class WorkerActor:
         return self._service.address, ray.get_runtime_context().get_node_id()
 
     def bring(self, code: CodeBundle) -> None:
-        """Gets user code, which is not loaded before the loader asks for its samples."""
+        """Stores user code, which is loaded when the loader requests its samples."""
         self._code.bring(code)
 
     def serve(self) -> None:
-        """Returns when the worker has left; a call that is under way tells that it is there."""
+        """Returns when the worker has drained; while the call is under way, the worker is alive."""
         self._ended.wait()
 
     def drain(self) -> None:
-        """Finishes what it was asked to do, and takes no more."""
+        """Answers the requests under way, and refuses others."""
         self._service.drain()
         self._ended.set()

@@ -21,11 +21,11 @@ _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def probe(address: str) -> None:
-    """Finds out whether a cluster may be at an address: Ray would wait for minutes.
+    """Checks whether a cluster may be at an address, because Ray would wait for minutes.
 
     Raises:
         ConnectionError: nothing listens there, or something else does.
-        ValueError: it is no address.
+        ValueError: the address is invalid.
     """
     if address in ("auto", "local"):
         return
@@ -48,13 +48,13 @@ def _speaks_grpc(candidate: socket.socket) -> bool:
     candidate.sendall(_PREFACE)
     try:
         frame = candidate.recv(_FRAME_BYTES, socket.MSG_WAITALL)
-    except OSError:  # it says nothing in time, or hangs up
+    except OSError:  # it sends nothing in time, or closes the connection
         return False
     return len(frame) == _FRAME_BYTES and frame[_KIND_AT] == _SETTINGS
 
 
 def join(start: Start) -> WorkerJoined:
-    """Joins the cluster that is asked for; this process is its driver from then on.
+    """Joins a cluster, or starts one; this process is its driver from then on.
 
     Raises:
         ConnectionError: there is none, or it has other versions of Ray or Python.
@@ -81,7 +81,7 @@ def join(start: Start) -> WorkerJoined:
                 return WorkerJoined(ray.get_runtime_context().gcs_address, started=False)
             except ConnectionError:  # none runs on this machine
                 pass
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nobody has agreed to them
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # the user has not agreed to them
         ray.init(
             address="local",
             include_dashboard=False,
@@ -102,10 +102,10 @@ def _as_connection_errors(address: str) -> Iterator[None]:
 
 
 def _loopback(address: str) -> str | None:
-    """Returns the address's host if it is a number of the loopback network.
+    """Returns the address's host if it is an IP address of the loopback network.
 
-    Nodes that have such addresses are all on this machine. Ray would look for this machine's node
-    under the address of its network card.
+    All nodes of such a cluster are on this machine. Ray would look for this machine's node under
+    the address of its network card.
     """
     host = Address.parse(address.removeprefix("ray://")).host
     try:
@@ -115,10 +115,10 @@ def _loopback(address: str) -> str | None:
 
 
 def _use_loopback(address: str) -> None:
-    """Keeps Ray from putting the network card's address where ``localhost`` is meant.
+    """Keeps Ray from replacing ``localhost`` by the address of the network card.
 
-    It does so because nodes that know their head as ``localhost`` could not be joined by others;
-    but a head that was started on ``127.0.0.1`` listens nowhere else.
+    Ray does so because other machines could not join a head that is known as ``localhost``. But a
+    head that was started on ``127.0.0.1`` does not listen at the other address.
     """
     host, port = Address.parse(address.removeprefix("ray://"))
     if host not in ("localhost", "127.0.0.1", "::1"):

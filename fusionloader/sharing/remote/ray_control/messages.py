@@ -1,4 +1,4 @@
-"""What a training process and the process that speaks to Ray say to each other."""
+"""The messages between a training process and the process that talks to Ray."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Start:
     """The first message: which cluster to join, and which workers to start.
 
     Attributes:
-        token: that workers get.
-        version: of fusionloader, that they are to have.
-        address: of the cluster: ``"host:port"``, ``"ray://host:port"``, ``"auto"`` for one that
-            runs on this machine or else a new one, ``"local"`` for a new one.
-        node_ip: address of this machine's node in the cluster, ``None`` where Ray finds it.
-        runtime_env: of the Ray session that training is part of.
-        wish: workers to start; ``None`` for one on each free CPU.
-        code: user code that workers get, if any.
-        loader_cores: of this machine that are left to the loader, where Ray is to use the others.
+        token: token from which the workers' credentials are made.
+        version: version of fusionloader that the workers must have.
+        address: address of the cluster: ``"host:port"``, ``"ray://host:port"``, ``"auto"`` for one
+            that runs on this machine or else a new one, ``"local"`` for a new one.
+        node_ip: address of this machine's node in the cluster, ``None`` if Ray finds it.
+        runtime_env: runtime environment of the Ray session that training has joined.
+        wish: number of workers to start; ``None`` for one on each free CPU.
+        loader_cores: CPUs of this machine that no worker gets if the cluster has no other machine.
+        code: user code for the workers, if any.
     """
 
     token: bytes
@@ -37,19 +37,19 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How many workers there should be from now on."""
+    """The number of workers that there should be from now on."""
 
     count: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """To end all workers and the process."""
+    """Ends all workers and the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """It is part of a cluster; ``started`` says that it has started it."""
+    """The process has joined the cluster at ``address``, or has ``started`` it."""
 
     address: str
     started: bool
@@ -57,7 +57,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It cannot join a cluster, and why."""
+    """The process cannot join a cluster, and the reason."""
 
     reason: str
 
@@ -67,10 +67,10 @@ class Workers:
     """The workers as they are now.
 
     Attributes:
-        addresses: of those that have answered.
-        starting: how many have not yet.
-        only_here: whether the cluster has no CPUs but this machine's.
-        problem: what went wrong last, or ``None``.
+        addresses: addresses of the workers that have answered.
+        starting: number of workers that have not answered yet.
+        only_here: whether the cluster has no CPUs but those of this machine.
+        problem: the last problem; ``None`` if a worker has answered since.
     """
 
     addresses: tuple[Address, ...] = ()

@@ -1,4 +1,4 @@
-"""The process itself, which a ``RayFleet`` starts."""
+"""The main program of the process that talks to Ray, which a ``RayFleet`` starts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PERIOD_SECONDS = 0.1
 
 
 def main(descriptor: int) -> None:
-    """Serves the training process at the other end of a socket, as long as it is there."""
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # it is gone
+    """Serves the training process at the other end of a socket until that ends."""
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # it has ended
         _join_and_serve(Connection(descriptor))
 
 
@@ -40,14 +40,14 @@ def _serve(control: Connection, start: Start, training: int) -> None:
     from fusionloader.sharing.remote.ray_control.workers import RayWorkers
 
     workers = RayWorkers(start)
-    wish, told = start.wish, Workers()
-    # Other processes may have inherited the socket's other end, so that it is not closed when
-    # training is gone.
+    wish, sent = start.wish, Workers()
+    # Other processes may have inherited the socket's other end, which then stays open when
+    # training has ended.
     while os.getppid() == training:
         workers.step(wish)
-        if workers.state() != told:
-            told = workers.state()
-            control.send(told)
+        if workers.state() != sent:
+            sent = workers.state()
+            control.send(sent)
         if control.poll(_PERIOD_SECONDS):
             message = control.recv()
             if isinstance(message, Close):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private import state as ray_state  # nothing public says what is free by node
+from ray._private import state as ray_state  # no public API tells what is free on each node
 from ray.exceptions import ActorUnavailableError
 
 from fusionloader.sharing.remote.protocol import SERVICE
@@ -24,7 +24,7 @@ _DRAIN_SECONDS = 2.0
 _REACH_SECONDS = 2.0
 _REACHED_AT_ONCE = 8
 _PLACED_SECONDS = 60.0  # for a worker on a CPU that was free
-_SILENT_SECONDS = 30.0  # longer than Ray takes a node as alive that does not answer
+_SILENT_SECONDS = 30.0  # longer than Ray takes to see that a node is dead
 _NODE_ID = "ray.io/node-id"
 
 
@@ -33,20 +33,20 @@ class _Worker:
     """An actor.
 
     Attributes:
-        actor: Ray's handle.
-        call: that is under way: it starts, then it serves, at last it drains.
-        asked: when it was asked for.
-        address: where it listens, once it does.
-        node: that it is on.
-        reached: whether it was reached there, once that is known.
-        admitted: whether the loader may ask it.
-        leaving: whether the loader is told to ask it no more.
-        ends_at: when it is ended, drained or not.
+        actor: Ray's handle of the actor.
+        call: the call under way: ``start``, then ``serve``, at last ``drain``.
+        requested_at: when it was requested of Ray, in seconds of the monotonic clock.
+        address: address at which it listens; ``None`` until it has started.
+        node: Ray's id of its node; ``None`` until it has started.
+        reached: the attempt to connect to it, while that is under way.
+        admitted: whether the loader may use it.
+        leaving: whether the loader should no longer use it.
+        ends_at: when it is killed, drained or not.
     """
 
     actor: Any
     call: Any
-    asked: float
+    requested_at: float
     address: Address | None = None
     node: str | None = None
     reached: Future[None] | None = None
@@ -56,7 +56,7 @@ class _Worker:
 
 
 class RayWorkers:
-    """Workers of the cluster that this process has joined. Not for several threads."""
+    """Workers of the cluster that this process has joined. Not thread-safe."""
 
     def __init__(self, start: messages.Start) -> None:
         self._start = start
@@ -71,17 +71,17 @@ class RayWorkers:
         self._code: Any = None  # Ray's reference to it
         if start.code is not None:
             self.bring(start.code)
-        self._silent: dict[str, float] = {}  # nodes that do not answer, and until when that counts
+        self._silent: dict[str, float] = {}  # nodes that do not answer: until when they are avoided
 
     def bring(self, code: CodeBundle) -> None:
-        """Has the workers get user code, also those that are started later."""
+        """Sends user code to the workers, also to those that start later."""
         self._code = ray.put(code)
         for worker in self._staying():
             if worker.address is not None:
                 worker.actor.bring.remote(self._code)
 
     def state(self) -> messages.Workers:
-        """Returns how they are, as of the last ``step``."""
+        """Returns the workers' state as of the last ``step``."""
         here = self._staying()
         return messages.Workers(
             tuple(worker.address for worker in here if worker.admitted and worker.address),
@@ -91,9 +91,9 @@ class RayWorkers:
         )
 
     def step(self, wish: int | None) -> None:
-        """Looks after all of them, without waiting; there should be ``wish`` of them.
+        """Advances each worker without waiting, and starts or removes some to have ``wish``.
 
-        Those that are too many leave at the next step: the loader is to hear ``state`` before.
+        Surplus workers drain at the next step, after the loader has received the new ``state``.
         """
         self._hear_calls()
         now = time.monotonic()
@@ -105,8 +105,12 @@ class RayWorkers:
                 worker.ends_at = now + _DRAIN_SECONDS
             elif worker.ends_at is not None and now > worker.ends_at:
                 self._end(worker)
-            elif wish is None and worker.address is None and now > worker.asked + _PLACED_SECONDS:
-                self._end(worker)  # somebody else has that CPU; the cluster is not to grow for this
+            elif (
+                wish is None
+                and worker.address is None
+                and now > worker.requested_at + _PLACED_SECONDS
+            ):
+                self._end(worker)  # its CPU was taken; a cluster must not grow for such a worker
         missing = self._missing(wish)
         if missing > 0 and self._absence.is_over(now):
             self._workers += [self._new() for _ in range(missing)]
@@ -114,7 +118,6 @@ class RayWorkers:
             self._let_go(-missing)
 
     def close(self) -> None:
-        """Ends all of them."""
         for worker in list(self._workers):
             self._end(worker)
         self._pings.shutdown(wait=False, cancel_futures=True)
@@ -129,7 +132,7 @@ class RayWorkers:
                 self._returned(calls[call])
 
     def _let_go(self, surplus: int) -> None:
-        """Has the newest ones leave, first those that have not begun."""
+        """Removes the newest workers, first those that have not started."""
         here = sorted(self._staying(), key=lambda worker: worker.admitted, reverse=True)
         for worker in here[-surplus:]:
             if worker.admitted:
@@ -148,9 +151,9 @@ class RayWorkers:
             return wish - len(here)
         free = ray_state.available_resources_per_node()
         nodes = others or {self._own_node}
-        room = sum(int(free.get(node, {}).get("CPU", 0)) for node in nodes)
+        available = sum(int(free.get(node, {}).get("CPU", 0)) for node in nodes)
         starting = sum(worker.address is None for worker in here)
-        return room - starting - (0 if others else self._start.loader_cores)
+        return available - starting - (0 if others else self._start.loader_cores)
 
     def _new(self) -> _Worker:
         now = time.monotonic()
@@ -174,10 +177,10 @@ class RayWorkers:
         return _Worker(actor, begun, now)
 
     def _returned(self, worker: _Worker) -> None:
-        """A call to a worker has come to its end, whichever."""
+        """Handles the end of a worker's call."""
         try:
             result = ray.get(worker.call)
-        except Exception as error:  # whatever the actor or its node came to
+        except Exception as error:  # the actor or its node has failed in any way
             if isinstance(error, ActorUnavailableError) and worker.node is not None:
                 self._silent[worker.node] = time.monotonic() + _SILENT_SECONDS
             if worker.leaving:
@@ -211,7 +214,7 @@ class RayWorkers:
     def _failed(self, worker: _Worker, problem: str) -> None:
         self._problem = problem
         now = time.monotonic()
-        if self._absence.is_over(now):  # else several have failed at once, as those of a node do
+        if self._absence.is_over(now):  # else several failed at once, which counts as one failure
             self._absence.failed(now)
         self._end(worker)
 
@@ -221,12 +224,12 @@ class RayWorkers:
 
 
 def _reach(address: Address, identity: Identity) -> None:
-    """Connects once, which raises ``TransportError`` if a worker does not answer."""
+    """Connects once; raises ``TransportError`` if the worker does not answer."""
     connection.connect(address, identity, SERVICE, _REACH_SECONDS).close()
 
 
 def _reason(error: Exception) -> str:
-    """Returns in a line why a call to an actor failed."""
+    """Returns, as one line, why a call to an actor has failed."""
     if isinstance(error, ActorUnavailableError):  # its text differs from one actor to the next
         return "its node does not answer Ray"
     cause = getattr(error, "cause", None)

@@ -1,4 +1,4 @@
-"""The layout of samples, as both ends know it; and where the proxy writes them."""
+"""The layout of user code's samples, as both ends know it, and where the proxy writes them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OURS = ("builtins", "collections", "fusionloader", "numpy", "torch")
 
 
 def layout_digest(layout: Layout) -> bytes:
-    """Returns ``LAYOUT_BYTES`` bytes that are the same for layouts of the same structure."""
+    """Returns a digest of ``LAYOUT_BYTES``, the same for layouts of the same structure."""
     return hashlib.blake2b(repr(layout).encode(), digest_size=LAYOUT_BYTES).digest()
 
 
 class Settled(NamedTuple):
-    """A loader's layout: its digest, and the bytes of a row of each leaf."""
+    """A loader's layout, its digest, and the bytes of a row of each leaf."""
 
     layout: Layout
     digest: bytes
@@ -31,7 +31,7 @@ class Settled(NamedTuple):
 
 
 class LayoutRows:
-    """The slots' rows of a loader whose first sample settles their layout. For several threads."""
+    """Rows of a loader whose first sample settles their layout. Several threads may use it."""
 
     def __init__(self) -> None:
         self._settled: tuple[int, Settled] | None = None
@@ -55,7 +55,7 @@ class LayoutRows:
         return 0 if self._settled is None else sum(self._settled[1].leaf_bytes)
 
     def places(self, queue: _native.WorkerQueue, claim: _native.Claim) -> list[memoryview]:
-        """Returns where the samples of a claim that is held are written, leaf by leaf."""
+        """Returns the memory for the samples of a held claim, leaf by leaf."""
         settled = self.settled(queue)
         assert settled is not None
         memory = queue.rows(claim)
@@ -70,7 +70,7 @@ class LayoutRows:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a layout without importing the user's modules, of which it may have classes."""
+    """Reads a layout without importing the user's modules, whose classes it may have."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] in _OURS:

@@ -1,4 +1,4 @@
-"""Samples of user code, made for a loader on another machine as its own workers make them."""
+"""Samples of user code on a remote worker, the same that the loader's own workers make."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fusionloader.sharing.remote.protocol import (
     MalformedMessage,
     WorkRequest,
 )
-from fusionloader.sharing.remote.user_code.errors import NotMade
 from fusionloader.sharing.remote.user_code.layouts import layout_digest
+from fusionloader.sharing.remote.user_code.store import NotMade
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
@@ -28,10 +28,10 @@ class SampleMaker:
         """Loads the dataset and prepares the process, as a worker of the loader does.
 
         Args:
-            pickled: a source of samples.
+            pickled: a pickled source of samples.
             worker: number of this worker among the remote ones.
-            workers: that the loader has on its own machine; theirs are the ids before this one's.
-            base_seed: of the loader's iterator.
+            workers: number of workers on the loader's machine; ids of remote ones follow theirs.
+            base_seed: seed of the loader's iterator.
         """
         self._source: Source = pickle.loads(pickled)
         self._source.seeding = prepare_process(
@@ -45,8 +45,8 @@ class SampleMaker:
         """Returns the rows of all samples, leaf by leaf.
 
         Args:
-            request: what draws depend on.
-            body: the digest of the loader's layout, and the indices as int64.
+            request: what the random draws depend on.
+            body: the digest of the loader's layout, then the indices as int64.
 
         Raises:
             NotMade: user code raises an error, or the samples have another layout.
@@ -59,7 +59,7 @@ class SampleMaker:
             self._load(SampleKey(index, request.seed, request.epoch, key, occurrence, group))
             for index, (key, group, _, occurrence, _) in zip(indices, request.samples, strict=True)
         ]
-        self._source.take_spent()  # nobody asks for it here
+        self._source.take_spent()  # clears the times, which are not reported from here
         if self._layout is None or self._digest != digest:
             self._take_layout(samples[0], digest)
         try:
@@ -70,7 +70,7 @@ class SampleMaker:
     def _load(self, key: SampleKey) -> Any:
         try:
             return self._source.load(key)
-        except Exception as error:  # whatever it is, the loader's machine finds and words it
+        except Exception as error:  # the loader's machine makes the sample and reports the error
             text = f"{self._source.name(key)}: {type(error).__name__}: {error}"
             raise NotMade(text) from None
 

@@ -1,4 +1,4 @@
-"""A worker's side: the dataset that Ray brought, until a loader asks for its samples."""
+"""The dataset that Ray brought to a worker, until a loader requests its samples."""
 
 from __future__ import annotations
 
@@ -7,36 +7,46 @@ import threading
 from typing import TYPE_CHECKING
 
 from fusionloader.sharing.remote.protocol import CodeSetup
-from fusionloader.sharing.remote.user_code.bundle import CodeBundle
-from fusionloader.sharing.remote.user_code.errors import NotBrought, NotLoaded
-from fusionloader.sharing.remote.user_code.packages import difference
+from fusionloader.sharing.remote.user_code.bundle import CodeBundle, compare_packages
 
 if TYPE_CHECKING:
     from fusionloader.sharing.remote.user_code.samples import SampleMaker
 
-_BRING_SECONDS = 3.0  # that Ray is given to bring it
+_BRING_SECONDS = 3.0  # time for Ray to bring a dataset
+
+
+class NotBrought(Exception):
+    """Ray has not brought the dataset to this worker."""
+
+
+class NotLoaded(Exception):
+    """The dataset does not run here; the text completes "the remote worker ..."."""
+
+
+class NotMade(Exception):
+    """Samples cannot be made here; the text says why."""
 
 
 class CodeStore:
-    """Keeps the dataset that was brought last. Imports no torch before samples are wanted."""
+    """Holds the dataset that was brought last. Imports torch only when samples are requested."""
 
     def __init__(self, number: int) -> None:
-        """``number`` tells this worker from others of the loader, as ``get_worker_info`` does."""
+        """``number`` identifies this worker among the loader's, for ``get_worker_info``."""
         self._number = number
         self._bundle: CodeBundle | None = None
         self._brought = threading.Condition()
 
     def bring(self, bundle: CodeBundle) -> None:
-        """Takes the dataset in the place of the one before."""
+        """Replaces the dataset."""
         with self._brought:
             self._bundle = bundle
             self._brought.notify_all()
 
     def obtain(self, digest: str) -> CodeBundle:
-        """Returns the dataset that a loader means, and waits for it a little.
+        """Returns the dataset with a digest; waits up to 3 s for it.
 
         Raises:
-            NotBrought: it is not here, or another one is.
+            NotBrought: it is not here.
         """
         with self._brought:
             if not self._brought.wait_for(lambda: self._has(digest), _BRING_SECONDS):
@@ -48,12 +58,12 @@ class CodeStore:
         return self._bundle is not None and self._bundle.digest == digest
 
     def maker(self, bundle: CodeBundle, setup: CodeSetup) -> SampleMaker:
-        """Returns what makes samples of a copy of the dataset that is not used yet.
+        """Loads a new copy of the dataset, and returns what makes samples of it.
 
         Raises:
-            NotLoaded: a module is missing, or the dataset does not take being copied.
+            NotLoaded: a package differs, a module is missing, or the dataset cannot be unpickled.
         """
-        why = difference(setup.packages)
+        why = compare_packages(setup.packages)
         if why is not None:
             raise NotLoaded(f"{why}: install the same on both machines")
         sys.path.extend(path for path in bundle.search_path if path not in sys.path)

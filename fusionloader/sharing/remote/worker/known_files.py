@@ -1,4 +1,4 @@
-"""A few files of a dataset, by which a worker finds out whether it has the same data."""
+"""A few files of a dataset, with which a worker checks that it has the same data."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from collections.abc import Callable
 from fusionloader.sharing.remote.protocol import RemoteFileKey
 from fusionloader.sharing.remote.worker.reading import Unavailable, opened
 
-_MOST = 4  # of a dataset, that workers are asked about
+_MOST = 4  # files that are compared
 _FIRST_BYTES = 1 << 16
 _DIGEST_BYTES = 16
 
 
 def known_file(path: str) -> RemoteFileKey:
-    """Returns what is known of a file.
-
-    Args:
-        path: absolute, as all machines have it.
+    """Returns the key of the file with an absolute path.
 
     Raises:
         Unavailable: it cannot be opened, or is no regular file.
@@ -32,8 +29,8 @@ def known_file(path: str) -> RemoteFileKey:
     return RemoteFileKey(path, stamp.nbytes, digest)
 
 
-def difference(known: RemoteFileKey) -> str | None:
-    """Returns how the file here differs from the one that is known, ``None`` if it does not."""
+def compare_file(known: RemoteFileKey) -> str | None:
+    """Returns how the file here differs from the known one, ``None`` if it does not."""
     try:
         here = known_file(known.path)
     except Unavailable as error:
@@ -43,13 +40,14 @@ def difference(known: RemoteFileKey) -> str | None:
     return None if here.digest == known.digest else f"{known.path!r} has other contents here"
 
 
-def some_of(count: int, path: Callable[[int], bytes]) -> tuple[RemoteFileKey, ...]:
-    """Returns what is known of a few files, spread over a dataset.
+def pick_known_files(count: int, path: Callable[[int], bytes]) -> tuple[RemoteFileKey, ...]:
+    """Returns the keys of a few files, spread over a dataset.
+
+    Files that cannot be read are left out: the error is reported when the sample is made.
 
     Args:
-        count: files of the dataset.
-        path: returns that of a file by its number. What cannot be read here is left out: that is
-            found, and reported, when the sample is made.
+        count: number of files of the dataset.
+        path: returns the path of a file by its number.
     """
     found = []
     for item in sorted({count * part // _MOST for part in range(_MOST)} if count else ()):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import Ready
 from fusionloader.sharing.remote.user_code.store import CodeStore
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
+from fusionloader.sharing.remote.worker.reading import EncodedCache
 from fusionloader.sharing.remote.worker.worker_session import Done, WorkerSession
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
@@ -24,11 +24,11 @@ class WorkerCounts:
     """What a worker has done since it began.
 
     Attributes:
-        requests: for samples that it has answered, those that it declined included.
-        samples: that it has prepared.
-        declined: requests that it left to the machine that asked.
-        bytes_read: from files.
-        bytes_sent: of results.
+        requests: number of requests for samples that it has answered, declined ones included.
+        samples: number of samples that it has prepared.
+        declined: number of requests that it has declined.
+        bytes_read: number of bytes read from files.
+        bytes_sent: number of bytes of results.
     """
 
     requests: int = 0
@@ -39,12 +39,12 @@ class WorkerCounts:
 
 
 class WorkerService:
-    """Serves from when it is made until ``close()``, any number of loaders.
+    """Serves any number of loaders, from its creation until ``close()``.
 
     Each connection has a thread, and ``cores`` of them work at once; native code releases the GIL.
 
     Attributes:
-        address: where it listens, with the port that it got.
+        address: address at which it listens, with the actual port.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class WorkerService:
         others: Mapping[str, Service] | None = None,
         code: CodeStore | None = None,
     ) -> None:
-        """Listens at ``address`` for who has the same ``identity``.
+        """Listens for loaders with the same ``identity``.
 
         Args:
-            address: port 0 is any free one.
-            identity: what loaders and workers have.
-            cores: requests that are worked on at once.
-            cache_bytes: of files that have been read, to keep in memory.
-            others: further services at the same port, as a cache server's, by name. They go on
-                while the worker drains, and end with it.
+            address: address to listen at; port 0 stands for any free one.
+            identity: credentials that loaders and workers share.
+            cores: number of requests that are worked on at once.
+            cache_bytes: memory for the bytes of files that were read, 0 for no cache.
+            others: further services at the same port, such as a cache server's, by name. They go
+                on while the worker drains, and end with it.
             code: user code that Ray brings, for a worker of one core.
 
         Raises:
@@ -88,20 +88,19 @@ class WorkerService:
 
     @property
     def counts(self) -> WorkerCounts:
-        """What it has done until now."""
         with self._lock:
             return replace(self._counts)
 
     def drain(self, timeout: float = 1.5) -> bool:
-        """Answers what is under way, and refuses all that is asked from now on.
+        """Refuses new requests, and waits for those under way.
 
-        Returns ``False`` if something is still under way after ``timeout`` seconds.
+        Returns ``False`` if some are still under way after ``timeout`` seconds.
         """
         self._leaving.set()
         return self._listener.wait_until_answered(timeout)
 
     def close(self) -> None:
-        """Ends all connections, once what is under way on them is done."""
+        """Ends all connections, once the requests under way on them are done."""
         self._listener.close()
 
     def _begin(self) -> Answer:

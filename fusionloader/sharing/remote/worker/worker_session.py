@@ -1,4 +1,4 @@
-"""One loader's connection to a remote worker: a plan, then samples that it is run on."""
+"""A loader's connection to a remote worker: a setup, then requests for samples."""
 
 from __future__ import annotations
 
@@ -25,11 +25,19 @@ from fusionloader.sharing.remote.protocol import (
     WorkRequest,
     decode_range,
 )
-from fusionloader.sharing.remote.user_code.errors import NotBrought, NotLoaded, NotMade
-from fusionloader.sharing.remote.user_code.store import CodeStore
-from fusionloader.sharing.remote.worker.encoded_cache import EncodedCache
-from fusionloader.sharing.remote.worker.known_files import difference
-from fusionloader.sharing.remote.worker.reading import FileReader, TooLarge, Unavailable
+from fusionloader.sharing.remote.user_code.store import (
+    CodeStore,
+    NotBrought,
+    NotLoaded,
+    NotMade,
+)
+from fusionloader.sharing.remote.worker.known_files import compare_file
+from fusionloader.sharing.remote.worker.reading import (
+    EncodedCache,
+    FileReader,
+    TooLarge,
+    Unavailable,
+)
 from fusionloader.system.transport.messages import Message, Outgoing, refusal
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.exchange import plan_from_data
@@ -43,13 +51,13 @@ _LONGEST_PATH = 4096  # bytes, Linux's PATH_MAX
 
 @dataclass(slots=True)
 class Done:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
-        samples: that were prepared.
-        declined: requests, one or none.
-        bytes_read: from files.
-        bytes_sent: of results.
+        samples: number of samples that were prepared.
+        declined: 1 if the request was declined, else 0.
+        bytes_read: number of bytes read from files.
+        bytes_sent: number of bytes of results.
     """
 
     samples: int = 0
@@ -59,11 +67,11 @@ class Done:
 
 
 class SetupRefused(Exception):
-    """A worker cannot make what a loader wants; the text says why."""
+    """This worker cannot do a loader's work; the text completes "the remote worker ..."."""
 
 
 class _SampleDeclined(Exception):
-    """A sample is left to the machine that asked for it."""
+    """A sample is left to the loader's machine."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -73,7 +81,7 @@ class _SampleDeclined(Exception):
 class WorkerSession:
     """Answers the messages of one connection, one at a time.
 
-    Results are written where they are sent from; the next request comes after that.
+    Results share one buffer, which is free again when the next request is read.
     """
 
     def __init__(
@@ -84,13 +92,13 @@ class WorkerSession:
         cache: EncodedCache | None = None,
         code: CodeStore | None = None,
     ) -> None:
-        """Begins without a plan.
+        """Begins without a setup.
 
         Args:
-            ready: what the worker is.
+            ready: answer to a setup.
             core: entered for as long as a core is needed.
-            done: hears what became of each request.
-            cache: of files that are read, if there is one.
+            done: called with the outcome of each request.
+            cache: cache of files that are read, if any.
             code: user code that Ray has brought; ``None`` for a worker that runs plans only.
         """
         self._ready = ready
@@ -104,7 +112,6 @@ class WorkerSession:
         self._rows = memoryview(bytearray())
 
     def answer(self, message: Message) -> Outgoing:
-        """Returns what a message is answered with."""
         try:
             if message.kind == protocol.SETUP:
                 return self._begin(message.head)
@@ -127,7 +134,7 @@ class WorkerSession:
         setup = Setup.decode(head)
         _require_version(setup.version)
         with self._core:
-            executor = _executor_of(setup)
+            executor = _make_executor(setup)
             if setup.row_bytes != executor.result_bytes or setup.row_bytes > protocol.MOST_BODY:
                 raise SetupRefused(
                     f"makes results of {executor.result_bytes} bytes of this plan, and "
@@ -154,7 +161,7 @@ class WorkerSession:
         return Outgoing(protocol.READY, self._ready.encode())
 
     def _forget(self) -> None:
-        """What was set up before is over, also where the next one is refused."""
+        """Drops the setup, which does not come back if the next one is refused."""
         self._setup = self._executor = self._maker = None
 
     # ---- PREPARE -------------------------------------------------------------------------------
@@ -210,11 +217,7 @@ class WorkerSession:
     def _make(
         self, request: WorkRequest, sample: WantedSample, data: memoryview, out: memoryview
     ) -> None:
-        """Writes a sample's result.
-
-        Raises:
-            _SampleDeclined: it cannot be made here.
-        """
+        """Writes a sample's result to ``out``, or raises ``_SampleDeclined``."""
         assert self._executor is not None
         draws = (request.seed, request.epoch, sample.key, sample.occurrence)
         try:
@@ -231,7 +234,7 @@ class WorkerSession:
             raise _SampleDeclined(Reason.DATA, str(error)) from None
         except TooLarge as error:
             raise _SampleDeclined(Reason.SAMPLES, str(error)) from None
-        except Exception as error:  # whatever it is, the loader's machine finds and words it
+        except Exception as error:  # the loader's machine makes the sample and reports the error
             text = f"sample {sample.key}: {type(error).__name__}: {error}"
             raise _SampleDeclined(Reason.SAMPLES, text) from None
         if status is not _native.RunStatus.OK:
@@ -246,7 +249,7 @@ def _require_version(wanted: str) -> None:
         )
 
 
-def _executor_of(setup: Setup) -> _native.Executor:
+def _make_executor(setup: Setup) -> _native.Executor:
     if not setup.pillow:
         raise MalformedMessage("SETUP does not say whose pixels are wanted")
     try:
@@ -264,7 +267,7 @@ def _require_same_data(setup: Setup) -> None:
             _require_absolute(os.fsencode(known.path))
         except UnicodeEncodeError:
             raise MalformedMessage(f"{known.path!r} is no path") from None
-        why = difference(known)
+        why = compare_file(known)
         if why is not None:
             raise SetupRefused(f"{protocol.OTHER_DATA}: {why}")
 

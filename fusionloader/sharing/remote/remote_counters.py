@@ -1,4 +1,4 @@
-"""What is counted of remote workers, where the proxy writes it and training reads it."""
+"""Counters of remote workers in shared memory, between the proxy and the training process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fusionloader.observe.statistics.lane_counts import COUNTED, LaneCounts, Lan
 from fusionloader.system.shm.shared_page import PAGE, SharedPage
 
 LANES = 64
-"""Requests of so many remote cores are worked on at once by a loader, at most."""
+"""Most remote cores that work for a loader at a time."""
 
 _WORD = 8
 _LANE_WORDS = 32
@@ -18,45 +18,44 @@ _PLACES = {name: 1 + place for place, name in enumerate(COUNTED)}  # in a lane, 
 
 
 class _Word:
-    """A word before the lanes."""
+    """A word before the lanes, as an attribute."""
 
     def __init__(self, place: int) -> None:
         self._place = place
 
-    def __get__(self, board: RemoteBoard, owner: type[RemoteBoard]) -> int:
-        return int(board._words[self._place])
+    def __get__(self, counters: RemoteCounters, owner: type[RemoteCounters]) -> int:
+        return int(counters._words[self._place])
 
-    def __set__(self, board: RemoteBoard, value: int) -> None:
-        board._words[self._place] = value
+    def __set__(self, counters: RemoteCounters, value: int) -> None:
+        counters._words[self._place] = value
 
 
-class RemoteBoard(SharedPage):
-    """Words of 64 bits, each with one writer.
+class RemoteCounters(SharedPage):
+    """Words of 64 bits. Each has one writer, so increments need not be atomic.
 
     Attributes:
-        proxy_cpu_ns: processor time that the loader's machine has spent on remote workers.
+        proxy_cpu_ns: processor time that this machine has spent on remote workers, in nanoseconds.
         off_millionths: samples in a million that FastFlow's policy leaves to remote workers.
-        steps: steps of training, but the first of each epoch.
-        step_ns: time that these steps have taken, waits included.
-        waited_ns: time that training has waited in them.
+        steps: number of training steps, without the first of each epoch.
+        step_ns: time that these steps have taken, waits included, in nanoseconds.
+        waited_ns: time that training has waited in these steps, in nanoseconds.
     """
 
     proxy_cpu_ns, off_millionths, steps, step_ns, waited_ns = map(_Word, range(5))
     nbytes = -(-(LANES + 1) * _LANE_WORDS * _WORD // PAGE) * PAGE
 
     def __init__(self, fd: int) -> None:
-        """Maps the memory behind a descriptor, which it then owns."""
         super().__init__(fd)
         self._words = self._page.cast("B").cast("Q")
         self._bytes = self._page.cast("B")
 
     @classmethod
-    def create(cls) -> RemoteBoard:
-        """Returns one on which nothing is counted yet."""
-        return cls(cls._made("remote-board"))
+    def create(cls) -> RemoteCounters:
+        """Returns counters that are all zero."""
+        return cls(cls._made("remote-counters"))
 
     def enter(self, lane: int, address: str, state: LaneState) -> None:
-        """Notes what a lane is at."""
+        """Sets the worker and the state of a lane."""
         start = self._at(lane + 1) * _WORD - _NAME_BYTES
         self._bytes[start : start + _NAME_BYTES] = address.encode()[:_NAME_BYTES].ljust(
             _NAME_BYTES, b"\0"
@@ -64,19 +63,18 @@ class RemoteBoard(SharedPage):
         self._words[self._at(lane)] = state
 
     def add(self, lane: int, **counts: int) -> None:
-        """Adds to sums of ``LaneCounts``, as the lane's only writer."""
+        """Adds to sums of ``LaneCounts``; called by the lane alone."""
         for name, count in counts.items():
             self._words[self._at(lane) + _PLACES[name]] += count
 
     def lane(self, lane: int) -> LaneCounts:
-        """Returns what was counted of a lane."""
         start, end = self._at(lane), self._at(lane + 1)
         name = bytes(self._bytes[end * _WORD - _NAME_BYTES : end * _WORD]).rstrip(b"\0")
         state, *counts = self._words[start : start + 1 + len(COUNTED)].tolist()
         return LaneCounts(name.decode(errors="replace"), LaneState(state), *counts)
 
     def lanes(self) -> list[LaneCounts]:
-        """Returns those that there have been."""
+        """Returns the counts of all lanes that have been in use."""
         used = (self.lane(lane) for lane in range(LANES))
         return [lane for lane in used if lane.address]
 
@@ -85,7 +83,7 @@ class RemoteBoard(SharedPage):
         return (lane + 1) * _LANE_WORDS
 
     def leave_all(self) -> None:
-        """No lane serves any more: the process that had them has died."""
+        """Marks serving lanes as away, after their process has died."""
         for lane in range(LANES):
             if self._words[self._at(lane)] == LaneState.SERVING:
                 self._words[self._at(lane)] = LaneState.AWAY

@@ -1,0 +1,148 @@
+"""A loader's remote workers and their counters, over all of its iterators."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
+
+from fusionloader.options.remote_settings import Remote
+from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, ListedFleet
+from fusionloader.sharing.remote.offload_metrics import MetricKeys
+from fusionloader.sharing.remote.proxy.greeting import RemoteWork
+from fusionloader.sharing.remote.remote_counters import RemoteCounters
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
+from fusionloader.system.transport.tokens import default_token_file
+
+_REPORT_SECONDS = 0.5
+
+
+class StepSums(Protocol):
+    """Sums over training's steps, as ``statistics.waits.Waits`` has them."""
+
+    def sums(self) -> tuple[int, float, float]:
+        """Returns the number of steps, their seconds, and the seconds of waiting in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """What the proxy of an iterator needs; descriptors are those of the training process.
+
+    Attributes:
+        workers: the loader's remote workers.
+        work: what the workers make.
+        keys: keys of the metrics that FastFlow's policy stores.
+        channels: number of channels of a result.
+        table_fd: descriptor of the dataset's table, -1 with user code.
+        table_bytes: size of the table.
+    """
+
+    workers: RemoteWorkers
+    work: RemoteWork
+    keys: MetricKeys
+    channels: int
+    table_fd: int
+    table_bytes: int
+
+
+class RemoteWorkers:
+    """The workers are found or started with an iterator, and again after ``close()``.
+
+    Attributes:
+        counters: counters that the proxies of all iterators write to.
+    """
+
+    def __init__(self, settings: Remote, steps: StepSums, num_workers: int) -> None:
+        """Finds the workers, or begins to start them.
+
+        Args:
+            settings: the user's settings.
+            steps: sums over training's steps.
+            num_workers: number of workers on this machine.
+
+        Raises:
+            ValueError: an address or the token file is invalid.
+            ImportError: a package is not installed.
+            ConnectionError: there is no such Ray cluster.
+        """
+        self._settings, self._num_workers = settings, num_workers
+        self._fleet: Fleet | None = None
+        self._begin()
+        self.counters = RemoteCounters.create()
+        self._steps = steps
+        self._reported_ns = time.monotonic_ns()
+        self._reported_waited = self._reported_busy = 0
+
+    @property
+    def fleet(self) -> Fleet:
+        """The workers; they are found or started again after ``close()``.
+
+        Raises:
+            ConnectionError: the Ray cluster is no longer there.
+        """
+        return self._fleet or self._begin()
+
+    def _begin(self) -> Fleet:
+        fleet = self._fleet = make_fleet(self._settings, self._num_workers)
+        # Ends the workers of a loader that is never closed, too.
+        self._ends = weakref.finalize(self, _end, fleet, os.getpid())
+        return fleet
+
+    def explain(self) -> list[str]:
+        """Returns where the workers come from, in a line, if there are any now."""
+        return [] if self._fleet is None else [self._fleet.explain()]
+
+    # ---- of training's steps, see statistics.waits.StepObserver ---------------------------------
+
+    def asked(self) -> None:
+        """Called when training has entered ``next()``: publishes the steps until here."""
+        steps, seconds, waited = self._steps.sums()
+        self.counters.steps = steps
+        self.counters.step_ns, self.counters.waited_ns = int(seconds * 1e9), int(waited * 1e9)
+
+    def delivered(self) -> None:
+        """Called before ``next()`` returns, which counts this step only then."""
+
+    # ---- of the fleet ---------------------------------------------------------------------------
+
+    def report_load(self) -> None:
+        """Reports the workers' load to the fleet, every 0.5 s at most."""
+        now = time.monotonic_ns()
+        elapsed = now - self._reported_ns
+        if elapsed < _REPORT_SECONDS * 1e9:
+            return
+        lanes = self.counters.lanes()
+        busy, waited = sum(lane.busy_ns for lane in lanes), self.counters.waited_ns
+        busy_share = (busy - self._reported_busy) / elapsed / max(len(self.fleet.addresses()), 1)
+        wait_share = (waited - self._reported_waited) / elapsed
+        self._reported_ns, self._reported_busy, self._reported_waited = now, busy, waited
+        self.fleet.report_load(FleetLoad(min(busy_share, 1.0), min(wait_share, 1.0)))
+
+    def close(self) -> None:
+        """Ends what was started for the loader."""
+        self._fleet = None
+        self._ends()
+
+
+def _end(fleet: Fleet, pid: int) -> None:
+    if os.getpid() == pid:  # in a forked child the workers are its parent's
+        fleet.close()
+
+
+def make_fleet(settings: Remote, num_workers: int) -> Fleet:
+    """Returns the remote workers of a loader with ``num_workers`` on this machine.
+
+    Raises:
+        ValueError: an address or the token file is invalid.
+        ImportError: a package is not installed.
+        ConnectionError: there is no such Ray cluster.
+    """
+    if settings.servers is None:
+        from fusionloader.sharing.remote.ray_fleet import RayFleet
+
+        return RayFleet(settings, loader_cores=num_workers + 1)
+    token = read_token(settings.token_file or default_token_file())
+    return ListedFleet([Address.parse(each) for each in settings.servers], Identity.of(token))
