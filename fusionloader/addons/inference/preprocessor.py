@@ -187,7 +187,7 @@ class Preprocessor:
                 "a list of images is waited for, and this thread is the one that would answer: "
                 "call from another thread than that of a callback or of infer"
             )
-        listed = ListRequest(begun)
+        listed = ListRequest()
         if not images:
             return torch.empty((0, *self._prepared.leaf.shape), dtype=self._prepared.leaf.dtype)
         try:

@@ -138,15 +138,13 @@ class ListRequest:
     Attributes:
         chunks: chunks in flight, the oldest first.
         failures: failures and keys of images, by their position in the list.
-        begun: time of the call, by ``time.perf_counter``.
         published: whether all chunks were published.
         rows: rows of the results.
     """
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self) -> None:
         self.chunks: deque[Chunk] = deque()
         self.failures: dict[int, tuple[messages.Failure, int]] = {}
-        self.begun = begun
         self.published = False
         self.rows: RequestRows | None = None
         self._lock = threading.Lock()  # blocks enter the lock, as in Admission
