@@ -1,10 +1,12 @@
-"""All pictures, and those of design.md: ``python -m docs.diagrams`` writes ``docs/images``."""
+"""The pictures of docs/how/design.md that are no flow charts: queue, batches, window.
+
+``python -m docs.diagrams`` writes them to ``docs/images``, in both palettes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from docs import flowcharts, illustrations
 from docs.drawing import DARK, LIGHT, Drawing, Palette
 
 TINY_BATCHES = 12
@@ -13,10 +15,13 @@ SLOT_TOP = 236
 STATES = ("done",) * 3 + ("cpu",) * 2 + ("waiting",) * 4 + ("gpu",) * 2 + ("done",)
 # Tiny-batches whose rows are pointed at.
 SHOWN = (3, 10)
+# Of the picture of windows: blocks of the image, and those that the crop needs.
+COLUMNS, ROWS, BLOCK = 20, 12, 20
+CROP = (6, 3, 13, 8)  # first column and row, last column and row
+MARGIN = 1  # blocks around it, from which chroma is interpolated
 
 
 def main() -> None:
-    """Writes every diagram in both palettes."""
     for palette in (LIGHT, DARK):
         for name, draw in pictures().items():
             draw(palette).save(name)
@@ -24,15 +29,7 @@ def main() -> None:
 
 def pictures() -> dict[str, Callable[[Palette], Drawing]]:
     """Returns what draws each picture, by the name of its file."""
-    return {
-        "queue": queue,
-        "processes": processes,
-        "plan": flowcharts.plan,
-        "kernel": flowcharts.kernel,
-        "tiers": flowcharts.tiers,
-        "batches": illustrations.batches,
-        "window": illustrations.window,
-    }
+    return {"queue": queue, "batches": batches, "window": window}
 
 
 def queue(palette: Palette) -> Drawing:
@@ -112,75 +109,87 @@ def _batch_slot(drawing: Drawing, right: float) -> None:
         drawing.text(LEFT, SLOT_TOP + 56 + 18 * number, words, size=12, color=palette.muted)
 
 
-def processes(palette: Palette) -> Drawing:
-    """Returns the processes of one rank, and what they share."""
-    drawing = Drawing(760, 372, "The processes of a training and what they share", palette)
-    _process(
-        drawing, 20, 16, 250, 116, palette.accent, "training process",
-        ("sampler → indices", "local manager, inside next()", "delivery: host or device batches"),
-    )  # fmt: skip
-    _process(
-        drawing, 490, 16, 250, 116, palette.plain, "global manager",
-        ("one per machine and job", "sends idle workers to other ranks", "only under torchrun"),
-    )  # fmt: skip
-    _process(
-        drawing, 20, 262, 250, 94, palette.cpu, "native workers",
-        ("a compiled plan, no torch", "decode, transform, write the row"),
-    )  # fmt: skip
-    _process(
-        drawing, 285, 262, 190, 94, palette.cpu, "Python workers",
-        ("the user's code", "written into the row"),
-    )  # fmt: skip
-    _process(
-        drawing, 490, 262, 250, 94, palette.gpu, "GPU worker",
-        ("the largest samples, in groups", "DALI and a fused CUDA kernel"),
-    )  # fmt: skip
-    _shared_memory(drawing)
-    drawing.arrow((145, 132), (145, 162))
-    drawing.text(153, 152, "publishes", size=12, color=palette.muted)
-    drawing.arrow((235, 166), (235, 136))
-    drawing.text(243, 152, "complete batches", size=12, color=palette.muted)
-    for x in (145, 380, 615):
-        drawing.arrow((x - 20, 230), (x - 20, 258))
-        drawing.arrow((x + 20, 262), (x + 20, 234))
-    drawing.text(172, 250, "claim, write", size=12, color=palette.muted)
-    drawing.arrow((615, 132), (615, 162))
-    drawing.text(623, 152, "assignments", size=12, color=palette.muted)
+def batches(palette: Palette) -> Drawing:
+    """Returns three batches in time: made by a worker each, and by all workers together."""
+    drawing = Drawing(760, 336, "How workers make batches", palette)
+    drawing.text(16, 24, "DataLoader: each worker makes a batch of its own", bold=True)
+    _timeline(drawing, 44, [[(0, 410, "batch 0")], [(0, 300, "batch 1")], [(0, 340, "batch 2")]])
+    _delivered(drawing, 152, [410, 430, 450])
+    drawing.text(16, 190, "FusionLoader: all workers make the next batch", bold=True)
+    shares = [[(0, 124, "0"), (128, 244, "1"), (248, 354, "2")] for _ in range(3)]
+    shares[1] = [(0, 118, "0"), (122, 240, "1"), (244, 350, "2")]
+    _timeline(drawing, 210, shares)
+    _delivered(drawing, 318, [124, 244, 354])
     return drawing
 
 
-def _shared_memory(drawing: Drawing) -> None:
+def _timeline(drawing: Drawing, top: float, workers: list[list[tuple[int, int, str]]]) -> None:
     palette = drawing.palette
-    drawing.box(20, 166, 720, 64, ("none", palette.muted), dash="5 4")
-    drawing.text(32, 185, "shared memory, without names", bold=True)
-    parts = (
-        "control block: queues, states",
-        "batch slots",
-        "dataset table",
-        "decoded cache, JPEG index",
+    pairs = {"0": palette.cpu, "1": palette.gpu, "2": palette.accent}
+    for number, spans in enumerate(workers):
+        y = top + 30 * number
+        drawing.text(16, y + 17, f"worker {number}", size=12, color=palette.muted)
+        for start, end, name in spans:
+            drawing.box(96 + start, y, end - start, 24, pairs[name[-1]])
+            middle = 96 + (start + end) / 2
+            words = name if name.startswith("batch") else f"of batch {name}"
+            drawing.text(middle, y + 16, words, size=12, anchor="middle")
+
+
+def _delivered(drawing: Drawing, y: float, times: list[int]) -> None:
+    palette = drawing.palette
+    drawing.text(16, y, "delivered", size=12, color=palette.muted)
+    drawing.line((96, y - 4), (744, y - 4))
+    for number, time in enumerate(times):
+        pair = (palette.cpu, palette.gpu, palette.accent)[number]
+        drawing.box(96 + time - 5, y - 9, 10, 10, (pair[1], "none"), radius=5)
+    drawing.text(96 + times[-1] + 14, y - 9, "batches 0, 1, 2", size=12, color=palette.muted)
+
+
+def window(palette: Palette) -> Drawing:
+    """Returns the blocks of a JPEG, and which of them a crop needs."""
+    drawing = Drawing(760, 290, "What a crop needs of a JPEG", palette)
+    left, top = 16, 26
+    first_column, first_row, last_column, last_row = CROP
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            inside = (
+                first_column - MARGIN <= column <= last_column + MARGIN
+                and first_row - MARGIN <= row <= last_row + MARGIN
+            )
+            below = row > last_row + MARGIN
+            pair = (
+                palette.cpu if inside else (("none" if below else palette.plain[0]), palette.line)
+            )
+            x, y = left + column * BLOCK, top + row * BLOCK
+            drawing.box(x, y, BLOCK - 2, BLOCK - 2, pair, radius=1)
+    x, y = left + first_column * BLOCK, top + first_row * BLOCK
+    width = (last_column - first_column + 1) * BLOCK
+    height = (last_row - first_row + 1) * BLOCK
+    for inset in (0, 1, 2):
+        drawing.box(
+            *(x - 1 + inset, y - 1 + inset, width - 2 * inset, height - 2 * inset),
+            ("none", palette.accent[1]),
+            radius=1,
+        )
+    _legend(drawing, left + COLUMNS * BLOCK + 24, top)
+    return drawing
+
+
+def _legend(drawing: Drawing, x: float, top: float) -> None:
+    palette = drawing.palette
+    lines = (
+        (("none", palette.accent[1]), "the crop that was drawn"),
+        (palette.cpu, "decoded to pixels: the crop, and neighbours for its color"),
+        ((palette.plain[0], palette.line), "passed over: lengths of codes alone are looked up"),
+        (("none", palette.line), "not decoded"),
     )
-    x = 32.0
-    for words in parts:
-        width = 24 + 6.6 * len(words)
-        drawing.box(x, 194, width, 26, palette.plain)
-        drawing.text(x + width / 2, 211, words, size=12, anchor="middle")
-        x += width + 14
-
-
-def _process(
-    drawing: Drawing,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    pair: tuple[str, str],
-    name: str,
-    lines: tuple[str, ...],
-) -> None:
-    drawing.box(x, y, width, height, pair)
-    drawing.text(x + 14, y + 26, name, size=14, bold=True)
-    for number, words in enumerate(lines):
-        drawing.text(x + 14, y + 50 + 20 * number, words, size=12)
+    for number, (pair, words) in enumerate(lines):
+        y = top + 34 + 44 * number
+        drawing.box(x, y, 16, 16, pair, radius=1)
+        first, _, second = words.partition(": ")
+        drawing.text(x + 26, y + 13, first, bold=True)
+        drawing.text(x + 26, y + 30, second, size=12, color=palette.muted)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,26 @@
 
 Pages link to files outside ``docs/`` (``../examples/resume.py``). In the site each of these is a
 page that shows the file, or a list of a folder's files; pages elsewhere (``CHANGELOG.md``) are
-pages of the site. A ``<picture>`` follows the system; here it follows the palette's button.
+pages of the site. A ``<picture>`` follows the system; here it follows the palette's button. Flow
+charts are drawn by Mermaid, which the site brings: the theme would load it from another host.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import hashlib
+import io
 import json
 import posixpath
 import re
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
@@ -42,6 +49,12 @@ PICTURE = re.compile(
 )
 FENCED = re.compile(r"^(```+)\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 
+MERMAID = "https://registry.npmjs.org/@mermaid-js/tiny/-/tiny-11.17.2.tgz"
+MERMAID_SHA512 = (
+    "PmFr1c5cSfNf5AngLLR98DrbvR4U5KeD7I+hQkGqG5w5Veu3QT4dG0qu9f99cpn/sKj2XxRBK0q7EL6hr9NY/A=="
+)
+MERMAID_URI = "scripts/mermaid.js"  # in the site
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of other folders, and one for each file that a page links to."""
@@ -59,6 +72,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 made = File.generated(config, uri, content=_shown(path))
                 files.append(made)
                 waiting.append(made)
+    files.append(File.generated(config, MERMAID_URI, content=_mermaid()))
     return files
 
 
@@ -79,6 +93,31 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     text = FENCED.sub(keep, markdown)
     text = PICTURE.sub(_picture, LINK.sub(link, text))
     return re.sub("\0(\\d+)\0", lambda found: kept[int(found[1])], text)
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Loads Mermaid in pages with a flow chart."""
+    if '<pre class="mermaid">' not in html:
+        return html
+    script = posixpath.relpath(MERMAID_URI, posixpath.dirname(page.file.dest_uri) or ".")
+    return f'<script src="{script}"></script>\n{html}'
+
+
+def _mermaid() -> str:
+    """Returns Mermaid's script, which is downloaded once, to ``build/``."""
+    kept = ROOT / "build" / posixpath.basename(MERMAID)
+    if not kept.exists():
+        with urlopen(MERMAID, timeout=60) as answer:
+            packed = answer.read()
+        digest = base64.b64encode(hashlib.sha512(packed).digest()).decode()
+        if digest != MERMAID_SHA512:
+            raise PluginError(f"{MERMAID} has SHA-512 {digest}, not {MERMAID_SHA512}")
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(packed)
+    with tarfile.open(fileobj=io.BytesIO(kept.read_bytes())) as package:
+        script = package.extractfile("package/dist/mermaid.tiny.js")
+        assert script is not None
+        return script.read().decode()
 
 
 def _picture(found: re.Match[str]) -> str:

@@ -2,8 +2,8 @@
 
     python examples/bucketed_batches.py
 
-Each batch is padded to its largest image, as detection models want it. The same is counted for
-torch's random batches. Training stops in the middle of an epoch and goes on where it stopped.
+Each batch is padded to its largest image, as detection models need it. The script compares the
+padding with that of torch's random batches. Training stops in mid-epoch and resumes there.
 """
 
 from __future__ import annotations

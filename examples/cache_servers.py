@@ -1,12 +1,12 @@
-"""Machines of a job keep a part of the images each: every image is read from storage once.
+"""Each machine of a job caches a part of the images: every image is read from storage once.
 
 On each machine of a job:
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
         examples/cache_servers.py
 
-Both commands on one machine show it, too, each with XDG_RUNTIME_DIR=$(mktemp -d) in front: then
-they do not share the memory of that machine.
+It also works with both commands on one machine. Put XDG_RUNTIME_DIR=$(mktemp -d) before each, so
+that they do not share the memory of that machine.
 """
 
 from __future__ import annotations

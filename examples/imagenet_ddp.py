@@ -4,8 +4,8 @@ r"""ImageNet with one process per device: the usual recipe, resumed in mid-epoch
         --model resnet50 --epochs 90 --batch-size 256 --workers 8 --amp --checkpoint run.pt
 
 The learning rate follows the batch of all ranks (linear scaling), with a warm-up and a cosine;
---amp computes in bfloat16; the weights are averaged, too (EMA). After a kill the same command goes
-on with the batches that would have come; another number of ranks shares what is left of the epoch.
+--amp computes in bfloat16; the weights are averaged (EMA). After a kill the same command continues
+with the next batch; another number of ranks shares the rest of the epoch.
 NCCL on CUDA devices, gloo on the CPU. Ranks of a machine share idle workers.
 """
 

@@ -1,8 +1,8 @@
-"""Says what memory batches may take here, and makes fewer of them ahead where that is too little.
+"""Shows how much memory batches may take, and limits the batches that are made ahead.
 
     python examples/limited_memory.py
 
-Batches need no ``/dev/shm``. What is free follows from the machine, the container and ``ulimit``.
+Batches need no ``/dev/shm``. The free memory is that of the machine, the container and ``ulimit``.
 """
 
 from __future__ import annotations

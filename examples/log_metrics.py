@@ -1,4 +1,4 @@
-"""Logs what limits training beside its loss: as JSON lines, to TensorBoard, or to Prometheus.
+"""Logs metrics of the loader beside the loss: as JSON lines, to TensorBoard, or to Prometheus.
 
 python examples/log_metrics.py
 """

@@ -1,4 +1,4 @@
-"""Each epoch's model is validated while the next epoch trains, with the workers of one pool.
+"""Validates each epoch's model while the next epoch trains, with the workers of one pool.
 
 python examples/overlapped_validation.py
 """

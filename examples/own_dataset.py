@@ -1,4 +1,4 @@
-"""A dataset class of one's own: JPEG files opened with Pillow, decoded natively as they are.
+"""Your own dataset class: JPEG files opened with Pillow are decoded natively.
 
 python examples/own_dataset.py
 """

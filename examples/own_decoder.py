@@ -1,6 +1,6 @@
-"""A decoder of your own for the GPU worker: here a thread pool that plays a decoder card.
+"""Your own decoder for the GPU worker: a thread pool that simulates a decoder card.
 
-Commands go into a queue, as into a card's; its units finish them in any order.
+Commands go into a queue, like that of a card, and its units finish them in any order.
 
     python examples/own_decoder.py
 """

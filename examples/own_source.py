@@ -1,4 +1,4 @@
-"""A source of one's own: JPEGs one after the other in large files, read and decoded natively.
+"""Your own source: JPEGs in large files of records, read and decoded natively.
 
 python examples/own_source.py
 """

@@ -1,10 +1,10 @@
-"""Samples are prepared by workers outside of the training process's machine.
+"""Workers on other machines prepare samples.
 
-With two worker processes that this script starts, on addresses that stand for two machines:
+With two worker processes that this script starts, on addresses that represent two machines:
 
     python examples/remote_workers.py
 
-With workers that Ray starts on the machines of a cluster (`ray start`), or here if none runs:
+With workers that Ray starts on the machines of a cluster (`ray start`), or on this machine:
 
     python examples/remote_workers.py --ray
 """

@@ -1,9 +1,9 @@
-"""Stops in the middle of an epoch, saves a checkpoint, and goes on where it stopped.
+"""Stops in the middle of an epoch, saves a checkpoint, and continues with the next batch.
 
     python examples/resume.py
 
-The batches after the resumption are those that an uninterrupted run would have given, bit for bit;
-samples that were already delivered are not read again.
+The batches after the resumption are those of an uninterrupted run, bit for bit. Delivered samples
+are not read again.
 """
 
 from __future__ import annotations

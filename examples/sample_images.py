@@ -1,6 +1,6 @@
-"""What the scripts train on: a folder of yours, or small JPEGs in ``ImageFolder`` layout.
+"""Images for the scripts: your own folder, or small JPEGs in ``ImageFolder`` layout.
 
-Each class has a color of its own with noise over it, so that there is something to learn.
+Each class has a color of its own under noise, so that a model can learn it.
 """
 
 from __future__ import annotations

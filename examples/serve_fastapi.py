@@ -1,4 +1,4 @@
-"""FastAPI and uvicorn: requests that come at about the same time are one batch of the model.
+"""FastAPI and uvicorn: requests of about the same time are one batch of the model.
 
     python examples/serve_fastapi.py --port 8000
     curl --data-binary @photo.jpg http://127.0.0.1:8000/predict

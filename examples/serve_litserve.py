@@ -1,11 +1,11 @@
-"""LitServe: its batches are prepared together, and go through the model in one piece.
+"""LitServe: the images of a batch are prepared at the same time.
 
     python examples/serve_litserve.py --port 8000
     curl -F content=@photo.jpg http://127.0.0.1:8000/predict
 
-`decode_request` only submits an image, so that those of a batch are prepared at the same time. What
-is raised there or in `predict` fails the whole batch in LitServe. So a bad image goes through them
-as its error, and becomes an answer of its own at the end.
+`decode_request` only submits an image, so that those of a batch are prepared at the same time. An
+exception there or in `predict` fails the whole batch in LitServe. The error of a bad image is
+therefore passed on as a result, and answered at the end.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python examples/serve_ray.py --port 8000
     curl --data-binary @photo.jpg http://127.0.0.1:8000/
 
-A replica asks Ray for as many CPUs as it has workers, for they are processes of its own.
+A replica requests a CPU from Ray for each of its workers, which are separate processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small model with random weights and its evaluation transform: what the servers serve."""
+"""A small model with random weights and its evaluation transform, for the servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other loaders keep images in: LMDB here; MDS and LitData folders are opened likewise.
+"""Images in LMDB; MDS and LitData folders are opened in the same way.
 
 python examples/shards_folders.py
 """

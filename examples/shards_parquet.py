@@ -1,4 +1,4 @@
-"""Parquet files, which are unpacked once for all jobs of the machine.
+"""Parquet files, unpacked once for all jobs of the machine.
 
 python examples/shards_parquet.py
 """

@@ -1,4 +1,4 @@
-"""Tar archives as WebDataset has them, shuffled, and resumed in the middle of an epoch.
+"""WebDataset's tar archives, shuffled, and resumed in the middle of an epoch.
 
 python examples/shards_tar.py
 """

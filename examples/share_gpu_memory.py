@@ -1,8 +1,8 @@
 """One process lends GPU memory that it does not use now; another one works in it and returns it.
 
-A program keeps a large scratch tensor between its steps. While it waits for something, a helper of
-its own estimates pi in that memory, and would otherwise need as much again. When the program goes
-on it asks for its memory: the helper finishes its round and returns it, or is killed.
+A program holds a large scratch tensor between its steps. While it waits, a helper process estimates
+pi in that memory. When the program continues it reclaims the memory: the helper finishes its round
+and returns it, or is killed.
 
     python examples/share_gpu_memory.py
 

@@ -1,9 +1,9 @@
-"""A sweep over learning rates: four trainings at once, and each mini-batch is prepared once.
+"""A sweep over learning rates: four trainings at once prepare each mini-batch once.
 
     python examples/share_preparation.py
 
-The trainings are ordinary processes, as those of Ray Tune or Optuna, or of four terminals; all that
-they have in common is the word that their loaders share.
+The trainings are ordinary processes, like those of Ray Tune or Optuna, or of four terminals. They
+only have the ``share`` name of their loaders in common.
 """
 
 from __future__ import annotations

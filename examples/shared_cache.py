@@ -1,8 +1,9 @@
-"""Two jobs, one after the other, find one cache: the second decodes nothing.
+"""Two jobs, one after the other, use one cache: the second decodes nothing.
 
     python examples/shared_cache.py
 
-Serves a cache while they run, as `python -m fusionloader cache serve` does in another terminal.
+The script serves a cache while they run, as `python -m fusionloader cache serve` does in another
+terminal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     python examples/shared_pool.py
 
-Validates in the middle of each training epoch, too, as long trainings do: the training's iterator
-just waits meanwhile.
+The script also validates in the middle of each training epoch: the training's iterator waits.
 """
 
 from __future__ import annotations

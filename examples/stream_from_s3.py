@@ -2,7 +2,8 @@
 
     python examples/stream_from_s3.py 's3://bucket/train-{000..146}.tar'
 
-Without a URL it writes shards to an S3 server of its own: pip install 'moto[s3]' flask flask-cors.
+Without a URL it starts an S3 server and writes shards to it, which needs
+pip install 'moto[s3]' flask flask-cors.
 """
 
 from __future__ import annotations

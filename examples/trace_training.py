@@ -2,7 +2,7 @@
 
     python examples/trace_training.py
 
-Open the files in https://ui.perfetto.dev. ``both.json.gz`` has the operations of torch as well.
+Open the files in https://ui.perfetto.dev. ``both.json.gz`` includes the operations of torch.
 """
 
 from __future__ import annotations

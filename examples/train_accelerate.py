@@ -1,4 +1,4 @@
-"""Accelerate: one line differs, so that its wrapper keeps the FusionLoader.
+"""Accelerate: one changed line puts a FusionLoader into its wrapper.
 
 python examples/train_accelerate.py
 """

@@ -1,8 +1,8 @@
-"""A training with a train and a validation loader, to be analyzed as it is.
+"""A training with a training and a validation loader, for ``analyze``.
 
     python -m fusionloader analyze examples/train_analyzed.py
 
-Nothing in it knows of the analysis. Its step waits as the host of a GPU would, so that the workers
+The script has no code for the analysis. Its step waits like the host of a GPU, so that the workers
 have the cores.
 """
 

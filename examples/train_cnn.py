@@ -1,4 +1,4 @@
-"""Trains a small network on an image folder, on the CPU. One import is all that differs.
+"""Trains a small network on an image folder, on the CPU. Only one import differs.
 
 python examples/train_cnn.py --data /data/imagenet
 """

@@ -2,7 +2,7 @@
 
     python examples/train_compiled.py
 
-Every batch has the same shape and strides, so that the model is compiled once; ``drop_last`` leaves
+Every batch has the same shape and strides, so that the model is compiled once. ``drop_last`` leaves
 out the smaller batch at the end, for which it would be compiled again.
 """
 

@@ -3,8 +3,8 @@
     python examples/train_detection.py --data /data/voc    # which holds VOCdevkit/VOC2012
 
 torchvision's VOC dataset, its v2 transforms on boxes (tv_tensors), and batches that are lists:
-this is user code, in workers that make whole batches. Images are opened with Pillow by torchvision,
-and decoded natively there, as explain() shows.
+this is user code, in workers that make whole batches. torchvision opens the images with Pillow, and
+they are decoded natively, as explain() shows.
 """
 
 from __future__ import annotations

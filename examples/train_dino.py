@@ -3,10 +3,10 @@
     python examples/train_dino.py --data /data/imagenet
 
 Crops of two sizes are two plans: one loader makes the two large crops of each image, another the
-small ones, in one order and with the workers of one pool. The sampler repeats each index, and every
-repetition is drawn anew. So all of it runs natively, as explain() shows; of a large JPEG no more is
-decoded than each crop needs. (A callable that returns a list of crops works as well: it is Python
-code, whose images are decoded natively.)
+small ones, in the same order and with the workers of one pool. The sampler repeats each index, and
+every repetition is drawn anew. Everything runs natively, as explain() shows, and no more of a JPEG
+is decoded than each crop needs. (A callable that returns a list of crops works as well: it is
+Python code, whose images are decoded natively.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/train_hugging_face.py
 
-With ``--stream`` its samples come one after another, and a checkpoint taken in the middle of the
-epoch makes every worker go on in its own shards.
+With ``--stream`` the dataset is an iterable one, and from a checkpoint in mid-epoch every worker
+continues in its own shards.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""SimCLR: two views of each image, and a model that knows which two are of one image.
+"""SimCLR: two views of each image, and a model that finds which two are of one image.
 
     python examples/train_simclr.py --data /data/imagenet
 
 The views are two samples of a compiled plan, not one sample of a Python callable that calls its
-transform twice: the sampler gives each index twice, and the second time is drawn anew. So reading,
-decoding and all augmentations run natively, as explain() shows.
+transform twice: the sampler gives each index twice, and each time is drawn anew. Reading, decoding
+and all augmentations run natively, as explain() shows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/train_transformers.py
 
-Its images are opened with Pillow by ``set_transform``, in the workers, and decoded natively.
+``set_transform`` opens its images with Pillow, in the workers, and they are decoded natively.
 """
 
 from __future__ import annotations

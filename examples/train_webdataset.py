@@ -2,7 +2,7 @@
 
     python examples/train_webdataset.py
 
-Each worker reads shards of its own, so there should be as many shards as workers, or more.
+Each worker reads its own shards, so there should be at least as many shards as workers.
 """
 
 from __future__ import annotations

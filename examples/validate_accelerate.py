@@ -1,4 +1,4 @@
-"""Accelerate: the prepared model is validated while the next epoch trains.
+"""Accelerate: validates the prepared model while the next epoch trains.
 
 python examples/validate_accelerate.py
 """

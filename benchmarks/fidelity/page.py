@@ -39,55 +39,54 @@ PERSPECTIVE_SETS = 100_000
 _INTRODUCTION = """\
 # Fidelity
 
-How far the native operations are from torchvision's, in levels (0 to 255); measured with
-{versions}. This page is written by
+You can look up here how far native operations differ from torchvision's, in levels (0 to 255),
+measured with {versions}. A script writes this page:
 
 ```sh
 python -m benchmarks.fidelity --write docs/how/fidelity.md
 ```
 
-and `tests/plan/test_fidelity.py` holds every operation to its row.
+`tests/plan/test_fidelity.py` checks every operation against its row.
 """
 _IMAGES = """\
 There are {images} images: {names}. Each is tried with a range of parameters for every operation; a
 case is one image with one set of parameters.
 """
 _PILLOW = """\
-A plan computes as torchvision does on Pillow images: a maximum of 0 means the same pixels in every
-case. `solarize_add` and `cutout`, which torchvision does not have, are compared with their
-definition on Pillow images, `box_blur` with Pillow's `GaussianBlur`, `mix` with AugMix's sum in
-float32 and Pillow's `blend`.
+A maximum of 0 means the same pixels in every case. `solarize_add` and `cutout`, which torchvision
+does not have, are compared with their definition on Pillow images, `box_blur` with Pillow's
+`GaussianBlur`, `mix` with AugMix's sum in float32 and Pillow's `blend`.
 """
 _TENSOR = """\
-For transforms that convert to a tensor first torchvision uses its functions for tensors; a plan has
-Pillow's arithmetic there too. This is how much that changes: the same cases against
-`torchvision.transforms.v2.functional` on uint8 tensors (`affine` and `perspective` with the same
-matrices). With the nearest filter, points on an edge between two pixels go either way, and one such
-pixel may be black instead of white. Rotations and other warps of tensors blend their border with
-the fill, which Pillow does not. Cases that torchvision refuses on tensors, or answers with another
-size, are left out. Operations and filters that it lacks there have no row.
+torchvision has other functions for uint8 tensors than for Pillow images. These are the distances
+of Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`affine` and
+`perspective` with the same matrices). A plan with `decode="fast"` has them behind `ToImage`; with
+`decode="exact"` it leaves what differs [to torchvision](../guide/transforms.md#what-is-equal). With
+the nearest filter, points on an edge between two pixels go either way, and one such pixel may be
+black instead of white. Warps of tensors blend their border with the fill, which Pillow does not.
+Cases that torchvision refuses on tensors, or answers with another size, are left out, as are
+operations and filters that it lacks there.
 """
 _WORKER = """\
 Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),
 on DALI's CPU backend. From `ColorJitter` on, all plans begin with a bilinear `RandomResizedCrop`.
 
-- *Kernel* is the default: DALI decodes windows, with Pillow's pixels, and the fused kernel does all
-  else in the native arithmetic. Its rows are those of CPU workers, bit for bit.
-- *A level off*: no device has been measured yet. There nvJPEG decodes, which rounds otherwise than
-  libjpeg. These columns show what plans make of such a difference: {share:.0%} of the decoded
-  values of the "leaves" are moved up or down by a level, and everything else is exact. They do not
-  say how far nvJPEG is from libjpeg.
+- *Kernel* is the default: DALI decodes windows, with Pillow's pixels, and the fused kernel does the
+  rest in the native arithmetic. Its rows are those of CPU workers, bit for bit.
+- *A level off*: nvJPEG, which decodes on a device, rounds differently from libjpeg; no device has
+  been measured yet. These columns show the effect on plans: {share:.0%} of the decoded values of
+  the "leaves" are moved up or down by a level, and everything else is exact. They do not show the
+  distance of nvJPEG from libjpeg.
 
-*Differ* is the share of the values that differ at all, *more* of those that differ by more than a
-level.
+*Differ* is the share of the values that differ, *more* of those that differ by more than a level.
 """
 _DECODE = """\
 `decode="exact"` against Pillow's pixels, whole files of all images:
 """
 _FAST = """\
 `decode="fast"` against `decode="exact"`, for images that are resized (bilinear) to that part of
-their sides: the inverse transform then gives fewer samples, which is another filter than Pillow's.
-The "leaves" are those that are like photographs, the others noise and pure colors.
+their sides: the inverse transform gives fewer samples, which is another filter than Pillow's. The
+"leaves" are like photographs, the others are noise and pure colors.
 """
 _CONVERT = """\
 `ToTensor` and `Normalize`, then a conversion to the element type, against torch, element by

@@ -2,8 +2,8 @@
 
     python -m pytest examples/ci/test_training.py
 
-They need neither data nor many cores: some images are drawn, and two workers are enough to try
-what many do. ``num_workers=0`` loads in the test's own process, where a debugger can look.
+They need neither data nor many cores: the images are drawn, and two workers are enough to test what
+many do. ``num_workers=0`` loads in the test's own process, which a debugger can step through.
 """
 
 from __future__ import annotations

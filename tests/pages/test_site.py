@@ -129,6 +129,7 @@ def assert_page_fits(page, address: str, scheme: str) -> None:
     wider = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     assert wider <= 0, f"{address} is {wider} pixels wider than the screen"
     other = {"light": "dark", "dark": "light"}[scheme]
+    page.wait_for_function("!document.querySelector('pre.mermaid')")  # the theme draws these
     drawings = page.locator(f".md-content img[src$='#only-{scheme}']")
     assert page.locator(f".md-content img[src$='#only-{other}']").count() == drawings.count()
     for number in range(drawings.count()):

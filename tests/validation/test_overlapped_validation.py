@@ -202,11 +202,11 @@ def test_after_close_it_begins_anew():
     validation = OverlappedValidation(evaluate, loader)
     for epoch in range(2):
         validation.start(model, epoch)
-        crew = validation._runs.crew
+        team = validation._runs.team
         [result] = validation.finish()
         assert result.metrics == by_hand(model, loader)
         validation.close()
-        assert not any(worker.is_alive() for worker in (crew.reader, *crew.parts))
+        assert not any(worker.is_alive() for worker in (team.reader, *team.parts))
 
 
 @pytest.mark.parametrize(

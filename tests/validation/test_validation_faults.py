@@ -225,11 +225,11 @@ def test_results_that_nobody_reads_are_warned_of():
     validation = OverlappedValidation(evaluate, loader_of())
     for epoch in (3, 4):
         validation.start(model_of(), epoch)
-    crew = validation._runs.crew
+    team = validation._runs.team
     with pytest.warns(UserWarning, match="results of epochs 3, 4 were not read"):
         del validation
         gc.collect()
-    assert not any(worker.is_alive() for worker in (crew.reader, *crew.parts))
+    assert not any(worker.is_alive() for worker in (team.reader, *team.parts))
 
 
 def ended(body):

@@ -1,4 +1,4 @@
-"""Preprocessing for inference: encoded images in, tensors out, by the loader's workers and plan."""
+"""Preprocessing for inference: encoded images in, tensors out, by the loader's workers."""
 
 from fusionloader.addons.inference.errors import BadImage, PreprocessorClosed, QueueFull
 from fusionloader.addons.inference.preprocessor import Preprocessor

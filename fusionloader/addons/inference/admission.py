@@ -1,4 +1,4 @@
-"""Places for images that are not answered yet: whoever finds none waits, or is refused."""
+"""Places for unanswered images. Without a free place a request waits, or is refused."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]"
 
 @dataclass(slots=True, eq=False)
 class AdmissionPlaces:
-    """The places of a request. They are given back once, however often that is tried."""
+    """The places of a request. They are given back once, even if that is called again."""
 
     count: int = 0
 
 
 class Admission:
-    """``most`` places. Threads wait for one on a condition, tasks of an event loop by awaiting.
+    """A fixed number of places. Threads wait on a condition, tasks of an event loop await.
 
     Attributes:
-        closed: why nothing is admitted any more, ``None`` while it is.
+        closed: why nothing is admitted any more; ``None`` while it is open.
     """
 
     def __init__(self, most: int, when_full: WhenFull, has_room: Callable[[], bool]) -> None:
-        """``has_room``: whether more may be published, however many places are free."""
+        """Makes ``most`` places; ``has_room`` returns whether more images may be published."""
         self._most, self._when_full, self._has_room = most, when_full, has_room
         self._taken = 0
-        # Blocks enter the lock: an exception at the end of a condition's block, which is Python,
-        # would leave it locked for ever.
+        # Blocks enter the lock, not the condition: an exception at the end of a condition's block,
+        # which is Python code, would leave it locked for ever.
         self._lock = threading.Lock()
         self._condition = threading.Condition(self._lock)
         self._waiting_tasks: deque[_Waiter] = deque()
@@ -45,28 +45,27 @@ class Admission:
 
     @property
     def taken(self) -> int:
-        """Places that are taken."""
         return self._taken
 
     def makes_room(self, thread: int) -> None:
-        """Notes a thread that gives places back, and so must not wait for one."""
+        """Registers a thread that gives places back, and therefore must not wait for one."""
         self._making_room.add(thread)
 
     def may_wait(self) -> bool:
-        """Whether this thread is none of those."""
+        """Whether the calling thread may wait for a place."""
         return threading.get_ident() not in self._making_room
 
     def take(self, places: AdmissionPlaces, most: int = 1, begun: bool = False) -> int:
         """Takes places for up to ``most`` images and returns how many, at least one.
 
         Args:
-            places: what has to be given back, also after an exception.
-            most: images of one request.
-            begun: whether others of the request are admitted already. Then it is not refused.
+            places: counts the places that have to be given back, also after an exception.
+            most: number of images of the request.
+            begun: whether other images of the request were admitted; then it is not refused.
 
         Raises:
             PreprocessorClosed: it was closed meanwhile.
-            QueueFull: there is no place, and waiting is not wanted or would never end.
+            QueueFull: there is no place, and the request may not wait or would wait for ever.
         """
         with self._lock:
             while True:
@@ -81,7 +80,7 @@ class Admission:
                     )
                 try:
                     self._condition.wait()
-                except BaseException:  # it was told of a place, perhaps, which is for another then
+                except BaseException:  # it may have been woken for a place: wake another one
                     self._wake(1)
                     raise
 
@@ -105,7 +104,7 @@ class Admission:
         with self._lock:
             try:
                 self._waiting_tasks.remove(waiter)
-            except ValueError:  # it was told of a place, which is for another then
+            except ValueError:  # it was woken for a place: wake another one
                 self._wake(1)
 
     def _try(self, places: AdmissionPlaces, most: int, begun: bool) -> int:
@@ -124,7 +123,6 @@ class Admission:
             )
 
     def give_back(self, places: AdmissionPlaces) -> None:
-        """Gives back the places that were not given back yet."""
         with self._lock:
             count = places.count
             self._taken -= count
@@ -132,7 +130,7 @@ class Admission:
             self._wake(count)
 
     def look_again(self) -> None:
-        """Called when ``has_room`` may have changed."""
+        """Wakes waiters, because ``has_room`` may have changed."""
         with self._lock:
             self._wake(self._most)
 
@@ -140,12 +138,12 @@ class Admission:
         self._condition.notify(count)
         while count > 0 and self._waiting_tasks:
             loop, future = self._waiting_tasks.popleft()
-            with contextlib.suppress(RuntimeError):  # its loop was closed: the next one is told
-                loop.call_soon_threadsafe(_tell, future)
+            with contextlib.suppress(RuntimeError):  # its loop was closed: wake the next one
+                loop.call_soon_threadsafe(_wake_task, future)
                 count -= 1
 
     def close(self, why: Exception, also_begun: bool = False) -> None:
-        """Admits no new requests any more, nor the rest of those that were begun."""
+        """Refuses new requests with ``why``; with ``also_begun`` the rest of begun ones, too."""
         with self._lock:
             self.closed = why
             self._closed_for_begun |= also_begun
@@ -153,6 +151,6 @@ class Admission:
             self._wake(len(self._waiting_tasks))
 
 
-def _tell(future: asyncio.Future[None]) -> None:
+def _wake_task(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,10 +1,10 @@
-"""The thread that answers requests, and that looks after the workers meanwhile.
+"""The thread that answers requests and looks after the workers.
 
-How it works. It sleeps until a worker has finished a mini-batch of the queue. Submitted images are
-answered in the order of their submission, so it looks at the oldest one only, and goes on while
-that is done. Without ``infer`` an image is answered at once. With it the image waits for its batch,
-which is closed when it is full or due, and is then given to the model's thread. Lists are looked at
-each by itself. Futures are answered without a lock: their callbacks may submit again.
+It sleeps until a worker has finished a mini-batch of the queue. Submitted images are answered in
+the order of their submission, so it checks the oldest one only, and continues while that one is
+done. Without ``infer`` an image is answered at once. With ``infer`` the image waits for its batch,
+which is closed when it is full or due, and is then passed to the model's thread. Lists are checked
+separately. Futures are answered without a lock, because their callbacks may submit images.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _PATIENCE_SECONDS = 5.0
 
 
 class Dispatcher:
-    """Owns the queue from the start of its thread until this has ended.
+    """Owns the queue from the start of its thread to the thread's end.
 
     Attributes:
-        thread: the dispatcher's.
+        thread: the thread that dispatches.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Dispatcher:
     ) -> None:
         self._queue, self._admission, self._counters = queue, admission, counters
         self._max_batch = options.max_batch
-        # Without a model nothing is gained by waiting: a batch is a slot that is filled.
+        # Without a model a batch is only a slot to fill, and need not be complete.
         delay = math.inf if infer is None else options.max_delay
         self._forming = BatchForming(options.max_batch, delay)
         self._open: DynamicBatch | None = None
         self._batches: deque[DynamicBatch] = deque()  # for the model
         self._requests: deque[ImageRequest] = deque()
-        # What was taken out of these, and is not answered, or given to the model.
+        # Taken out of the two queues above, and not yet answered or passed to the model.
         self._due: deque[ImageRequest] = deque()
         self._whole: deque[DynamicBatch] = deque()
         self._lists: set[ListRequest] = set()
-        self._stop: Exception | None = None  # a reason to answer nothing any more
+        self._stop: Exception | None = None  # why nothing is answered any more
         self._finishing = False
         self._busy = 0.0
         self._pid = os.getpid()
@@ -79,7 +79,7 @@ class Dispatcher:
         self.thread = threading.Thread(target=self._run, name="fusionloader-dispatch", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread; if that fails, the queue is ended."""
+        """Starts the thread; ends the queue if that fails."""
         try:
             if self._runner is not None and self._runner.thread.ident is not None:
                 self._admission.makes_room(self._runner.thread.ident)
@@ -92,14 +92,13 @@ class Dispatcher:
                 self._end()
             raise
 
-    # ---- what other threads do -----------------------------------------------------------------
+    # ---- called by other threads ---------------------------------------------------------------
 
     def new_future(self) -> ImageFuture:
-        """Returns the future of a request that is added later."""
         return ImageFuture(self._cancelled)
 
     def rows_of_next(self) -> tuple[float, RequestRows | None]:
-        """Returns the time, and rows where the next image opens a batch; the lock is held.
+        """Returns the time, and new rows if the next image opens a batch; the lock is held.
 
         Raises:
             SharedMemoryExhausted: there is too little memory.
@@ -115,9 +114,9 @@ class Dispatcher:
         """Puts a request into its batch, and returns its row; the queue's lock is held.
 
         Args:
-            request: of an image.
-            now: the time, with which ``rows_of_next`` was called.
-            rows: what that has returned.
+            request: the request for an image.
+            now: the time that ``rows_of_next`` has returned.
+            rows: the rows that it has returned.
         """
         if self._forming.is_due(now):
             self._close_batch()
@@ -146,19 +145,18 @@ class Dispatcher:
         self._open = None
 
     def _cancelled(self, request: ImageRequest) -> None:
-        """Frees the place of a request that its user has cancelled."""
         with self._queue.lock:
             self._queue.withdraw(request.job)
         self._admission.give_back(request.places)
 
     @contextlib.contextmanager
     def listing(self, listed: ListRequest) -> Iterator[None]:
-        """While a list is published and waited for, the thread looks at its chunks."""
+        """Has the thread check the chunks of a list within the block."""
         try:
             with self._queue.lock:
                 self._lists.add(listed)
             yield
-        finally:  # what is in flight is still wanted: its slots have to be freed
+        finally:  # chunks in flight are still checked, because their slots have to be freed
             listed.published = True
             with self._queue.lock:
                 self._drop_finished_lists()
@@ -167,27 +165,27 @@ class Dispatcher:
         self._lists = {each for each in self._lists if each.chunks or not each.published}
 
     def finish(self) -> None:
-        """Has the thread end when everything that was admitted is answered."""
+        """Ends the thread when all admitted requests are answered."""
         self._finishing = True
         self._queue.wake()
 
     def abandon(self, why: str) -> None:
-        """Has the thread end now: what is not answered raises PreprocessorClosed.
+        """Ends the thread now: unanswered requests raise PreprocessorClosed.
 
-        It takes no lock, and may be called in a finalizer.
+        It takes no lock, so that a finalizer may call it.
         """
         if self._stop is None:
             self._stop = PreprocessorClosed(why)
         self._queue.wake()
 
     def end_at_exit(self) -> None:
-        """Ends the threads at the interpreter's exit; in a forked child there are none."""
+        """Ends the threads at the interpreter's exit; a forked child has none."""
         if os.getpid() == self._pid and self.thread.is_alive():
             self.abandon("the interpreter exits")
             self.join(wait=False)
 
     def join(self, wait: bool) -> None:
-        """Waits for the threads; unless ``wait``, not for ``infer`` if that takes long."""
+        """Waits for the threads; without ``wait`` for at most 5 s for ``infer``."""
         current = threading.current_thread()
         if self.thread is not current:
             self.thread.join()
@@ -217,7 +215,7 @@ class Dispatcher:
             self._end()
 
     def _cannot_go_on(self, error: BaseException) -> None:
-        """Has this thread end, with all that is not answered; the model's thread calls it, too."""
+        """Ends this thread and fails unanswered requests; the model's thread calls it, too."""
         self._stop = error if isinstance(error, Exception) else PreprocessorClosed(repr(error))
         log.error("the Preprocessor cannot go on", exc_info=error)
         self._queue.wake()
@@ -245,7 +243,6 @@ class Dispatcher:
                 self._queue.trim()
 
     def _collect(self) -> None:
-        """Answers what is done."""
         with self._queue.lock:
             self._queue.check_open()
             any_done = self._take_done()
@@ -302,7 +299,7 @@ class Dispatcher:
         else:
             try:
                 row = request.dynamic_batch.rows.row(request.row)
-            except Exception as error:  # such as MemoryError: the others are answered
+            except Exception as error:  # such as MemoryError; other requests are still answered
                 self._answer(request, None, error)
             else:
                 self._answer(request, row, None)
@@ -327,7 +324,7 @@ class Dispatcher:
                     future.set_exception(error)
                 else:
                     future.set_result(result)
-            except BaseException as raised:  # not an Exception of a callback: futures log those
+            except BaseException as raised:  # futures log an Exception of a callback themselves
                 if future.done():
                     log.exception("a callback of the future of an image raised")
                 else:

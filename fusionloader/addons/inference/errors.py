@@ -1,4 +1,4 @@
-"""What a ``Preprocessor`` raises."""
+"""Errors of a ``Preprocessor``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from fusionloader.workers.failures import raise_failure
 
 
 class QueueFull(queue.Full):
-    """As many images wait as ``max_queued`` allows, and ``when_full="raise"``."""
+    """``max_queued`` images are unanswered, and ``when_full="raise"``."""
 
 
 class PreprocessorClosed(RuntimeError):
-    """The ``Preprocessor`` was closed before it took the request, or before it was done."""
+    """The ``Preprocessor`` was closed before it accepted or answered the request."""
 
 
 class BadImage(Exception):
     """One image cannot be prepared.
 
-    What is raised is also of the type that torchvision or Pillow would raise for the same image:
-    ``PIL.UnidentifiedImageError`` for what is no image, ``OSError`` for a truncated one.
+    The error also has the type that torchvision or Pillow would raise for the same image:
+    ``PIL.UnidentifiedImageError`` for data that is not an image, ``OSError`` for a truncated one.
 
     Attributes:
-        key: of the image, for its random draws.
-        place: in the list, ``None`` where the image was submitted by itself.
+        key: key of the image, for its random draws.
+        place: position in the list; ``None`` if the image was submitted by itself.
     """
 
     key: int
@@ -34,7 +34,7 @@ class BadImage(Exception):
 
 
 def bad_image(failure: messages.Failure, key: int, place: int | None = None) -> BadImage:
-    """Returns the exception for an image that a worker has reported ``failure`` of."""
+    """Returns the exception for an image whose worker has reported ``failure``."""
     kind: type = RuntimeError
     try:
         raise_failure(failure)

@@ -1,7 +1,6 @@
-"""Slots in few sizes, for requests of any size: descriptors with images, and rows.
+"""Slots of a few sizes, for requests of any size: descriptors with images, and rows.
 
-Slot numbers are limited and a slot never changes its size, so that sizes of any mix must not each
-have slots of their own.
+Slot numbers are limited and a slot never changes its size, so sizes are rounded up to a few.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Literal
 from fusionloader import _native
 from fusionloader.system.shm.slots import Arena, Owner, PageLocking, Slot, SlotPool
 
-_SPARE_BYTES = 64 << 20  # that stay allocated for the slots of one size, while there is work
+_SPARE_BYTES = 64 << 20  # stay allocated for free slots of one size, while there is work
 _FEWEST_SPARE = 4
 
 Steps = Literal[1, 4]
-"""Sizes in a power of two."""
+"""Number of slot sizes between two powers of two."""
 
 
 def size_of_slot(nbytes: int, steps: Steps) -> int:
-    """Returns the smallest size of slots for so many bytes, of so many sizes in a power of two."""
+    """Returns the smallest slot size of at least ``nbytes``."""
     power = 1 << max(nbytes - 1, 0).bit_length()
     if power <= mmap.PAGESIZE:
         return mmap.PAGESIZE
@@ -29,7 +28,7 @@ def size_of_slot(nbytes: int, steps: Steps) -> int:
 
 
 class SizedSlots:
-    """Slots of an arena, each used again for requests of its size."""
+    """Slots of an arena; a free one is used again for requests of its size."""
 
     def __init__(
         self,
@@ -57,11 +56,10 @@ class SizedSlots:
         return pool.acquire(size)
 
     def release(self, slot: Slot) -> None:
-        """Takes back a slot that was not leased."""
         self._pools[slot.nbytes].release(slot)
 
     def lease(self, slot: Slot) -> Owner:
-        """Returns an object with the slot's buffer; the slot comes back when it is gone."""
+        """Returns an owner of the slot's buffer; deleting the owner frees the slot."""
         return self._pools[slot.nbytes].lease(slot)
 
     def trim(self) -> None:
@@ -71,5 +69,5 @@ class SizedSlots:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the slots that have memory."""
+        """Bytes of allocated slots."""
         return sum(pool.resident_bytes for pool in self._pools.values())

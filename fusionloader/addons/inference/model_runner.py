@@ -1,4 +1,4 @@
-"""The thread that gives dynamic batches to the user's model, one after the other."""
+"""The thread that runs the user's model on dynamic batches, one after the other."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from fusionloader.addons.inference.requests import DynamicBatch, ImageRequest
 
 Infer = Callable[[torch.Tensor], Sequence[Any] | torch.Tensor]
-"""Gets a batch [n, ...], returns n results."""
+"""Takes a batch [n, ...], returns n results."""
 
 Answer = Callable[[ImageRequest, Any, BaseException | None], None]
-"""Answers a request, whose future is running, with a result or an error."""
+"""Answers a request whose future is running, with a result or an error."""
 
 
 class ModelRunner:
@@ -32,29 +32,29 @@ class ModelRunner:
 
         Args:
             infer: the user's model.
-            device: where batches are copied first.
-            answer: is called for each request.
-            failed: is called when the thread ends before it was asked to.
+            device: CUDA device that batches are copied to first, or ``None``.
+            answer: called for each request.
+            failed: called with the error that has ended the thread early.
         """
         self._infer, self._device, self._answer, self._failed = infer, device, answer, failed
         self._batches: deque[DynamicBatch] = deque()  # until they are answered
-        self._given = threading.Semaphore(0)  # or it is to end
+        self._given = threading.Semaphore(0)  # or finishing
         self._is_finishing = self._has_failed = False
         self.thread = threading.Thread(target=self._run, name="fusionloader-infer", daemon=True)
         self.thread.start()
 
     def give(self, batch: DynamicBatch) -> None:
-        """Gives it a batch of which all rows are there, or have failed."""
+        """Enqueues a complete batch."""
         self._batches.append(batch)
         self._given.release()
 
     def finish(self) -> None:
-        """Has the thread end behind the batches that it was given."""
+        """Ends the thread after the enqueued batches."""
         self._is_finishing = True
         self._given.release()
 
     def left(self) -> list[DynamicBatch]:
-        """Returns the batches that it will not answer any more, if its thread has failed."""
+        """Returns the batches that stay unanswered because the thread has failed."""
         return list(self._batches) if self._has_failed else []
 
     def _run(self) -> None:
@@ -62,7 +62,7 @@ class ModelRunner:
             while self._batches or not self._is_finishing:
                 if self._batches:
                     self._run_batch(self._batches[0])
-                    # Its slot is free while this thread waits, and at once: requests refer to it.
+                    # Requests refer to the batch, and would keep its slot in use while this waits.
                     self._batches[0].done.clear()
                     self._batches.popleft()
                 else:
@@ -80,7 +80,7 @@ class ModelRunner:
         if wanted:
             try:
                 results = self._results(batch, wanted)
-            except BaseException as raised:  # also one that would end this thread, and all answers
+            except BaseException as raised:  # SystemExit, too, must not end this thread
                 error = raised
         for request, result in zip(wanted, results, strict=True):
             self._answer(request, result, error)
@@ -93,7 +93,7 @@ class ModelRunner:
         if self._device is not None:
             images = images.to(self._device, non_blocking=True)
         results = self._infer(images)
-        if self._device is not None:  # the slot is read until here
+        if self._device is not None:  # the copy reads the slot until here
             torch.cuda.current_stream(self._device).synchronize()
         if len(results) != len(wanted):
             raise ValueError(

@@ -17,7 +17,7 @@ from fusionloader.system.limits.control_groups import cpu_quota
 WhenFull = Literal["wait", "raise"]
 
 _WHEN_FULL = ("wait", "raise")
-# Each has a slot of shared memory, of which there are 65536 in two dozen sizes.
+# Each queued image has a slot of shared memory; there are 65536 slots, in two dozen sizes.
 MOST_QUEUED = 2048
 _LEAST_DEFAULT = 256
 _MASK = (1 << 64) - 1
@@ -25,10 +25,13 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreprocessorOptions:
-    """The arguments of a ``Preprocessor`` but for its transform, as it works with them.
+    """The checked arguments of a ``Preprocessor``, without its transform.
 
-    ``max_delay`` and ``timeout`` in seconds (a ``timeout`` of 0: none). ``context`` is ``None``
-    where workers are bare interpreters, ``device`` where tensors stay in ordinary memory.
+    Attributes:
+        max_delay: seconds.
+        timeout: seconds; 0 for no limit.
+        device: a CUDA device; ``None`` if tensors stay in ordinary memory.
+        context: ``None`` if workers are bare interpreters.
     """
 
     num_workers: int
@@ -55,7 +58,7 @@ class PreprocessorOptions:
         timeout: float | str,
         multiprocessing_context: BaseContext | str | None,
     ) -> PreprocessorOptions:
-        """Returns the options of what a user has given.
+        """Returns the options for a user's arguments.
 
         Raises:
             ValueError: a value is out of its range.
@@ -85,17 +88,17 @@ class PreprocessorOptions:
 
 
 def cores_here() -> int:
-    """Returns how many cores this process may use, a container's quota considered."""
+    """Returns how many cores this process may use, within a container's quota."""
     cores = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def check_number(name: str, value: Any) -> int:
-    """Returns a key or an epoch that can be drawn by.
+    """Returns a key or an epoch.
 
     Raises:
-        ValueError: it is no int between 0 and 2**64 - 1.
+        ValueError: it is not an int between 0 and 2**64 - 1.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MASK:
         raise ValueError(f"{name} should be an int between 0 and 2**64 - 1, not {value!r}")

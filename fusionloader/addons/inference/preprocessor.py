@@ -6,19 +6,23 @@ import asyncio
 import atexit
 import functools
 import itertools
+import multiprocessing
 import os
 import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
+from PIL import Image as PillowImage
+from PIL import ImageFile
+from torch.utils.data import TensorDataset
 
 from fusionloader.addons.inference.admission import Admission, AdmissionPlaces
-from fusionloader.addons.inference.compiled import compile_wholly
 from fusionloader.addons.inference.dispatcher import Dispatcher
 from fusionloader.addons.inference.errors import PreprocessorClosed, bad_image, raise_forked
 from fusionloader.addons.inference.model_runner import Infer
@@ -32,16 +36,35 @@ from fusionloader.addons.inference.requests import (
     RequestRows,
 )
 from fusionloader.addons.inference.stats import Counters, PreprocessorStats
-from fusionloader.addons.inference.worker_start import starter
+from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery.cuda_device import CudaDevice
 from fusionloader.engine.delivery.page_locking import CudaPageLocking
+from fusionloader.engine.manager.native_start import native_starter
+from fusionloader.engine.manager.options import StartWorker
+from fusionloader.transforms.executors.layout import Leaf
 from fusionloader.transforms.plan.arguments import Transform
-from fusionloader.transforms.plan.stages import Decode
+from fusionloader.transforms.plan.stages import Decode, Plan, is_random
+from fusionloader.transforms.plan.transforms import compile_transform
+from fusionloader.workers.native_worker import NativeWorkerConfig
+from fusionloader.workers.pillow_formats import AddedFormats
+from fusionloader.workers.prepared_worker import Info
 
 _CHUNK = 32  # images of a list that are published together
 _CHUNKS = 3  # of a list in flight; others' images come in between
 
+_DECODE = ("exact", "fast")
+
 _running: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A compiled transform: the plan, shape and dtype of a result, and a line for each part."""
+
+    plan: Plan
+    leaf: Leaf
+    text: str
 
 
 class Preprocessor:
@@ -51,24 +74,26 @@ class Preprocessor:
     share one ``Preprocessor``. It belongs to the process that made it.
 
     Args:
-        transform: of torchvision (v1 or v2) or timm, wholly compiled, with tensors of one shape.
-        num_workers: processes; by default as many as there are cores for this process.
-        max_batch: images in a dynamic batch at most.
+        transform: a transform of torchvision (v1 or v2) or timm that is wholly compiled and ends in
+            tensors of one shape.
+        num_workers: number of worker processes; by default the cores of this process.
+        max_batch: largest number of images in a dynamic batch.
         max_delay: how long ``infer`` waits for other images after the first one of its batch:
             ``"2ms"``, or seconds. Without ``infer`` each image is delivered when it is ready.
-        max_queued: images that may be unanswered at a time, by default at least 256.
-        when_full: whether more images ``"wait"`` or ``"raise"`` ``QueueFull``.
-        seed: of the random draws of ``transform``, if it has any. What an image gets depends on
-            seed, epoch, key and transform alone; a ``FusionLoader`` of that seed gives the same to
-            the sample whose index is the key.
-        device: a CUDA device that tensors will be copied to: they are in page-locked memory then,
-            and ``infer`` gets batches on the device.
-        decode: ``"exact"`` or ``"fast"``, as ``FusionLoader`` has it.
-        infer: the model: gets a batch [n, ...] and returns n results, which ``submit`` then gives
-            instead of tensors. It runs in a thread of its own.
-        multiprocessing_context: how workers are started, if not as bare interpreters.
-        timeout: seconds that an image may take in a worker, 0 for any; it fails then with
-            ``TimeoutError``, and the worker is replaced.
+        max_queued: largest number of unanswered images; by default at least 256.
+        when_full: whether further images ``"wait"`` or ``"raise"`` ``QueueFull``.
+        seed: seed of the random draws of ``transform``, required if it has any. The draws for an
+            image depend on seed, epoch, key and transform alone. A ``FusionLoader`` with that seed
+            gives the same result for the sample whose index is the key.
+        device: CUDA device that tensors will be copied to: they are in page-locked memory, and
+            ``infer`` gets batches on the device.
+        decode: ``"exact"`` or ``"fast"``, as in ``FusionLoader``.
+        infer: the model. It takes a batch [n, ...] and returns n results, which ``submit`` then
+            returns instead of tensors. It runs in its own thread.
+        multiprocessing_context: start method or context of the workers; by default they are bare
+            interpreters.
+        timeout: seconds that an image may take in a worker, 0 for no limit. A longer one fails with
+            ``TimeoutError``, and its worker is replaced.
 
     Raises:
         ValueError: the transform is not wholly compiled or random without a seed, or an option is
@@ -104,7 +129,7 @@ class Preprocessor:
         )
         if infer is not None and not callable(infer):
             raise ValueError(f"infer should be a function of a batch, not {infer!r}")
-        self._prepared = compile_wholly(transform, decode, options.seed)
+        self._prepared = _compile_wholly(transform, decode, options.seed)
         self._has_model = infer is not None
         self._pid = os.getpid()
         self._keys = itertools.count()
@@ -112,21 +137,21 @@ class Preprocessor:
         locking = None
         if options.device is not None:
             locking = CudaPageLocking(CudaDevice(options.device), needed=False)
-        start = functools.partial(starter, options, self._prepared.plan)
+        start = functools.partial(_starter, options, self._prepared.plan)
         self._queue = RequestQueue(options, self._prepared.leaf, start, locking)
         try:
             self._admission = Admission(options.max_queued, when_full, self._queue.has_room)
             self._dispatcher = Dispatcher(
                 self._queue, self._admission, self._counters, options, infer
             )
-        except BaseException:  # such as that no thread can be started
+        except BaseException:  # as when no thread can be started
             self._queue.end()
             raise
         self._dispatcher.start()
         _running.add(self._dispatcher)
         forgotten = "this Preprocessor was garbage collected"
         self._finalizer = weakref.finalize(self, self._dispatcher.abandon, forgotten)
-        self._finalizer.atexit = False  # _end_all does it, and waits
+        self._finalizer.atexit = False  # _end_all ends it at exit, and waits
 
     # ---- lists ---------------------------------------------------------------------------------
 
@@ -140,12 +165,12 @@ class Preprocessor:
         """Returns the tensor [N, ...] of a list of encoded images, in its order.
 
         Args:
-            images: bytes-like objects, as many as there are.
-            keys: of the images, for random draws; by default running numbers.
-            epoch: for random draws.
+            images: bytes-like objects.
+            keys: keys of the images, for random draws; by default running numbers.
+            epoch: epoch of the random draws.
 
         Raises:
-            BadImage: an image cannot be prepared; ``place`` says which, the first one of several.
+            BadImage: an image cannot be prepared; ``place`` is its position in the list.
             PreprocessorClosed: it is closed.
             QueueFull: there is no place for the first image, and ``when_full="raise"``.
         """
@@ -161,7 +186,7 @@ class Preprocessor:
                 "a list of images is waited for, and this thread is the one that would answer: "
                 "call from another thread than that of a callback or of infer"
             )
-        listed = ListRequest(begun)
+        listed = ListRequest()
         if not images:
             return torch.empty((0, *self._prepared.leaf.shape), dtype=self._prepared.leaf.dtype)
         try:
@@ -220,15 +245,15 @@ class Preprocessor:
     # ---- one by one ----------------------------------------------------------------------------
 
     def submit(self, image: Image, *, key: int | None = None, epoch: int = 0) -> Future[Any]:
-        """Returns the future of an image's tensor, or of what ``infer`` makes of it.
+        """Returns the future of an image's tensor, or of the result of ``infer`` for it.
 
-        Futures are answered in the order of submission. A callback of one runs in the thread that
-        answers them, and should be short. Cancelling one frees its place.
+        Futures are answered in the order of submission. Their callbacks run in the thread that
+        answers them, and should be short. Cancelling a future frees its place.
 
         Args:
-            image: bytes-like; it may be changed when this has returned.
-            key: of the image, for random draws; by default a running number.
-            epoch: for random draws.
+            image: bytes-like object, which may be changed after the call.
+            key: key of the image, for random draws; by default a running number.
+            epoch: epoch of the random draws.
 
         Raises:
             PreprocessorClosed: it is closed.
@@ -244,7 +269,7 @@ class Preprocessor:
             raise
 
     async def asubmit(self, image: Image, *, key: int | None = None, epoch: int = 0) -> Any:
-        """Returns what ``submit(...)`` gives, to be awaited; waiting does not block the event loop.
+        """Returns the result of ``submit(...)``, without blocking the event loop.
 
         Raises:
             BadImage: the image cannot be prepared.
@@ -281,19 +306,19 @@ class Preprocessor:
         try:
             self._queue.publish(request.job, (image,), epoch, prepare)
         except BaseException:
-            future.cancel()  # it may have been published, and nobody gets the future
+            future.cancel()  # it may have been published, but is not returned
             raise
         return future
 
     # ---- about it ------------------------------------------------------------------------------
 
     def stats(self) -> PreprocessorStats:
-        """Returns what was counted until now; any thread may ask."""
+        """Returns a snapshot of the counters; any thread may call it."""
         queued, resident = self._admission.taken, self._queue.resident_bytes
         return self._counters.snapshot(queued, self._queue.totals(), resident)
 
     def explain(self) -> str:
-        """Returns a line per transform, and how images are served."""
+        """Returns a line for each transform, and how images are served."""
         options, leaf = self._options, self._prepared.leaf
         shape = " x ".join(map(str, leaf.shape))
         lines = [
@@ -320,11 +345,11 @@ class Preprocessor:
     # ---- the end -------------------------------------------------------------------------------
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends the workers; tensors that were delivered stay valid.
+        """Ends the workers; delivered tensors stay valid.
 
         Args:
-            wait: answer what is queued first. Otherwise that raises ``PreprocessorClosed``, but for
-                batches that ``infer`` has already been given.
+            wait: whether queued images are answered first. Otherwise they raise
+                ``PreprocessorClosed``, except those of batches that ``infer`` has begun.
         """
         if os.getpid() != self._pid:
             return  # in a forked child the workers are its parent's
@@ -368,6 +393,69 @@ def _check_image(image: object) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """Ends what is still running, before threads that sleep in native code would be killed."""
+    """Ends running dispatchers, before the exit kills threads that sleep in native code."""
     for dispatcher in list(_running):
         dispatcher.end_at_exit()
+
+
+def _compile_wholly(transform: Transform, decode: Decode, seed: int | None) -> _Prepared:
+    """Compiles a transform.
+
+    Raises:
+        ValueError: a part of it is not compiled, its results are not tensors of one shape, or it
+            draws random numbers and there is no seed.
+    """
+    if decode not in _DECODE:
+        raise ValueError(f"decode should be one of {_DECODE}, not {decode!r}")
+    compiled = compile_transform(transform, decode)
+    plan, text = compiled.plan, compiled.explain()
+    if compiled.tail is not None:
+        raise ValueError(
+            "a Preprocessor has workers that run no Python code, and a part of this transform is "
+            f"not compiled. Leave it to the model, or use the others:\n{text}"
+        )
+    if plan.convert is None:
+        raise ValueError(f"the transform should end in a tensor: add ToTensor() to\n{text}")
+    if plan.height is None or plan.width is None:
+        raise ValueError(
+            "the results of this transform differ in size, and could not be put into one batch: "
+            f"add a resize or crop to a fixed size to\n{text}"
+        )
+    if seed is None and is_random(plan.stages):
+        raise ValueError(
+            "this transform draws random numbers. Give a seed, by which each image's draws depend "
+            f"on its key alone, or use the transform of the validation:\n{text}"
+        )
+    layout = layout_of(plan)
+    assert not isinstance(layout, str)
+    return _Prepared(plan, layout.leaves[0], text)
+
+
+def _starter(options: PreprocessorOptions, plan: Plan, table: DatasetTable) -> StartWorker:
+    """Returns a function that starts workers for a plan.
+
+    Workers are bare interpreters, which a server with threads can start safely, unless a context of
+    multiprocessing was given. ``table`` is empty, because images come with their requests.
+    """
+    context = options.context
+    method = "spawn" if context is None else str(context.get_start_method())
+    formats = AddedFormats() if method == "fork" else AddedFormats.here()
+    config = NativeWorkerConfig(
+        worker=0,
+        parent=0,
+        control_fd=-1,
+        data_fd=-1,
+        table_fd=table.fd,
+        table_bytes=table.nbytes,
+        message_fd=-1,
+        plan=plan,
+        on_error="raise",
+        load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
+        max_pixels=PillowImage.MAX_IMAGE_PIXELS,
+        formats=formats,
+    )
+    info: Info | None = None
+    if formats.of_script:
+        info = options.num_workers, 0, TensorDataset(torch.empty(0)), None
+    spawning = multiprocessing.get_context(method) if context is None else context
+    return native_starter(config, spawning, method, info)

@@ -1,14 +1,15 @@
-"""The queue of encoded images: publication, what workers report, workers that die.
+"""The queue of encoded images: publication, results and failures, dead workers.
 
-How it works. An image is copied into a slot of shared memory, behind the descriptor of a mini-batch
-of which it is a tiny-batch. Workers claim it as they claim samples of a dataset, and write its row.
-Any thread publishes; one thread, the dispatcher, looks for what is done.
+An image is copied into a slot of shared memory, behind the descriptor of a mini-batch that has it
+as a tiny-batch. Workers claim it like a sample of a dataset, and write its row. Any thread
+publishes; one thread, the dispatcher, finds finished jobs.
 
-Why it is right. A mini-batch is released when no state word of it says waiting or active, and no
-worker touches the slot of one after that. What a dead worker held waits again. A mini-batch that is
-given up is withdrawn: who holds an image of it may finish, nobody begins. Sequence numbers are
-given and published under one lock, so that workers see no gap. The ring of mini-batches in flight
-is never overrun: ``has_room`` leaves a place in it for each image that was admitted.
+Why it is right: A mini-batch is released when none of its state words is waiting or active, and no
+worker touches its slot after that. The images of a dead worker become waiting again. A mini-batch
+that is given up is withdrawn: a worker that has begun one of its images may finish, and none begins
+another. Sequence numbers are assigned and published under one lock, so that workers see no gap. The
+ring of mini-batches in flight cannot overflow: ``has_room`` leaves a place in it for each image
+that was admitted.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from fusionloader.workers.failures import raise_failure
 log = logging.getLogger("fusionloader.inference")
 
 Image = bytes | bytearray | memoryview
-"""An encoded image: anything with a contiguous buffer of bytes."""
+"""An encoded image: an object with a contiguous buffer of bytes."""
 
 Target = Callable[[], tuple[RequestRows, int]]
-"""Puts a request where it belongs; returns the rows, and which of them is the first image's."""
+"""Assigns rows to a request; returns them, and the number of the first image's row."""
 
 _MOST_DEATHS = 3
-_TINY = 1  # an image is claimed, and fails, by itself
+_TINY = 1  # images of a tiny-batch: each is claimed, and fails, by itself
 _LOOK_SECONDS = 0.1
 _SEARCH_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0  # without any worker
@@ -57,7 +58,7 @@ class RequestQueue:
 
     Attributes:
         lock: held while jobs are published or taken out.
-        refusal: why nothing is published any more, ``None`` while it is.
+        refusal: why nothing is published any more; ``None`` while it is open.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RequestQueue:
         starter: Callable[[DatasetTable], StartWorker],
         page_locking: PageLocking | None,
     ) -> None:
-        """``leaf`` is a row; ``starter`` gives what starts a worker with a table."""
+        """``leaf`` describes a row; ``starter`` returns a function that starts workers."""
         self._options, self._leaf = options, leaf
         self.lock = threading.Lock()
         self.refusal: Exception | None = None
@@ -94,9 +95,9 @@ class RequestQueue:
         self._next = self._oldest = 0
         self._looked = self._searched = 0.0
         self._failed_worker: messages.WorkerFailed | None = None
-        self._without_workers: float | None = None  # since when
-        self._warned = False  # that workers cannot be replaced
-        self._published_then = 0  # when workers were last made to search
+        self._without_workers: float | None = None  # since this time
+        self._warned = False  # of workers that cannot be replaced
+        self._published_then = 0  # sequence at the last search
         try:
             fds = self._control_fd, self._arena.fd
             hub = Hub(self._queue, *fds, workers, workers)
@@ -108,7 +109,7 @@ class RequestQueue:
     # ---- publishing, by any thread -------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether the ring has room beyond what is admitted."""
+        """Whether the ring has places beyond those of admitted images."""
         return self._next - self._oldest < self._ring_size - self._options.max_queued
 
     def new_rows(self, count: int) -> RequestRows:
@@ -131,10 +132,10 @@ class RequestQueue:
 
         Args:
             job: gets its sequence number and its slot.
-            images: as many as it has keys.
-            epoch: for their random draws.
-            prepare: called when the order among all that is published is decided; makes all that
-                an error may keep from being made.
+            images: one for each key of the job.
+            epoch: epoch of the random draws.
+            prepare: called when the order of publications is decided. It does everything that may
+                fail; the target that it returns does not.
 
         Raises:
             PreprocessorClosed: it was closed meanwhile.
@@ -164,7 +165,7 @@ class RequestQueue:
             raise
 
     def _publish(self, job: RequestJob, descriptor: Slot, target: Target, epoch: int) -> None:
-        """Publishes what was prepared; an exception in the midst leaves the queue half changed."""
+        """Publishes a prepared job; an exception in between leaves the queue half changed."""
         rows, first = target()
         self._queue.describe_encoded(
             descriptor.number,
@@ -184,7 +185,7 @@ class RequestQueue:
         self._next += 1
 
     def _refuse_after(self, error: BaseException) -> None:
-        """Publishes nothing any more, after an exception such as Ctrl-C in the wrong moment."""
+        """Refuses further publications, after an exception such as Ctrl-C during one."""
         self.refusal = PreprocessorClosed(
             f"this Preprocessor cannot go on: {error!r} was raised while an image was published, "
             "and what of it is in the queue is not known: make another one"
@@ -192,31 +193,30 @@ class RequestQueue:
         self._queue.wake_manager()
 
     def check_open(self) -> None:
-        """Raises ``refusal`` if there is one."""
         if self.refusal is not None:
             raise self.refusal
 
     def withdraw(self, job: RequestJob) -> None:
-        """Has nobody begin what is left of a job; the lock is held."""
+        """Keeps workers from beginning further images of a job; the lock is held."""
         if job.sequence in self._jobs and job.descriptor is not None:
             job.withdrawn = True
             self._queue.withdraw_one(job.descriptor.number, job.sequence)
             self._queue.wake_manager()
 
     def wake(self) -> None:
-        """Has the dispatcher look; safe anywhere, also in a finalizer."""
+        """Wakes the dispatcher; safe in any thread and in a finalizer."""
         self._queue.wake_manager()
 
-    # ---- what is done, by the dispatcher -------------------------------------------------------
+    # ---- results, by the dispatcher ------------------------------------------------------------
 
     def word(self) -> int:
-        """Returns what changes when there is something to look at."""
+        """Returns a word that changes when an image is done or ``wake`` was called."""
         return self._queue.done_word()
 
     def sleep(self, seen: int, seconds: float) -> None:
-        """Sleeps until ``word()`` is no longer ``seen``, at most so long or until workers are due.
+        """Sleeps until ``word()`` is no longer ``seen``, at most ``seconds`` and 0.1 s.
 
-        Workers are looked after every 0.1 s.
+        Workers are checked every 0.1 s.
         """
         self._workers.sleep(seen, max(0.0, min(seconds, _LOOK_SECONDS)))
 
@@ -227,18 +227,18 @@ class RequestQueue:
         if not status.done:
             return False
         if status.failed or job.failures:
-            self._receive()  # it was sent before the state changed
+            self._receive()  # a failure is sent before the state changes
             self._compare_failures(job, job.descriptor)
         return True
 
     def _compare_failures(self, job: RequestJob, descriptor: Slot) -> None:
-        """Makes failures those that the states tell of."""
+        """Makes the job's failures agree with the states of its tiny-batches."""
         completed = {
             job.order[done.tiny_batch] for done in self._queue.completed(descriptor.number)
         }
         for number, key in enumerate(job.keys):
             if number in completed:
-                if not job.withdrawn:  # it was done again by another worker
+                if not job.withdrawn:  # another worker has repeated it
                     job.failures.pop(number, None)
             elif number not in job.failures:
                 text = f"a worker has failed at an image, key {key}, and has not said why"
@@ -253,7 +253,7 @@ class RequestQueue:
         self._queue.deliver_until(self._oldest)
 
     def look(self) -> bool:
-        """Looks after the workers, every 0.1 s at most; returns whether it did.
+        """Checks the workers, at most every 0.1 s; returns whether it did.
 
         Raises:
             RuntimeError: workers cannot be started.
@@ -272,7 +272,7 @@ class RequestQueue:
         return True
 
     def _replace_dead(self, now: float) -> None:
-        """Replaces the workers that died; one that cannot be started is tried again."""
+        """Replaces dead workers; a start that fails is tried again later."""
         try:
             for lost in self._workers.look(self._note):
                 self._count_death(lost)
@@ -290,9 +290,9 @@ class RequestQueue:
             self._without_workers, self._warned = None, False
 
     def _search(self, now: float) -> None:
-        """Has workers search what has waited long.
+        """Makes workers search jobs that have waited long.
 
-        A worker that was stopped in the middle of a claim may have left it out.
+        A worker that was stopped in the middle of a claim may have skipped a tiny-batch.
         """
         if now - self._searched < _SEARCH_SECONDS:
             return
@@ -306,7 +306,7 @@ class RequestQueue:
             self._published_then = self._next
 
     def trim(self) -> None:
-        """Returns memory that nobody needs now to the system; the lock is held."""
+        """Returns the memory of free slots to the system; the lock is held."""
         self._descriptors.trim()
         self._rows.trim()
 
@@ -323,7 +323,7 @@ class RequestQueue:
                 job.failures.setdefault(number, message.failure)
 
     def _count_death(self, lost: LostTinyBatch) -> None:
-        """Gives an image up on which several workers have died."""
+        """Gives up an image on which several workers have died."""
         job = self._jobs.get(lost.sequence)
         if job is None:
             return
@@ -344,7 +344,7 @@ class RequestQueue:
             self.withdraw(job)
 
     def _end_overdue(self, now: float) -> None:
-        """Ends workers that take too long for an image, which fails."""
+        """Kills workers that exceed the timeout of an image; the image fails."""
         for process, record in zip(
             self._workers.processes, self._queue.workers(0, self._options.num_workers), strict=True
         ):
@@ -359,19 +359,18 @@ class RequestQueue:
             self._give_up(job, number, TimeoutError, text)
             process.kill()
 
-    # ---- all of it -----------------------------------------------------------------------------
+    # ---- the whole -----------------------------------------------------------------------------
 
     def totals(self) -> WorkerTotals:
-        """Returns what workers have counted, to any thread, and after the end, too."""
+        """Returns the workers' counters; any thread may call it, also after the end."""
         return self._workers.totals(in_flight=len(self._jobs))
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of shared memory that are allocated."""
         return self._descriptors.resident_bytes + self._rows.resident_bytes
 
     def end(self) -> None:
-        """Ends the workers and gives the memory back; what was delivered stays valid."""
+        """Ends the workers and frees the memory; delivered tensors stay valid."""
         self._queue.stop()
         self._workers.end()
         self._arena.close()

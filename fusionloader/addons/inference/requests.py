@@ -1,4 +1,4 @@
-"""Images on their way: what is published, the requests that it is of, the rows that it becomes."""
+"""Published images, the requests that they belong to, and the rows of their results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ from fusionloader.workers import messages
 
 @dataclass(slots=True, eq=False)
 class RequestJob:
-    """Images that were published together: a mini-batch of the queue, a tiny-batch each.
+    """Images that were published together: a mini-batch of the queue, one tiny-batch an image.
 
-    ``failures`` are by the number of the image, as workers or the queue report them; so are
-    ``deaths``, of workers. ``withdrawn``: what is not begun is not done any more.
+    Attributes:
+        keys: keys of the images, for random draws.
+        sequence: number of the mini-batch; -1 before publication.
+        descriptor: slot with the descriptor and the encoded images.
+        order: numbers of the images in the order of the tiny-batches.
+        failures: failures by the number of the image.
+        deaths: how many workers have died, by the number of the image.
+        withdrawn: whether workers should begin no further image.
     """
 
     keys: Sequence[int]
@@ -44,7 +50,7 @@ class RequestRows:
     count: int
 
     def row(self, number: int) -> torch.Tensor:
-        """Returns one row, which keeps the slot."""
+        """Returns one row; the tensor keeps the slot in use."""
         return self._tensor(number, 1).view(self.leaf.shape)
 
     def batch(self, count: int) -> torch.Tensor:
@@ -58,28 +64,35 @@ class RequestRows:
 
 
 class ImageFuture(Future[Any]):
-    """The result of one image; cancelling it has the image dropped and its place freed."""
+    """The result of one image. Cancelling it drops the image and frees its place."""
 
     def __init__(self, cancelled: Callable[[ImageRequest], None]) -> None:
         super().__init__()
-        self._told = cancelled
+        self._on_cancel = cancelled
         self.request: ImageRequest | None = None
 
     def cancel(self) -> bool:
-        """Cancels the request if it is not answered yet, nor in the hands of the model."""
+        """Cancels the request if it is neither answered nor passed to the model."""
         before = self.cancelled()
         done = super().cancel()
         request = self.request
         if done and not before and request is not None:
-            self._told(request)
+            self._on_cancel(request)
         return done
 
 
 @dataclass(slots=True, eq=False)
 class ImageRequest:
-    """An image that was submitted by itself. ``keeper`` has to live until it is answered.
+    """A request for an image that was submitted by itself.
 
-    ``batch`` and ``row`` are known when it is published.
+    Attributes:
+        job: the published image.
+        future: future of the result.
+        begun: time of the submission, by ``time.perf_counter``.
+        keeper: an object that has to live until the request is answered.
+        places: places in the queue that it takes.
+        batch: batch of the image; ``None`` before publication.
+        row: row of the image in the batch; -1 before publication.
     """
 
     job: RequestJob
@@ -92,14 +105,13 @@ class ImageRequest:
 
     @property
     def dynamic_batch(self) -> DynamicBatch:
-        """The batch of a request that was published."""
         assert self.batch is not None
         return self.batch
 
 
 @dataclass(slots=True, eq=False)
 class DynamicBatch:
-    """Images that share a slot of rows; ``size`` is known when it is closed."""
+    """Images that share a slot of rows; ``size`` is ``None`` until the batch is closed."""
 
     rows: RequestRows
     size: int | None = None
@@ -107,13 +119,13 @@ class DynamicBatch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is closed and all images are done or have failed."""
+        """Whether the batch is closed and all of its images are done or have failed."""
         return self.size is not None and len(self.done) == self.size
 
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Neighbours in a list."""
+    """Neighbouring images of a list, from number ``first`` on."""
 
     job: RequestJob
     first: int
@@ -124,27 +136,26 @@ class ListRequest:
     """A list of images that a thread waits for, published in chunks.
 
     Attributes:
-        chunks: in flight, the oldest first.
-        failures: of images, by their place in the list, with their keys.
-        published: whether no more chunks will come.
-        rows: for the results.
+        chunks: chunks in flight, the oldest first.
+        failures: failures and keys of images, by their position in the list.
+        published: whether all chunks were published.
+        rows: rows of the results.
     """
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self) -> None:
         self.chunks: deque[Chunk] = deque()
         self.failures: dict[int, tuple[messages.Failure, int]] = {}
-        self.begun = begun
         self.published = False
         self.rows: RequestRows | None = None
-        self._lock = threading.Lock()  # what blocks enter, as in Admission
+        self._lock = threading.Lock()  # blocks enter the lock, as in Admission
         self._condition = threading.Condition(self._lock)
         self._error: Exception | None = None
 
     def wait(self, most_chunks: int) -> None:
-        """Waits until no more than so many chunks are in flight.
+        """Waits until at most ``most_chunks`` chunks are in flight.
 
         Raises:
-            Exception: it cannot be finished.
+            Exception: the error with which the list has failed.
         """
         with self._lock:
             self._condition.wait_for(lambda: self._error or len(self.chunks) <= most_chunks)
@@ -152,7 +163,6 @@ class ListRequest:
                 raise self._error
 
     def chunk_done(self, chunk: Chunk) -> None:
-        """Notes that the oldest chunk is done."""
         with self._lock:
             for number, failure in chunk.job.failures.items():
                 self.failures[chunk.first + number] = failure, chunk.job.keys[number]
@@ -160,7 +170,7 @@ class ListRequest:
             self._condition.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Has the thread that waits raise ``error``."""
+        """Raises ``error`` in the waiting thread."""
         with self._lock:
             self._error = error
             self._condition.notify_all()

@@ -1,4 +1,4 @@
-"""What is counted of a ``Preprocessor``, and the typed snapshot of it."""
+"""The counters of a ``Preprocessor``, and a snapshot of them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ class PreprocessorStats:
     """Counters since the ``Preprocessor`` was made; seconds are wall time.
 
     Attributes:
-        requests: that were answered, a list as one: results and errors, not those cancelled.
-        images: in them.
-        failed: requests that raised.
-        cancelled: that were cancelled before they were answered.
-        batches: that ``infer`` got, or without it the slots of rows that submitted images shared.
-        mean_batch_size: images in one of these; ``None`` before the first one.
+        requests: answered requests, with results or errors; a list is one request. Cancelled
+            requests are not counted.
+        images: images of the answered requests.
+        failed: requests that raised an error.
+        cancelled: requests that were cancelled before they were answered.
+        batches: batches that ``infer`` got; without ``infer`` the slots that submitted images
+            shared.
+        mean_batch_size: mean number of images in a batch; ``None`` before the first one.
         queued: images that were admitted and are not answered yet.
-        latency_p50: seconds from ``submit`` or the call to the answer, that half of the requests do
-            not exceed, within 5 %; ``None`` before the first one, as are the others. Waiting for a
-            place in the queue counts.
-        latency_p95: the same for 95 in 100.
-        latency_p99: the same for 99 in 100.
-        workers: the processes.
-        worker_restarts: workers that were replaced.
-        worker_seconds: that they spent on images.
-        pillow_images: that Pillow decoded.
-        read_bytes: of encoded images.
-        shared_memory_bytes: that are allocated now for images and rows.
+        latency_p50: median time from ``submit`` or the call to the answer, in seconds, within 5 %.
+            It includes waiting for a place in the queue; ``None`` before the first answer.
+        latency_p95: 95th percentile of that time.
+        latency_p99: 99th percentile of that time.
+        workers: counters of the worker processes.
+        worker_restarts: number of workers that were replaced.
+        worker_seconds: time that workers spent on images.
+        pillow_images: images that Pillow decoded.
+        read_bytes: bytes of encoded images.
+        shared_memory_bytes: shared memory that is allocated now for images and rows.
     """
 
     requests: int
@@ -53,12 +54,12 @@ class PreprocessorStats:
     shared_memory_bytes: int
 
     def as_dict(self) -> dict[str, object]:
-        """Returns everything as plain values, for any reader of JSON."""
+        """Returns all fields as plain values, which JSON can represent."""
         return asdict(self)
 
 
 class Counters:
-    """The counters, which several threads add to."""
+    """Counters that several threads increment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +68,6 @@ class Counters:
         self._rows = 0
 
     def answered(self, seconds: float, failed: bool, images: int = 1) -> None:
-        """Counts a request and the time that it took."""
         with self._lock:
             self._latency.add(seconds)
             self._counts["requests"] += 1
@@ -75,18 +75,15 @@ class Counters:
             self._counts["failed"] += failed
 
     def cancelled(self) -> None:
-        """Counts a request that was cancelled."""
         with self._lock:
             self._counts["cancelled"] += 1
 
     def batch(self, images: int) -> None:
-        """Counts a dynamic batch."""
         with self._lock:
             self._counts["batches"] += 1
             self._rows += images
 
     def snapshot(self, queued: int, totals: WorkerTotals, resident: int) -> PreprocessorStats:
-        """Returns everything that was counted until now."""
         with self._lock:
             p50, p95, p99 = quantiles(self._latency.counts(), (0.5, 0.95, 0.99))
             batches = self._counts["batches"]

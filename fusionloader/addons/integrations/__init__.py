@@ -1,1 +1,1 @@
-"""FusionLoader in other frameworks; each module imports its framework, nothing imports these."""
+"""FusionLoader in other frameworks. Each module imports its framework; none imports these."""

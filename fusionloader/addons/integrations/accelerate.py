@@ -1,7 +1,7 @@
-"""Hugging Face Accelerate: ``prepare`` keeps a FusionLoader, where Accelerate's rebuilds it.
+"""Hugging Face Accelerate: ``prepare`` keeps a FusionLoader, which Accelerate's own replaces.
 
 Accelerate shards, synchronises and counts in a wrapper around a ``DataLoader`` that it creates.
-This module lets it do that, and then replaces the loader inside by a FusionLoader.
+This module lets it do that, and then replaces the inner loader by a FusionLoader.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ __all__ = ["prepare"]
 
 
 def prepare(accelerator: Accelerator, *objects: Any, **arguments: Any) -> Any:
-    """Returns what ``accelerator.prepare(*objects)`` would, with FusionLoaders kept.
+    """Returns the result of ``accelerator.prepare(*objects)``, with FusionLoaders inside.
 
-    A prepared loader is Accelerate's. It shards (``even_batches`` and ``split_batches`` apply),
-    moves batches to the device, sets the epoch, and has ``end_of_dataloader`` and ``remainder``.
-    ``save_state`` and ``load_state`` save and load its position.
+    A prepared loader is Accelerate's wrapper. It shards (``even_batches`` and ``split_batches``
+    apply), moves batches to the device, sets the epoch, and has ``end_of_dataloader`` and
+    ``remainder``. ``save_state`` and ``load_state`` include its position.
+
+    Args:
+        accelerator: the ``Accelerator``.
+        objects: as for ``accelerator.prepare``: loaders, models, optimizers, schedulers.
+        arguments: other arguments of ``accelerator.prepare``.
     """
     prepared = [
         _prepare_loader(accelerator, each) if isinstance(each, FusionLoader) else each
@@ -33,7 +38,7 @@ def prepare(accelerator: Accelerator, *objects: Any, **arguments: Any) -> Any:
 
 
 def adopt(prepared: Any, **options: Any) -> Any:
-    """Puts a FusionLoader into a loader that Accelerate has prepared, and returns that.
+    """Puts a FusionLoader into a loader that Accelerate has prepared, and returns the latter.
 
     Args:
         prepared: the result of ``accelerator.prepare`` for a ``DataLoader``.

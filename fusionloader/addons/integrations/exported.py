@@ -1,7 +1,7 @@
 """The loaders whose counters are exported, for as long as they exist.
 
-Exporters read in threads of their own. They hold what a snapshot is made of, and never the loader:
-a thread with the last reference to it would end its workers in the middle of an export.
+Exporters read in their own threads. They hold the sources of a snapshot, and never the loader: a
+thread with the last reference to it would end its workers in the middle of an export.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Loaders = FusionLoader[Any] | Mapping[str, FusionLoader[Any]]
 
 
 class ExportedLoaders:
-    """Snapshots of loaders by name; those of loaders that are gone are left out."""
+    """Snapshots of loaders by name, without loaders that are gone."""
 
     def __init__(self, loaders: Loaders) -> None:
-        """Begins with ``loaders``; see ``add``."""
+        """Adds ``loaders``, as ``add`` does."""
         self._readers: dict[str, Callable[[], LoaderStats]] = {}
         self.add(loaders)
 
     def add(self, loaders: Loaders) -> None:
-        """Reads these, too; in the place of those of the same names.
+        """Adds loaders; they replace those of the same names.
 
         Raises:
             TypeError: one of them is not a FusionLoader.
@@ -47,7 +47,7 @@ class ExportedLoaders:
             del self._readers[name]
 
     def read(self) -> Iterator[tuple[dict[str, str], LoaderStats]]:
-        """Yields each loader's labels (its name, and the rank) and its snapshot."""
+        """Yields the labels (name and rank) and the snapshot of each loader."""
         for name, reader in tuple(self._readers.items()):
             stats = reader()
             yield {"loader": name, "rank": str(stats.rank)}, stats

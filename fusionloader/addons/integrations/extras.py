@@ -1,4 +1,4 @@
-"""Says how to install what an integration needs."""
+"""An error that says how to install the packages of an integration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Has imports within the block say which extra of the package has what is missing.
+    """Names the extra of this package in errors of imports within the block.
 
     Raises:
-        ImportError: a package is missing; with the command that installs it.
+        ImportError: a package is missing; the message has the command that installs it.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Lightning: a callback that validates beside the next epoch, in place of the Trainer's loop."""
+"""Lightning: a callback that validates beside the next epoch, instead of the Trainer's loop."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["OverlappedValidationCallback"]
 class OverlappedValidationCallback(lightning.Callback):
     """Validates the ``LightningModule`` after its epochs, while the next one trains.
 
-    The Trainer is given no validation loader. Metrics go to its loggers as ``val/<name>``, with the
-    ``epoch`` that they are of. They are not in ``callback_metrics``: they come when the model is
-    already another one, so that a checkpoint would be chosen by another epoch's metrics.
+    The Trainer must have no validation loader. Metrics go to its loggers as ``val/<name>``, with
+    their ``epoch``. They are not in ``callback_metrics``: the model has changed when they come, and
+    a checkpoint would be chosen by the metrics of an earlier epoch.
 
-    With several ranks results are added up over all of them, before the next validation starts.
+    With several ranks, results are summed over all ranks before the next validation starts.
 
     Attributes:
-        results: of all epochs validated so far.
+        results: results of all validated epochs.
 
     Args:
-        evaluate: as in ``OverlappedValidation``; the model is the ``LightningModule``'s copy.
-        val_loader: as there.
-        every_n_epochs: validates after every so many epochs.
+        evaluate: as in ``OverlappedValidation``; the model is a copy of the ``LightningModule``.
+        val_loader: as in ``OverlappedValidation``.
+        every_n_epochs: number of epochs between two validations.
         on_result: called with each result, in the training thread.
-        options: others of ``OverlappedValidation``.
+        options: other options of ``OverlappedValidation``.
 
     Raises:
-        ValueError: ``every_n_epochs`` is no positive number, or an option is out of range.
+        ValueError: ``every_n_epochs`` is not a positive int, or an option is out of range.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OverlappedValidationCallback(lightning.Callback):
         self._validation = OverlappedValidation(evaluate, val_loader, **options)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Starts a validation, and logs the results that are there."""
+        """Starts a validation, and logs finished results."""
         if (trainer.current_epoch + 1) % self._every:
             return
         if trainer.world_size > 1:  # at a point where all ranks have the same results
@@ -70,7 +70,7 @@ class OverlappedValidationCallback(lightning.Callback):
         self._validation.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Gives up the validation that is under way."""
+        """Gives up the running validation."""
         self._validation.close()
 
     def _log(self, trainer: Any, results: Iterable[ValidationResult]) -> None:

@@ -22,17 +22,17 @@ def annotate(loader: FusionLoader[Any], name: str = "train") -> Annotation:
     Without a profiler the ranges do nothing. They need no GPU.
 
     Args:
-        loader: whose waits are shown.
-        name: of the ranges: ``"train: next()"``.
+        loader: the loader whose waits are shown.
+        name: name of the loader in the ranges: ``"train: next()"``.
 
     Returns:
-        what ``close()`` ends, or a ``with`` block, between two batches.
+        An annotation that ``close()``, called between two batches, or a ``with`` block ends.
     """
     return Annotation(loader, name)
 
 
 class Annotation:
-    """Ranges around the waits of training, until it is closed; a context manager, too."""
+    """Ranges around the waits of training, until it is closed. It is a context manager."""
 
     def __init__(self, loader: FusionLoader[Any], name: str) -> None:
         """Use ``annotate``."""
@@ -50,7 +50,7 @@ class Annotation:
         self._domain.pop_range()
 
     def close(self) -> None:
-        """Shows nothing any more."""
+        """Ends the annotation."""
         if self in self._observers:
             self._observers.remove(self)
 

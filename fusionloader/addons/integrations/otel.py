@@ -20,7 +20,7 @@ with extra("otel"):
     )
 
 _PREFIX = "fusionloader."
-# Instruments of a name are made once for a meter, and stay.
+# The instruments of a meter are made once, and stay.
 _exported: WeakKeyDictionary[MeterProvider, ExportedLoaders] = WeakKeyDictionary()
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "samples/second": "{sample}/s"}
 
@@ -28,17 +28,17 @@ _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "samples/second": "{sampl
 def export(loaders: Loaders, *, meter_provider: MeterProvider | None = None) -> None:
     """Exports the counters of a loader, or of several by name, while they exist.
 
-    The instruments are those of the Prometheus exporter, named ``fusionloader.wait_ratio`` and so
-    on. Waits come as percentiles, and as the counters ``wait_seconds`` and ``waits``: histograms
-    cannot be observed.
+    The metrics are those of the Prometheus exporter, named ``fusionloader.wait_ratio`` and so on.
+    Waits are percentiles and the counters ``wait_seconds`` and ``waits``, because histograms cannot
+    be observed.
 
     Args:
-        loaders: one, which is called ``"train"``, or a mapping from names to loaders. Later ones
-            are added; they take the place of those of the same name.
-        meter_provider: of the meter; ``None`` takes the global one.
+        loaders: a loader, which is named ``"train"``, or a mapping from names to loaders. Further
+            calls add loaders; a loader replaces one of the same name.
+        meter_provider: provider of the meter; ``None`` for the global one.
 
     Raises:
-        TypeError: something is not a FusionLoader.
+        TypeError: an object is not a FusionLoader.
         ValueError: there are no loaders.
     """
     provider = meter_provider if meter_provider is not None else get_meter_provider()

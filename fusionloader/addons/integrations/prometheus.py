@@ -41,16 +41,16 @@ def export(
     """Exports the counters of a loader, or of several by name, while they exist.
 
     Args:
-        loaders: one, which is called ``"train"``, or a mapping from names to loaders.
-        registry: that collects them; it exports FusionLoaders once at a time.
-        port: of an HTTP server to start. ``LOCAL_RANK`` is added, so that each rank of a machine
-            has its own; 0 takes any free one. ``None`` starts none.
-        address: that the server listens at.
+        loaders: a loader, which is named ``"train"``, or a mapping from names to loaders.
+        registry: registry that collects the counters; it has one exporter at a time.
+        port: port of an HTTP server to start. ``LOCAL_RANK`` is added, so that each rank of a
+            machine has its own; 0 takes any free one. ``None`` starts no server.
+        address: address that the server listens at.
 
     Raises:
-        OSError: the port is taken.
-        TypeError: something is not a FusionLoader.
-        ValueError: there are no loaders, the port is none, or the registry exports some already.
+        OSError: the port is in use.
+        TypeError: an object is not a FusionLoader.
+        ValueError: there are no loaders, the port is out of range, or the registry has an exporter.
     """
     exporter = Exporter(ExportedLoaders(loaders), registry)
     if port is not None:
@@ -63,10 +63,10 @@ def export(
 
 
 class Exporter:
-    """Exports loaders until it is closed; a context manager, too.
+    """Exports loaders until it is closed. It is a context manager.
 
     Attributes:
-        port: of its HTTP server; ``None`` without one.
+        port: port of the HTTP server; ``None`` without one.
     """
 
     def __init__(self, loaders: ExportedLoaders, registry: CollectorRegistry) -> None:
@@ -84,7 +84,7 @@ class Exporter:
             ) from error
 
     def serve(self, port: int, address: str) -> None:
-        """Starts the HTTP server; see ``export``."""
+        """Starts the HTTP server, with the port and address of ``export``."""
         wanted = port + int(os.environ.get("LOCAL_RANK", "0")) if port else 0
         if not 0 <= wanted < _MOST_PORTS:
             raise ValueError(f"port should be in 0 ... {_MOST_PORTS - 1}, not {wanted}")
@@ -92,9 +92,9 @@ class Exporter:
         self.port = self._server.server_port
 
     def write_textfile(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file for the textfile collector of a node exporter, replacing it at once.
+        """Writes a file for the textfile collector of a node exporter, atomically.
 
-        Ranks need files of their own, named ``*.prom``.
+        Each rank needs its own file, named ``*.prom``.
 
         Raises:
             OSError: the file cannot be written.
@@ -102,7 +102,7 @@ class Exporter:
         write_to_textfile(os.fspath(path), self._registry)
 
     def close(self) -> None:
-        """Exports nothing any more, and ends the HTTP server."""
+        """Ends the export and the HTTP server."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -124,17 +124,15 @@ class Exporter:
 
 
 class _LoaderCollector(Collector):
-    """Makes the families of metrics from a snapshot of each loader, whenever they are asked for."""
+    """Makes families of metrics from a snapshot of each loader, at each request."""
 
     def __init__(self, loaders: ExportedLoaders) -> None:
         self._loaders = loaders
 
     def describe(self) -> Iterator[MetricFamily]:
-        """Yields the families without values."""
         return _families([])
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yields the families with the values of now."""
         return _families(list(self._loaders.read()))
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from fusionloader.loader import FusionLoader
 
 _ARGUMENTS = tuple(inspect.signature(FusionLoader.__init__).parameters)[1:]
-# FusionLoader's arguments beyond DataLoader's, which frameworks that rebuild loaders lose.
+# FusionLoader's arguments beyond DataLoader's, which frameworks lose when they rebuild loaders.
 EXTRA_ARGUMENTS = tuple(
     name for name in _ARGUMENTS if name not in inspect.signature(DataLoader.__init__).parameters
 )
@@ -20,7 +20,7 @@ _OF_SAMPLER = ("batch_size", "shuffle", "sampler", "drop_last")
 def fusion_of(loader: DataLoader[Any], **changes: Any) -> FusionLoader[Any]:
     """Returns a ``FusionLoader`` with the arguments of ``loader``, of any DataLoader class.
 
-    The samplers are passed on as they are. ``changes`` replace arguments.
+    The samplers are the same objects. ``changes`` replace arguments.
     """
     arguments: dict[str, Any] = {}
     for name in _ARGUMENTS:

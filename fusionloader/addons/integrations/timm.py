@@ -1,4 +1,4 @@
-"""timm: ``create_loader`` with timm's arguments, that returns FusionLoaders."""
+"""timm: ``create_loader`` with timm's arguments, which returns FusionLoaders."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ _EXTRA = tuple(name for name in EXTRA_ARGUMENTS if name != "device")
 
 
 def create_loader(*arguments: Any, **keywords: Any) -> Any:
-    """Returns what ``timm.data.create_loader`` would, with a FusionLoader inside.
+    """Returns the result of ``timm.data.create_loader``, with a FusionLoader inside.
 
-    Takes timm's arguments and those that FusionLoader has beyond DataLoader's. With
+    It takes timm's arguments and those that FusionLoader has beyond DataLoader's. With
     ``use_prefetcher`` timm normalises and erases on the device, and collates in every worker.
-    FusionLoader's workers do both while they write a sample. So the prefetcher is used only if
-    something needs it: a custom ``collate_fn`` (mixup), augmentation splits, scheduled sizes.
+    FusionLoader's workers do both while they write a sample. The prefetcher is therefore used only
+    for a custom ``collate_fn`` (mixup), augmentation splits and scheduled sizes.
 
     Raises:
-        ValueError: as ``FusionLoader`` does, for example if ``num_workers`` is not the pool's.
+        ValueError: an argument of ``FusionLoader`` is wrong, for example if ``num_workers`` is not
+            the pool's.
     """
     options = {name: keywords.pop(name) for name in _EXTRA if name in keywords}
     if isinstance(pool := options.get("pool"), WorkerPool):
@@ -44,7 +45,7 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
         created = timm_loader.create_loader(*arguments, **keywords | {"use_prefetcher": False})
         if dtype != torch.float32:
             _convert_to(created.dataset, dtype)
-        if not isinstance(created.dataset, IterableDataset):  # of which no sample can be replaced
+        if not isinstance(created.dataset, IterableDataset):  # a stream replaces no sample
             options = {"on_error": "substitute"} | options  # as timm takes the next image
         changes = {"device": device, "collate_fn": default_collate, "worker_init_fn": None}
         if _is_folder(created.dataset):
@@ -58,7 +59,7 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
 
 
 class FolderOfTimm(DatasetFolder):  # type: ignore[misc]
-    """The files that timm's reader has found, as a ``DatasetFolder``, which can be compiled."""
+    """The files of timm's reader as a ``DatasetFolder``, which is compiled."""
 
     def __init__(self, images: ImageDataset) -> None:
         self._images = images

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: a mixin that makes its ``Trainer`` use FusionLoaders."""
+"""Hugging Face transformers: a mixin for a ``Trainer`` that uses FusionLoaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation beside training: of a copy of the model, in parts that run concurrently."""
+"""Validation beside training, of a copy of the model, in parts that run concurrently."""
 
 from fusionloader.addons.validation.overlapped import OverlappedValidation
 from fusionloader.addons.validation.results import ValidationResult, ValidationStats

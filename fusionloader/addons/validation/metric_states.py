@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics: the states of several parts merged by their own reductions."""
+"""Merges the states of torchmetrics metrics by their own reductions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _EXACT = ("dim_zero_sum", "dim_zero_cat", "dim_zero_max", "dim_zero_min")
 
 
 def is_metric(value: object) -> bool:
-    """Whether it is a ``Metric`` or a ``MetricCollection``."""
-    module = sys.modules.get("torchmetrics")  # not imported: then there is none
+    """Whether ``value`` is a ``Metric`` or a ``MetricCollection``."""
+    module = sys.modules.get("torchmetrics")  # if it is not imported, there is none
     return module is not None and isinstance(value, (module.Metric, module.MetricCollection))
 
 
 def merged_metrics(parts: Sequence[Any]) -> Any:
     """Returns a metric with the states of all parts, in their order and in host memory.
 
-    What ``evaluate`` has returned stays as it is.
+    The metrics that ``evaluate`` has returned are not changed.
 
     Raises:
-        ValueError: parts returned other metrics than the first one, or the same object; or a
-            metric's states cannot be merged exactly.
+        ValueError: parts returned different metrics, or the same object; or a metric's states
+            cannot be merged exactly.
     """
     first = parts[0]
     for number, part in enumerate(parts[1:], start=1):
@@ -45,20 +45,20 @@ def merged_metrics(parts: Sequence[Any]) -> Any:
             _add_before(metric, earlier[name])
         found = part
     for metric in _members(found).values():
-        # compute() would ask the other ranks, at a time that they do not know of.
+        # compute() must not begin a collective, which other ranks would not join.
         metric.distributed_available_fn = _alone
         metric._computed = None
     return found
 
 
 def values_of(metric: Any) -> dict[str, Any]:
-    """Returns what it computes, by name; a single metric has its class's."""
+    """Returns computed values by name; a single metric has the name of its class."""
     value = metric.compute()
     return dict(value) if isinstance(value, Mapping) else {type(metric).__name__: value}
 
 
 def _members(metric: Any) -> dict[str, Any]:
-    """Returns the metrics of a collection, each with a state of its own, or the metric itself."""
+    """Returns the metrics of a collection, each with its own state, or the metric itself."""
     if isinstance(metric, sys.modules["torchmetrics"].MetricCollection):
         return dict(metric.items(keep_base=True, copy_state=True))
     return {type(metric).__name__: metric}

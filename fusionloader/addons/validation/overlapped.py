@@ -1,4 +1,4 @@
-"""``OverlappedValidation``: a model is validated while the next epoch trains (ol.data §III)."""
+"""``OverlappedValidation`` validates a model while the next epoch trains (ol.data §III)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from fusionloader.addons.validation.replica import ModelReplica
 from fusionloader.addons.validation.results import ValidationResult, ValidationStats
-from fusionloader.addons.validation.run import Crew, Run
+from fusionloader.addons.validation.run import Run, ThreadTeam
 from fusionloader.addons.validation.runs import Runs, abandon
 from fusionloader.addons.validation.settings import (
     Evaluate,
@@ -38,30 +38,30 @@ class OverlappedValidation:
             print(result.epoch, result.metrics)
 
     ``start`` copies the model's parameters and buffers (ol.data §III-A) and returns. Batch *i* of
-    ``val_loader`` goes to part *i* modulo ``parts``; parts run concurrently, in threads (§III-B).
-    Their sums are added in the order of parts, where the paper averages the parts' averages. So a
-    result follows from the model, the loader and ``parts`` alone: ``validate`` returns the same.
+    ``val_loader`` goes to part *i* modulo ``parts``. Parts run concurrently, in threads (§III-B).
+    Their sums are added in the order of parts; the paper averages the parts' averages. A result
+    depends on the model, the loader and ``parts`` alone: ``validate`` returns the same.
 
-    All methods are called by one thread, of the process that made it.
+    All methods have to be called by one thread, in the process that made the object.
 
     Args:
         evaluate: ``evaluate(model, batches)`` reads all batches from an iterator, without
             gradients, and returns names with (sum, count) pairs or totals, or a torchmetrics
             ``Metric`` or ``MetricCollection`` that it made. Each part calls it once.
-        val_loader: a ``FusionLoader``, any ``DataLoader``, or something else that can be iterated
+        val_loader: a ``FusionLoader``, any ``DataLoader``, or another iterable that can be iterated
             again. It is iterated once for each ``start``.
-        device: where batches and the replica are; ``None`` leaves both where they come from.
-        parts: threads that evaluate.
-        when_busy: what ``start`` does while a validation is under way: ``"wait"`` for its end, as
-            the paper does, or ``"skip"`` the new one.
-        threads_per_part: threads that torch computes with in each part, on the CPU.
+        device: device of batches and replica; ``None`` leaves both where they are.
+        parts: number of threads that evaluate.
+        when_busy: what ``start`` does while a validation runs: ``"wait"`` for its end, as in the
+            paper, or ``"skip"`` the new one.
+        threads_per_part: number of threads that torch uses in each part, on the CPU.
         replica: a module that the model is copied into, or a function that makes one, instead of a
             deep copy of the first model. Sharded models (FSDP2) need one.
-        timeout: seconds that a validation may take; ``None``: as long as it takes.
+        timeout: time limit of a validation, in seconds; ``None`` for no limit.
 
     Raises:
-        TypeError: something is not callable, or ``val_loader`` cannot be iterated again.
-        ValueError: a value is out of its range.
+        TypeError: an argument is not callable, or ``val_loader`` cannot be iterated again.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class OverlappedValidation:
     def start(self, model: nn.Module, epoch: int) -> bool:
         """Copies a model and begins to validate it; returns whether it did.
 
-        With ``when_busy="skip"`` it returns ``False`` while another validation is under way, and
-        ``results`` has a result that says so. DDP and ``torch.compile`` are unwrapped. With a model
-        sharded by FSDP2 this is a collective: all ranks call it.
+        With ``when_busy="skip"`` it returns ``False`` while another validation runs, and
+        ``results`` yields a skipped result. DDP and ``torch.compile`` are unwrapped. For a model
+        sharded by FSDP2 this is a collective: all ranks have to call it.
 
         Raises:
-            BaseException: what an earlier validation raised, before anything is copied; the epoch
-                that it was in is a note of it (Python 3.11).
-            TimeoutError: the validation before has not ended in time.
+            BaseException: the error of an earlier validation, before anything is copied; its epoch
+                is a note of the error (Python 3.11).
+            TimeoutError: the previous validation has not ended in time.
             ValueError: the model has another structure than the first one.
             TypeError: the model cannot be copied.
             RuntimeError: a validation that was given up has not ended, or this process is a fork of
-                the one that it belongs to.
+                the one that made the object.
         """
         self._check_process()
         self._raise_failure()
@@ -129,21 +129,21 @@ class OverlappedValidation:
         replica = self._replica.copy(model)
         self._copies += 1
         self._copy_seconds += time.monotonic() - began
-        crew = self._runs.crew
-        if crew is None:
+        team = self._runs.team
+        if team is None:
             compute_on = computing_device(self._options.device, replica)
-            crew = self._runs.crew = Crew(self._options, compute_on)
-        # Here and not in the reader: loaders draw from torch's global generator when they begin.
-        # Then training's draws are those that it has with a serial validation.
+            team = self._runs.team = ThreadTeam(self._options, compute_on)
+        # Here and not in the reader, because loaders draw from torch's global generator when they
+        # begin: training then draws the same numbers as with a serial validation.
         batches = iter(self._options.loader)
-        self._runs.begin(Run(epoch, replica, batches, self._options, crew))
+        self._runs.begin(Run(epoch, replica, batches, self._options, team))
         return True
 
     def results(self) -> Iterator[ValidationResult]:
-        """Yields the results that are there, in the order of epochs, without waiting; each once.
+        """Yields the finished results in the order of epochs, each once, without waiting.
 
         Raises:
-            BaseException: what a validation raised, in its place among the results.
+            BaseException: the error of a validation, in its place among the results.
             TimeoutError: a validation has not ended in time.
         """
         self._check_process()
@@ -157,11 +157,10 @@ class OverlappedValidation:
             yield self._read(unread.popleft())
 
     def finish(self) -> list[ValidationResult]:
-        """Waits for all validations; returns the results that were not read, in their order.
+        """Waits for all validations; returns the unread results, in their order.
 
         Raises:
-            BaseException: what a validation raised. Results before it, and behind it, stay to be
-                read.
+            BaseException: the error of a validation. The other results can still be read.
             TimeoutError: a validation has not ended in time.
         """
         self._check_process()
@@ -171,15 +170,15 @@ class OverlappedValidation:
         return list(self.results())
 
     def close(self) -> None:
-        """Gives up what is under way, and ends the threads; results that are there can be read.
+        """Gives up the running validation, and ends the threads; finished results can be read.
 
-        ``evaluate`` gets no more batches. The next ``start`` begins anew.
+        ``evaluate`` gets no more batches. The next ``start`` makes new threads.
         """
         if os.getpid() == self._pid:
             self._runs.close()
 
     def stats(self) -> ValidationStats:
-        """Returns what was counted until now."""
+        """Returns a snapshot of the counters."""
         runs = self._runs
         finished, running = runs.totals(), runs.running
         return ValidationStats(
@@ -196,7 +195,7 @@ class OverlappedValidation:
         )
 
     def explain(self) -> str:
-        """Returns how it validates, and what that has cost training so far."""
+        """Returns the settings, and the cost for training so far, in words."""
         options, stats = self._options, self.stats()
         threads = options.threads_per_part
         what = "the one given" if options.replica is not None else "a copy of the first model"
@@ -238,7 +237,7 @@ class OverlappedValidation:
             raise
 
     def _raise_failure(self) -> None:
-        """Raises what the first validation raised that has failed and was not read."""
+        """Raises the error of the first failed validation that was not read."""
         for entry in self._runs.unread:
             if isinstance(entry, Run) and entry.failed:
                 self._runs.unread.remove(entry)

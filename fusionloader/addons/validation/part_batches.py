@@ -1,4 +1,4 @@
-"""The batches of a part, on their way into ``evaluate``."""
+"""The batches of a part, as ``evaluate`` gets them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_BATCH = object()
 
 @dataclass(slots=True)
 class PartProgress:
-    """What a part has done: batches and rows taken, seconds in ``evaluate``."""
+    """Progress of a part: batches and samples taken, seconds in ``evaluate``."""
 
     batches: int = 0
     samples: int = 0
@@ -34,7 +34,7 @@ class PartProgress:
 
 
 class PartBatches(Iterator[Any]):
-    """The batches of a part, as ``evaluate`` gets them; its time is counted between them."""
+    """An iterator for ``evaluate``, which counts the time between batches."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PartBatches(Iterator[Any]):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Counts the time of the block, within which ``evaluate`` runs."""
+        """Counts the time of the block, which runs ``evaluate``."""
         self._resume()
         try:
             yield

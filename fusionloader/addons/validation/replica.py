@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -10,7 +11,6 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from fusionloader.addons.validation.settings import Replica
-from fusionloader.addons.validation.sharded import full_state, is_sharded
 
 _MOST_NAMED = 5
 
@@ -27,14 +27,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class ModelReplica:
-    """A kept copy of a model: made once, written into from then on.
+    """A copy of a model that is made once and then overwritten.
 
-    Parameters and buffers are copied; all else (hooks, plain attributes) is as it was when the
+    Each copy writes parameters and buffers; hooks and plain attributes stay as they were when the
     replica was made.
     """
 
     def __init__(self, replica: Replica | None, device: torch.device | None) -> None:
-        """``replica`` is a module, or makes one; ``None``: a copy of the model."""
+        """``replica`` is a module or a function that makes one; ``None`` copies the model."""
         self._given = replica
         self._device = device
         self._module: nn.Module | None = None
@@ -42,16 +42,15 @@ class ModelReplica:
     def copy(self, model: nn.Module) -> nn.Module:
         """Copies a model's parameters and buffers; returns the replica, in evaluation mode.
 
-        On CUDA the copy is enqueued to the current stream: behind training's work, and before its
-        next step.
+        On CUDA the copy is enqueued to the current stream, between two steps of training.
 
         Raises:
             ValueError: the model has other names, shapes or dtypes than the replica.
             TypeError: the model cannot be copied, or is sharded and no ``replica`` was given.
         """
         model = unwrapped(model)
-        if is_sharded(model):
-            source, names = full_state(model), _Names("state_dict")
+        if _is_sharded(model):
+            source, names = _full_state(model), _Names("state_dict")
         else:
             source, names = tensors_of(model), _Names("parameters")
         if self._module is None:
@@ -64,12 +63,12 @@ class ModelReplica:
         return self._module.eval()
 
     def drop(self) -> None:
-        """Has the next copy make the replica anew, unless it was given."""
+        """Makes the next copy begin with a new replica, unless it was given."""
         self._module = None
 
     def _made(self, model: nn.Module) -> nn.Module:
         if self._given is None:
-            if is_sharded(model):
+            if _is_sharded(model):
                 raise TypeError(
                     "the model's parameters are sharded (FSDP), and a shard cannot be validated "
                     "by itself: give OverlappedValidation(replica=...) an unsharded module of "
@@ -86,7 +85,7 @@ class ModelReplica:
 
 
 class _Names:
-    """By which names two models are compared: their tensors', or those of their states."""
+    """Tensors by which two models are compared: parameters and buffers, or their state dict."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -99,7 +98,7 @@ class _Names:
 
 
 def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Returns a model's parameters and buffers by name; one that is shared, once."""
+    """Returns a model's parameters and buffers by name; a shared tensor once."""
     found: dict[str, torch.Tensor] = dict(model.named_parameters())
     found.update(model.named_buffers())
     return found
@@ -140,3 +139,22 @@ def _kind(tensor: torch.Tensor) -> str:
 def _copy(targets: list[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
     if targets:
         torch._foreach_copy_(targets, [tensor.detach() for tensor in sources])
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether any parameter is a ``DTensor``, of which this rank holds a part."""
+    module = sys.modules.get("torch.distributed.tensor")  # not imported: then there is none
+    if module is None:
+        return False
+    return any(isinstance(parameter, module.DTensor) for parameter in model.parameters())
+
+
+def _full_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns the tensors of the full state dict, gathered from all ranks: a collective.
+
+    Buffers that are not persistent are not in it.
+    """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}

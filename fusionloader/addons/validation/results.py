@@ -1,4 +1,4 @@
-"""What a validation found, and what all of them have counted."""
+"""The result of a validation, and the counters of all."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from fusionloader.addons.validation.sums import Sums, merged, metrics_of
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What the validation of an epoch's model found, on this rank.
+    """The result of validating an epoch's model, on this rank.
 
     Attributes:
-        epoch: as it was given to ``start``.
-        metrics: values by name: sums by counts, totals, or what metrics compute. Scalars are Python
-            numbers. Empty where ``val_loader`` had no batches.
-        sums: what they were made of: a ``Total`` by name, or a torchmetrics metric.
-        batches: how many were evaluated.
-        samples: rows of the first tensor of each batch.
-        seconds: from ``start`` until all was merged.
-        skipped: whether it was not done, since another one was under way (``when_busy="skip"``).
+        epoch: the epoch that was passed to ``start``.
+        metrics: values by name: sums divided by counts, totals, or values of metrics. Scalars are
+            Python numbers. Empty if ``val_loader`` had no batches.
+        sums: the sums behind the values: a ``Total`` by name, or a torchmetrics metric.
+        batches: number of evaluated batches.
+        samples: number of samples: rows of the first tensor of each batch.
+        seconds: time from ``start`` until the sums were merged.
+        skipped: whether the validation was skipped because another one was running
+            (``when_busy="skip"``).
     """
 
     epoch: int
@@ -37,11 +38,11 @@ class ValidationResult:
     def all_reduce(self, group: distributed.ProcessGroup | None = None) -> ValidationResult:
         """Returns the result of all ranks: their sums added in the order of ranks.
 
-        A collective: all ranks of the group call it in the same order, and not beside collectives
-        of training, so from the thread that trains.
+        This is a collective: all ranks of the group call it in the same order, in the thread that
+        trains, so that it does not run beside collectives of training.
 
         Raises:
-            ValueError: ranks have other epochs, names or metrics; on every rank.
+            ValueError: the ranks' epochs, names or metrics differ; raised on every rank.
             RuntimeError: ``torch.distributed`` was not initialised.
         """
         if not distributed.is_available() or not distributed.is_initialized():
@@ -73,19 +74,19 @@ class ValidationResult:
 
 @dataclass(frozen=True, slots=True)
 class ValidationStats:
-    """Counters since it was made; durations in seconds.
+    """Counters since the ``OverlappedValidation`` was made; durations in seconds.
 
     Attributes:
-        started: validations that were started.
-        finished: those of them that have ended, well or with an error.
-        skipped: those that were not started because another one was under way.
-        copies: of the model into its replica.
-        copy_seconds: of the training thread, for these copies; the first makes the replica.
-        waits: times that ``start`` waited for the validation before.
-        wait_seconds: of the training thread, for that.
-        batches: that were evaluated.
-        samples: rows of these batches.
-        seconds_by_part: in ``evaluate``, without its waiting for batches.
+        started: number of started validations.
+        finished: number of validations that have ended, with a result or an error.
+        skipped: number of validations that were skipped because another one was running.
+        copies: number of copies of the model into its replica.
+        copy_seconds: time of the training thread in these copies; the first makes the replica.
+        waits: how often ``start`` waited for the previous validation.
+        wait_seconds: time of the training thread in these waits.
+        batches: number of evaluated batches.
+        samples: number of samples in these batches.
+        seconds_by_part: time of each part in ``evaluate``, without waiting for batches.
     """
 
     started: int
@@ -101,7 +102,7 @@ class ValidationStats:
 
 
 def rows_of(batch: object) -> int:
-    """Returns the length of the first tensor of a batch, 0 where it has none."""
+    """Returns the length of the first tensor of a batch, 0 without tensors."""
     leaves = torch.utils._pytree.tree_leaves(batch)
     tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim())
     return next((len(tensor) for tensor in tensors), 0)

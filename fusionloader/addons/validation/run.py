@@ -1,9 +1,10 @@
-"""One validation under way: a reader, and the parts that evaluate."""
+"""One running validation: a reader, and the parts that evaluate."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,20 +12,123 @@ from typing import Any
 import torch
 from torch import nn
 
-from fusionloader.addons.validation.dealing import Dealer, Stopped
 from fusionloader.addons.validation.part_batches import PartBatches, PartProgress
+from fusionloader.addons.validation.replica import tensors_of
 from fusionloader.addons.validation.results import ValidationResult
 from fusionloader.addons.validation.settings import ValidationOptions
 from fusionloader.addons.validation.streams import Isolation, isolation_on, mark
 from fusionloader.addons.validation.sums import Sums, merged, metrics_of, read
 from fusionloader.addons.validation.threads import ValidationThread, limited
-from fusionloader.addons.validation.unchanged import ModelWatch
 
 _END_SECONDS = 5.0
+_DEPTH = 2  # batches that wait for a part; the loader makes its own ahead
 
 
-class Crew:
-    """The threads of validations, one after the other: a reader, and one for each part."""
+class Stopped(Exception):
+    """Batches of a validation that was given up are requested."""
+
+
+class BatchSplitter:
+    """Passes batch *i* to part *i* modulo the number of parts.
+
+    A part's batches therefore depend on the loader alone. One thread puts, one takes for each part.
+    ``put`` waits while the part has ``_DEPTH`` batches, so that memory is bounded.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._queues: list[deque[object]] = [deque() for _ in range(parts)]
+        self._changed = threading.Condition()
+        self._ended = False
+        self._stopped = False
+
+    def put(self, number: int, batch: object) -> None:
+        """Passes batch ``number`` to its part, when that has room.
+
+        Raises:
+            Stopped: ``stop`` was called.
+        """
+        queue = self._queues[number % len(self._queues)]
+        with self._changed:
+            self._changed.wait_for(lambda: len(queue) < _DEPTH or self._stopped)
+            if self._stopped:
+                raise Stopped
+            queue.append(batch)
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Ends the iterators of ``take`` behind the last batch."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Makes all calls of ``put`` and ``take`` raise ``Stopped``."""
+        with self._changed:
+            self._stopped = True
+            for queue in self._queues:
+                queue.clear()
+            self._changed.notify_all()
+
+    def take(self, part: int) -> Iterator[object]:
+        """Yields a part's batches.
+
+        Raises:
+            Stopped: ``stop`` was called.
+        """
+        queue = self._queues[part]
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: queue or self._ended or self._stopped)
+                if self._stopped:
+                    raise Stopped
+                if not queue:
+                    return
+                batch = queue.popleft()
+                self._changed.notify_all()
+            yield batch
+            del batch
+
+
+class ModelWatch:
+    """Finds changes of a model's parameters, buffers and modes since this was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._tensors = tensors_of(model)
+        self._versions = {name: tensor._version for name, tensor in self._tensors.items()}
+        self._modes = {name: module.training for name, module in model.named_modules()}
+
+    def check(self) -> None:
+        """Checks the model.
+
+        Raises:
+            RuntimeError: ``evaluate`` has changed it; the message names what.
+        """
+        now = tensors_of(self._model)
+        changed = [
+            name
+            for name in now.keys() | self._tensors.keys()
+            if now.get(name) is not self._tensors.get(name)
+            or now[name]._version != self._versions[name]
+        ]
+        if changed:
+            raise RuntimeError(
+                f"evaluate changed {', '.join(sorted(changed))} of the model that it validates: "
+                "parts and batches would see different models. It should leave the model in "
+                "evaluation mode (BatchNorm writes its statistics in training mode) and write to "
+                "no parameter or buffer"
+            )
+        modes = {name: module.training for name, module in self._model.named_modules()}
+        switched = [name or "the model" for name in modes if modes[name] != self._modes.get(name)]
+        if switched:
+            raise RuntimeError(
+                f"evaluate switched {', '.join(sorted(switched))} between training and evaluation "
+                "mode: the model comes in evaluation mode, and should stay there"
+            )
+
+
+class ThreadTeam:
+    """The threads of validations: a reader, and one for each part."""
 
     def __init__(self, options: ValidationOptions, compute_on: torch.device | None) -> None:
         names = [f"fusionloader-validation-{part}" for part in range(options.parts)]
@@ -36,7 +140,7 @@ class Crew:
         self.compute_on = compute_on
 
     def close(self) -> None:
-        """Ends the threads; waits a moment for those that are still evaluating."""
+        """Ends the threads; waits up to 5 s for those that still evaluate."""
         deadline = time.monotonic() + _END_SECONDS
         for worker in (self.reader, *self.parts):
             worker.end()
@@ -45,12 +149,12 @@ class Crew:
 
 
 class Run:
-    """A validation: begins when it is made, and has ended when ``ended`` is set.
+    """A validation, which begins when it is made.
 
     Attributes:
-        epoch: the number of it.
-        parts: what each part has done so far.
-        ended: set when no thread works on it any more.
+        epoch: number of the epoch.
+        parts: progress of each part.
+        ended: set when no thread works on the validation any more.
     """
 
     def __init__(
@@ -59,37 +163,36 @@ class Run:
         model: nn.Module,
         batches: Iterator[Any],
         options: ValidationOptions,
-        crew: Crew,
+        team: ThreadTeam,
         alternating: bool = False,
     ) -> None:
         """``alternating`` has one part compute at a time."""
         self.epoch = epoch
-        self.parts = [PartProgress() for _ in crew.parts]
+        self.parts = [PartProgress() for _ in team.parts]
         self.ended = threading.Event()
-        self._options, self._crew, self._model = options, crew, model
+        self._options, self._team, self._model = options, team, model
         self._began = time.monotonic()
         self._turn: AbstractContextManager[object] = (
             threading.Lock() if alternating else nullcontext()
         )
         self._watch = ModelWatch(model)
-        self._copied = mark(crew.compute_on)
-        self._dealer = Dealer(len(crew.parts))
-        self._sums: list[Sums | None] = [None] * len(crew.parts)
+        self._copied = mark(team.compute_on)
+        self._splitter = BatchSplitter(len(team.parts))
+        self._sums: list[Sums | None] = [None] * len(team.parts)
         self._left = threading.Semaphore(0)
         self._error: BaseException | None = None
         self._errors = threading.Lock()
         self._result: ValidationResult | None = None
-        for number, part in enumerate(crew.parts):
+        for number, part in enumerate(team.parts):
             part.submit(_bound(self._evaluate_part, number))
-        crew.reader.submit(_bound(self._read, batches))
+        team.reader.submit(_bound(self._read, batches))
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended with an error."""
         return self.ended.is_set() and self._error is not None
 
     def remaining(self) -> float | None:
-        """Returns the seconds until its timeout, ``None`` without one."""
+        """Returns the seconds until the timeout, ``None`` without one."""
         if self._options.timeout is None:
             return None
         return max(0.0, self._began + self._options.timeout - time.monotonic())
@@ -98,7 +201,7 @@ class Run:
         """Waits for the end.
 
         Raises:
-            TimeoutError: it takes longer than it may; with the epoch, and what parts have done.
+            TimeoutError: the timeout has passed; the message has the epoch and the parts' progress.
         """
         if not self.ended.wait(self.remaining()):
             self.stop()
@@ -110,23 +213,23 @@ class Run:
             )
 
     def result(self) -> ValidationResult:
-        """Returns what was found, after the end; raises what was raised."""
+        """Returns the result after the end, or raises the error of the validation."""
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
 
     def stop(self) -> None:
-        """Gives it up: ``evaluate`` gets no more batches."""
-        self._dealer.stop()
+        """Gives up the validation: ``evaluate`` gets no more batches."""
+        self._splitter.stop()
 
     # ---- the reader ----------------------------------------------------------------------------
 
     def _read(self, batches: Iterator[Any]) -> None:
         try:
             for number, batch in enumerate(batches):
-                self._dealer.give(number, (batch, mark(self._crew.compute_on)))
-            self._dealer.end()
+                self._splitter.put(number, (batch, mark(self._team.compute_on)))
+            self._splitter.end()
         except BaseException as error:
             self._fail(error)
         finally:
@@ -159,16 +262,16 @@ class Run:
                 if hasattr(error, "add_note") and not isinstance(error, Stopped):  # Python 3.11
                     error.add_note(f"In the validation of epoch {self.epoch}.")
                 self._error = error
-        self._dealer.stop()
+        self._splitter.stop()
 
     # ---- a part --------------------------------------------------------------------------------
 
     def _evaluate_part(self, number: int) -> None:
         try:
-            isolation = self._crew.isolations[number]
+            isolation = self._team.isolations[number]
             with torch.no_grad(), isolation.entered(self._copied):
                 batches = PartBatches(
-                    self._dealer.take(number),
+                    self._splitter.take(number),
                     self.parts[number],
                     isolation,
                     self._options.device,
@@ -196,6 +299,6 @@ class Run:
 
 
 def _bound(method: Any, argument: Any) -> Any:
-    """Returns a job that keeps its argument no longer than it runs."""
+    """Returns a job that drops its argument when it runs."""
     arguments: list[Any] = [argument]
     return lambda: method(arguments.pop())

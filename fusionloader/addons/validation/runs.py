@@ -1,4 +1,4 @@
-"""The validations of one ``OverlappedValidation``, and what becomes of them at its end."""
+"""The validations of one ``OverlappedValidation``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from fusionloader.addons.validation.part_batches import PartProgress
 from fusionloader.addons.validation.results import ValidationResult
-from fusionloader.addons.validation.run import Crew, Run
+from fusionloader.addons.validation.run import Run, ThreadTeam
 
 _NOTHING = PartProgress()
 
@@ -18,14 +18,14 @@ class Runs:
     """The validations of one object, which end with it, or with the process.
 
     Attributes:
-        unread: runs, and results of those skipped, in the order of ``start``.
-        crew: the threads, once there are any.
-        started: how many were started.
+        unread: runs, and results of skipped ones, in the order of ``start``.
+        team: the threads; ``None`` before the first validation.
+        started: number of started validations.
     """
 
     def __init__(self) -> None:
         self.unread: deque[Run | ValidationResult] = deque()
-        self.crew: Crew | None = None
+        self.team: ThreadTeam | None = None
         self.started = 0
         self._last: Run | None = None
         self._given_up: Run | None = None
@@ -33,19 +33,17 @@ class Runs:
 
     @property
     def running(self) -> Run | None:
-        """The validation that is under way."""
         last = self._last
         return None if last is None or last.ended.is_set() or last is self._given_up else last
 
     def begin(self, run: Run) -> None:
-        """Adds a validation that has begun."""
         self._before = self.totals()
         self._last = run
         self.started += 1
         self.unread.append(run)
 
     def give_up(self, run: Run) -> None:
-        """Forgets a validation that was stopped and may never end."""
+        """Removes a validation that was stopped and may never end."""
         self._given_up = run
         if run in self.unread:
             self.unread.remove(run)
@@ -61,24 +59,24 @@ class Runs:
             )
 
     def totals(self) -> list[PartProgress]:
-        """Returns what each part has done in all validations."""
+        """Returns the progress of each part, summed over all validations."""
         if self._last is None:
             return self._before
         return [a + b for a, b in zip_longest(self._before, self._last.parts, fillvalue=_NOTHING)]
 
     def close(self) -> None:
-        """Stops what is under way, and ends the threads."""
+        """Gives up the running validation, and ends the threads."""
         running = self.running
         if running is not None:
             running.stop()
             self.give_up(running)
-        crew, self.crew = self.crew, None
-        if crew is not None:
-            crew.close()
+        team, self.team = self.team, None
+        if team is not None:
+            team.close()
 
 
 def abandon(runs: Runs, pid: int) -> None:
-    """Called when the object is collected or the process ends."""
+    """Closes the validations when their owner is collected or the process ends."""
     if os.getpid() != pid:
         return
     unread = [str(entry.epoch) for entry in runs.unread]

@@ -1,4 +1,4 @@
-"""Validation that training waits for, as it is without this package; what results compare to."""
+"""Serial validation, with the same result as the overlapped one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from fusionloader.addons.validation.replica import unwrapped
 from fusionloader.addons.validation.results import ValidationResult
-from fusionloader.addons.validation.run import Crew, Run
+from fusionloader.addons.validation.run import Run, ThreadTeam
 from fusionloader.addons.validation.settings import Evaluate, ValidationOptions, device_of
 from fusionloader.addons.validation.streams import computing_device
 from fusionloader.options.aliases import AnyLoader, Batch
@@ -28,14 +28,14 @@ def validate(
 ) -> ValidationResult:
     """Validates a model and returns the result, which is bit-identical to the overlapped one.
 
-    The model itself is evaluated, without a copy, and has its modes again afterwards. One part
-    computes at a time. Arguments are those of ``OverlappedValidation``, and have to be equal for
-    equal results: with other ``parts`` or ``threads_per_part`` sums are added in another order.
+    The model is evaluated without a copy; its modes are restored afterwards. One part computes at a
+    time. The arguments are those of ``OverlappedValidation``. Equal results need equal arguments:
+    other ``parts`` or ``threads_per_part`` add sums in another order.
 
     Raises:
         RuntimeError: ``evaluate`` changed the model, or did not read all batches.
-        TypeError: ``evaluate`` returned something else than sums, totals or a metric.
-        ValueError: parts returned what cannot be merged, or an argument is out of range.
+        TypeError: ``evaluate`` returned neither sums, totals nor a metric.
+        ValueError: results of parts cannot be merged, or an argument is out of range.
     """
     options = ValidationOptions(
         evaluate=evaluate,
@@ -48,17 +48,17 @@ def validate(
         timeout=None,
     )
     model = unwrapped(model)
-    crew = Crew(options, computing_device(options.device, model))
+    team = ThreadTeam(options, computing_device(options.device, model))
     try:
         with _evaluation_mode(model):
-            run = Run(epoch, model, iter(val_loader), options, crew, alternating=True)
+            run = Run(epoch, model, iter(val_loader), options, team, alternating=True)
             try:
                 run.wait()
             finally:  # Ctrl-C
                 run.stop()
             return run.result()
     finally:
-        crew.close()
+        team.close()
 
 
 @contextmanager

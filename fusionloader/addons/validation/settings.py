@@ -14,7 +14,7 @@ from fusionloader.options.aliases import AnyLoader, Batch
 WhenBusy = Literal["wait", "skip"]
 
 Evaluate = Callable[[nn.Module, Iterator[Batch]], Any]
-"""Returns sums and counts, or a metric, of a model and batches; see docs/scale/validation.md."""
+"""Takes a model and batches, returns sums and counts or a metric (docs/scale/validation.md)."""
 
 Replica = nn.Module | Callable[[], nn.Module]
 
@@ -23,11 +23,11 @@ _WHEN_BUSY = ("wait", "skip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationOptions:
-    """What an ``OverlappedValidation`` takes, which see there.
+    """The arguments of an ``OverlappedValidation``, which describes them.
 
     Raises:
-        ValueError: a value is out of its range.
-        TypeError: something is not callable, or not iterable.
+        ValueError: an argument is out of its range.
+        TypeError: an argument is not callable, or not iterable.
     """
 
     evaluate: Evaluate
@@ -65,7 +65,7 @@ class ValidationOptions:
 
 
 def device_of(device: torch.device | str | int | None) -> torch.device | None:
-    """Returns the device that an argument names; a CUDA device has its index."""
+    """Returns the device of an argument; a CUDA device has its index."""
     if device is None:
         return None
     found = torch.device(device)

@@ -1,12 +1,12 @@
-"""On which stream a part computes, and what must live until it has.
+"""The stream on which a part computes, and the lifetime of its batches.
 
-Theory of operation. On CUDA each part has a stream of the least priority. The replica is written on
-training's current stream, so the copy is behind training's last step and before its next one
-without further events. The part's stream waits for an event behind the copy. Nothing is copied into
-the replica again before all parts have synchronised with their streams.
+On CUDA each part has a stream of the least priority. The replica is written on training's current
+stream, so that the copy lies between two steps of training without further events. The part's
+stream waits for an event behind the copy. Nothing is copied into the replica again before all parts
+have synchronised with their streams.
 
 A batch may have been allocated on another stream, or lie in memory that a loader uses again. The
-part keeps it until an event behind the work on it has passed, so ``record_stream`` is not needed.
+part holds it until an event behind the work on it has passed, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -20,34 +20,33 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-_MOST_HELD = 4  # batches whose work may be enqueued and not done
+_MOST_HELD = 4  # batches with unfinished work
 
 
 class Isolation(Protocol):
-    """Where a part computes."""
+    """The place where a part computes."""
 
     def entered(self, behind: Any) -> AbstractContextManager[None]:
-        """Has torch compute there within the block, behind what ``mark`` returned."""
+        """Makes torch compute there within the block, behind the event of ``mark``."""
 
     def hold(self, batch: object) -> None:
-        """Keeps a batch until what is enqueued now is done."""
+        """Holds a batch until the work that is enqueued now is done."""
 
     def synchronize(self) -> None:
-        """Waits until all is done."""
+        """Waits until all enqueued work is done."""
 
 
 class HostIsolation:
-    """On the host what was called is done, and threads are all there is."""
+    """The host, where work is done when its call returns."""
 
     def entered(self, behind: Any) -> AbstractContextManager[None]:
-        """See ``Isolation``."""
         return nullcontext()
 
     def hold(self, batch: object) -> None:
-        """See ``Isolation``."""
+        pass
 
     def synchronize(self) -> None:
-        """See ``Isolation``."""
+        pass
 
 
 class StreamIsolation:
@@ -61,14 +60,12 @@ class StreamIsolation:
 
     @contextmanager
     def entered(self, behind: Any) -> Iterator[None]:
-        """See ``Isolation``."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             if behind is not None:
                 self._stream.wait_event(behind)
             yield
 
     def hold(self, batch: object) -> None:
-        """See ``Isolation``."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         self._held.append((event, batch))
@@ -76,20 +73,19 @@ class StreamIsolation:
             self._held.popleft()[0].synchronize()
 
     def synchronize(self) -> None:
-        """See ``Isolation``."""
         self._stream.synchronize()
         self._held.clear()
 
 
 def isolation_on(device: torch.device | None) -> Isolation:
-    """Returns where a part computes that validates on a device."""
+    """Returns the isolation of a part that validates on ``device``."""
     if device is not None and device.type == "cuda":
         return StreamIsolation(device)
     return HostIsolation()
 
 
 def mark(device: torch.device | None) -> torch.cuda.Event | None:
-    """Returns an event behind what is enqueued to the current stream; ``None`` on the host."""
+    """Returns an event behind the current stream's work; ``None`` on the host."""
     if device is None or device.type != "cuda":
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -98,7 +94,7 @@ def mark(device: torch.device | None) -> torch.cuda.Event | None:
 
 
 def computing_device(device: torch.device | None, model: nn.Module) -> torch.device | None:
-    """Returns where a model computes: on ``device``, or where its first tensor is."""
+    """Returns ``device``, or the device of the model's first tensor."""
     if device is not None:
         return device
     tensors = itertools.chain(model.parameters(), model.buffers())

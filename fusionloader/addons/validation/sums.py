@@ -1,4 +1,4 @@
-"""What ``evaluate`` returned, merged: sums and counts are added, never averages averaged."""
+"""Merges the results of ``evaluate``: sums and counts are added, averages are not averaged."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Number = int | float | complex
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A sum, and what it is divided by: ``None`` where it is a total by itself.
+    """A sum and the count that divides it.
 
-    Both are tensors in host memory: float64, complex128 or int64.
+    Attributes:
+        sum: tensor in host memory: float64, complex128 or int64.
+        count: such a tensor; ``None`` for a total without a count.
     """
 
     sum: torch.Tensor
@@ -25,10 +27,10 @@ class Total:
 
     @property
     def value(self) -> Number | torch.Tensor:
-        """The sum by the count, or the sum; a Python number where that is a scalar."""
+        """The sum divided by the count, or the sum; scalars are Python numbers."""
         if self.count is None:
             found = self.sum
-        else:  # int64 by int64 would be in torch's default dtype
+        else:  # as float64: int64 by int64 would give torch's default dtype
             found = torch.true_divide(_real(self.sum), _real(self.count))
         return found.item() if found.dim() == 0 else found
 
@@ -42,10 +44,10 @@ Sums = Any
 
 
 def read(returned: object) -> Sums:
-    """Returns what ``evaluate`` returned, in float64 and in host memory.
+    """Converts a result of ``evaluate`` to totals in float64 and host memory.
 
     Raises:
-        TypeError: neither a mapping of names to numbers or pairs, nor a metric.
+        TypeError: it is neither a mapping of names to numbers or pairs, nor a metric.
     """
     if is_metric(returned):
         return returned
@@ -58,7 +60,7 @@ def read(returned: object) -> Sums:
 
 
 def merged(parts: Sequence[Sums]) -> Sums:
-    """Returns the sums of all parts, added in their order; ``{}`` of no parts.
+    """Returns the sums of all parts, added in their order; ``{}`` without parts.
 
     Raises:
         ValueError: parts have other names, shapes or metrics than the first one.
@@ -80,7 +82,7 @@ def merged(parts: Sequence[Sums]) -> Sums:
 
 
 def metrics_of(sums: Sums) -> dict[str, Any]:
-    """Returns the values: sums by counts, totals, or what metrics compute."""
+    """Returns the values: sums divided by counts, totals, or values of metrics."""
     if is_metric(sums):
         return {name: _plain(value) for name, value in values_of(sums).items()}
     return {name: total.value for name, total in sums.items()}
@@ -122,7 +124,7 @@ def _total(name: str, value: object) -> Total:
 
 
 def _exact(name: str, value: object) -> torch.Tensor:
-    """Returns a number as a tensor that loses nothing of it, and little when added to."""
+    """Returns a number or tensor without loss, in a dtype for exact or precise sums."""
     try:
         tensor = torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,10 +1,10 @@
-"""Threads that evaluate, each with a limit of its own for what torch computes in parallel.
+"""Threads that evaluate, each with its own limit of torch's threads.
 
-Theory of operation. ``torch.set_num_threads`` sets three things: OpenMP's limit of the calling
-thread, MKL's of the calling thread, and a number of the process that threads take over when they
-first compute. The first two are what is wanted here. The third would limit threads that training
-starts later. So it is set back, by a thread that ends at once, before the constructor returns: the
-limits of threads that compute already, training's among them, never change.
+``torch.set_num_threads`` sets three things: OpenMP's limit of the calling thread, MKL's limit of
+the calling thread, and a number of the process that threads take over when they first compute. The
+third would limit threads that training starts later. It is therefore set back, by a thread that
+ends at once, before ``limited`` returns. The limits of threads that compute already, training's
+among them, never change.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ _limits = threading.Lock()
 
 
 class ValidationThread:
-    """A daemon thread that runs jobs in turn; a job raises nothing."""
+    """A daemon thread that runs jobs in turn; a job must not raise."""
 
     def __init__(self, name: str, begin: Job) -> None:
-        """``begin`` runs first, in the thread."""
+        """Starts the thread; ``begin`` is its first job."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.submit(begin)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Runs a job behind those submitted before."""
+        """Runs a job after those submitted before."""
         self._jobs.put(job)
 
     def end(self) -> None:
-        """Ends the thread behind its last job."""
         self._jobs.put(None)
 
     def join(self, seconds: float) -> None:
-        """Waits for the end at most so long."""
+        """Waits at most ``seconds`` for the end."""
         self._thread.join(seconds)
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -53,13 +51,13 @@ class ValidationThread:
 
 
 def limited(names: Sequence[str], threads: int) -> list[ValidationThread]:
-    """Returns workers that compute with at most ``threads`` threads each."""
+    """Returns threads that compute with at most ``threads`` threads of torch each."""
     with _limits:
         before = _in_a_thread(torch.get_num_threads)
         begun = threading.Barrier(len(names) + 1)
 
         def begin() -> None:
-            torch.get_num_threads()  # takes over the process's number, which it would do later
+            torch.get_num_threads()  # takes over the process's number now, not later
             torch.set_num_threads(threads)
             begun.wait()
 

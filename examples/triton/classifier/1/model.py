@@ -2,8 +2,8 @@
 
     tritonserver --model-repository examples/triton
 
-Triton hands over the requests of a dynamic batch together. Their images have different sizes in
-bytes (`allow_ragged_batch`), are prepared at the same time, and go through the model in one piece.
+Triton passes the requests of a dynamic batch together. Their images have different sizes in bytes
+(`allow_ragged_batch`), are prepared at the same time, and are one batch of the model.
 """
 
 from __future__ import annotations
