@@ -10,7 +10,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.cache.kept_files import KeptFiles
 from fusionloader.cache.store_stats import StoreStats
-from fusionloader.data.deferred.kept import NO_STORES
+from fusionloader.data.deferred.file_cache import NO_STORES
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint

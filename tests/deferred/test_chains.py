@@ -12,7 +12,7 @@ from support.images import photo
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode, functional, v2
 
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(width, height, mode, **options):

@@ -13,7 +13,7 @@ from support.webp_files import shortened
 
 from fusionloader.data.deferred import counts
 from fusionloader.data.deferred.core import DeferredCore
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 
 def translucent(width, height, seed=0):

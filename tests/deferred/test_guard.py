@@ -18,10 +18,10 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 from fusionloader import FusionLoader
-from fusionloader.data.deferred import activity, core, counts, guard, methods, opening, source
+from fusionloader.data.deferred import activity, core, counts, formats, guard, methods, source
 from fusionloader.data.deferred.composed import compose, recorders, trials
-from fusionloader.data.deferred.loading import deferring
 from fusionloader.data.deferred.rows import memory
+from fusionloader.data.deferred.scope import deferring
 
 SIZE = 60, 50
 
@@ -89,7 +89,7 @@ def uses():
 PLANTS = {
     "an operation": (core.DeferredCore, "then"),
     "an image": (methods, "like"),
-    "a file": (opening, "EncodedSource"),
+    "a file": (formats, "EncodedSource"),
     "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
     "a list": (compose, "_Steps"),
