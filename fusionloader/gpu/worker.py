@@ -259,7 +259,7 @@ class GpuWorkerLoop:
                 self._refuse(why, claim, sample.position, bad)
                 if isinstance(why, FileRefused):
                     self._refuse_file(why, claim.entry(sample.position).item)
-        if self._refused and messages.has_room(self._config.message_fd):
+        if self._refused and messages.can_send(self._config.message_fd):
             messages.send(self._config.message_fd, messages.SamplesRefused(dict(self._refused)))
             self._refused.clear()
         with self._inside():

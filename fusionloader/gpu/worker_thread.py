@@ -155,7 +155,7 @@ class WorkerThread:
             'GpuWorker(where="process") has one that can be killed and started again'
         )
         failure = messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
-        if messages.has_room(self._config.message_fd):  # this thread is the one that reads
+        if messages.can_send(self._config.message_fd):  # this thread is the one that reads
             messages.send(self._config.message_fd, failure)
 
 
