@@ -58,7 +58,7 @@ class IteratorFactory:
         self._made_offers: SharingOffers | None = None
 
     def __reduce__(self) -> tuple[type[IteratorFactory], tuple[()]]:
-        return IteratorFactory, ()  # a copied or pickled loader learns anew
+        return IteratorFactory, ()  # a copied or pickled loader starts without findings
 
     def iterator(
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
@@ -149,7 +149,7 @@ class IteratorFactory:
         self._learned.no_layout = (why, samples)
 
     def _remember_change(self, init: Fingerprint, python: WorkerBackend) -> WorkerBackend:
-        log.info("worker_init_fn changes the dataset: workers look at it in Python")
+        log.info("worker_init_fn changes the dataset: workers run Python from now on")
         self._learned.changed_by_init = init
         return python
 

@@ -33,7 +33,6 @@ class Assignments:
 
     @property
     def executor(self) -> _native.Executor:
-        """The executor of the attached queue."""
         assert self._attached is not None
         return self._attached[2]
 

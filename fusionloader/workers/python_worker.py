@@ -197,7 +197,6 @@ class PythonWorker:
         return bool(self.queue.layout_version) or self._layout_expected
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: WorkerEvent) -> WorkerEvent:

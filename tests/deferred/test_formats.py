@@ -34,7 +34,7 @@ def small(kind, alpha=False):
     return encoded(image if alpha else image.convert("RGB"), kind, **options)
 
 
-def told(image):
+def reported(image):
     """What Pillow says of an image, without its pixels."""
     return (
         image.mode,
@@ -67,7 +67,7 @@ def story(content, steps):
 
 LOADED = (
     lambda image: image.load() is None,
-    told,
+    reported,
     lambda image: image.convert("RGB").tobytes(),
     lambda image: image.convert("L").tobytes(),
     lambda image: image.convert().tobytes(),
@@ -80,7 +80,7 @@ LOADED = (
     lambda image: image.tobytes(),
     lambda image: image.getpixel((3, 2)),
     lambda image: (image.seek(0), image.load() is None),
-    told,
+    reported,
 )
 
 

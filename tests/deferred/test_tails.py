@@ -35,8 +35,8 @@ class Told:
     """Looks at what Pillow says of the image, and goes on."""
 
     def __call__(self, image):
-        told = image.mode, image.size, sorted(map(str, image.info)), type(image).__name__
-        level = sum(map(ord, str(told))) % 256 / 255
+        reported = image.mode, image.size, sorted(map(str, image.info)), type(image).__name__
+        level = sum(map(ord, str(reported))) % 256 / 255
         return transforms.functional.to_tensor(ImageOps.exif_transpose(image)) + level
 
 

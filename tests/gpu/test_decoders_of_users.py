@@ -77,9 +77,9 @@ def card(monkeypatch):
 def test_a_card_that_finishes_in_any_order_fills_the_right_rows(dataset, expected, card, sharing):
     decoder: Decoder = card.CardDecoder(units=3)
     with loader_with(dataset, decoder, sharing=sharing, group_size=8) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 60)
-        told = loader.stats().gpu_worker
-        assert (told["decoder"], told["refused"], told["restarts"]) == ("CardDecoder", {}, 0)
+        check_until(loader, expected, lambda stats: stats["samples"] > 60)
+        stats = loader.stats().gpu_worker
+        assert (stats["decoder"], stats["refused"], stats["restarts"]) == ("CardDecoder", {}, 0)
     assert "decoded by CardDecoder" in loader.explain()
 
 
@@ -90,12 +90,12 @@ def test_named_decoders_give_the_same_bits_without_a_resize(dataset, expected, d
     if by_name.missing_package(GpuWorker(device="cpu", decoder=decoder)):
         pytest.skip(f"{decoder} is not installed")
     with loader_with(dataset, decoder) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 20)
+        check_until(loader, expected, lambda stats: stats["samples"] > 20)
 
 
 def test_refused_images_go_to_cpu_workers_and_are_counted_by_reason(dataset, expected):
     with loader_with(dataset, bad_decoders.Refuses()) as loader:
-        check_until(loader, expected, lambda told: told["refused"].get("odd", 0) > 5)
+        check_until(loader, expected, lambda stats: stats["refused"].get("odd", 0) > 5)
         assert set(loader.stats().gpu_worker["refused"]) == {"odd"}
         assert loader.stats().gpu_worker["gone"] is None
 
@@ -119,10 +119,10 @@ BROKEN = {
 def test_training_goes_on_without_one_that_breaks_the_rules(dataset, expected, name, tmp_path):
     decoder = getattr(bad_decoders, name)(tmp_path / "flag")
     with loader_with(dataset, decoder, decoder_timeout=0.5) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        check_until(loader, expected, lambda stats: stats["samples"] > 0)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match=BROKEN[name]) as warned:
-            check_until(loader, expected, lambda told: told["gone"])
+            check_until(loader, expected, lambda stats: stats["gone"])
         (warning,) = [str(each.message) for each in warned if "GPU worker" in str(each.message)]
         assert re.fullmatch(r"FusionLoader goes on without its GPU worker, [^\n]*", warning)
         assert "choose another one: GpuWorker(decoder=...)" in warning
@@ -133,26 +133,26 @@ def test_training_goes_on_without_one_that_breaks_the_rules(dataset, expected, n
 def test_a_decoder_that_cannot_start_is_told_in_a_line(dataset, expected):
     with loader_with(dataset, bad_decoders.RaisesAtStart()) as loader:
         with pytest.warns(RuntimeWarning, match="raised OSError in start: no such card"):
-            check_until(loader, expected, lambda told: told["gone"])
+            check_until(loader, expected, lambda stats: stats["gone"])
         check_epoch(loader, expected)
 
 
 def test_a_decoder_that_hangs_is_killed_and_its_work_done(dataset, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
     with loader_with(dataset, bad_decoders.Hangs(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        check_until(loader, expected, lambda stats: stats["samples"] > 0)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match="GPU worker.*killed by signal"):
-            check_until(loader, expected, lambda told: told["restarts"] >= 1)
+            check_until(loader, expected, lambda stats: stats["restarts"] >= 1)
         (tmp_path / "flag").unlink()
 
 
 def test_a_decoder_that_takes_its_process_along_loses_nothing(dataset, expected, tmp_path):
     with loader_with(dataset, bad_decoders.Dies(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        check_until(loader, expected, lambda stats: stats["samples"] > 0)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match="exit code 3"):
-            check_until(loader, expected, lambda told: told["restarts"] >= 1)
+            check_until(loader, expected, lambda stats: stats["restarts"] >= 1)
 
 
 def test_a_decoder_that_cannot_be_pickled_is_told_before_anything_starts(dataset):
@@ -173,11 +173,11 @@ def test_a_class_that_the_worker_cannot_import_is_named(dataset, expected, monke
     monkeypatch.setitem(sys.modules, "no_such_module", module)
     named = pytest.warns(RuntimeWarning, match="No module named 'no_such_module'")
     with loader_with(dataset, OfATest()) as loader, named:
-        check_until(loader, expected, lambda told: told["gone"])
+        check_until(loader, expected, lambda stats: stats["gone"])
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "text"),
     [
         ("decoder", "fpga", "decoder should be one of .*'nvjpeg'.*fusionloader.Decoder.*'fpga'"),
         ("decoder", bad_decoders.PillowDecoder, "an object: PillowDecoder"),
@@ -187,8 +187,8 @@ def test_a_class_that_the_worker_cannot_import_is_named(dataset, expected, monke
         ("decoder_timeout", "60", "positive seconds"),
     ],
 )
-def test_what_is_no_decoder_is_refused(option, value, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_decoder_is_refused(option, value, text):
+    with pytest.raises(ValueError, match=text):
         GpuWorker(device="cpu", **{option: value})
 
 
@@ -209,16 +209,16 @@ def test_explain_names_what_is_missing_for_a_decoder(dataset, monkeypatch):
 
 
 def test_what_a_decoder_that_resizes_cannot_do_is_named(dataset):
-    def told(decoder, *steps):
+    def explained(decoder, *steps):
         resized = ImageFolder(dataset.root, v1.Compose([*steps, v1.ToTensor()]))
         return loader_with(resized, decoder).explain()
 
     box, own = v1.RandomResizedCrop(32, interpolation=InterpolationMode.BOX), PillowDecoder()
-    assert "no GPU worker: RandomResizedCrop uses the box filter" in told(own, box)
+    assert "no GPU worker: RandomResizedCrop uses the box filter" in explained(own, box)
     late = [v1.RandAugment(), v1.RandomResizedCrop(32)]
-    assert "no GPU worker: RandomResizedCrop does not come first" in told(own, *late)
-    assert "differ from those of the CPU workers by what the decoder" in told(own, late[1])
-    assert "its pixels are those of the CPU workers" in told("torchvision", *late, box)
+    assert "no GPU worker: RandomResizedCrop does not come first" in explained(own, *late)
+    assert "differ from those of the CPU workers by what the decoder" in explained(own, late[1])
+    assert "its pixels are those of the CPU workers" in explained("torchvision", *late, box)
 
 
 def test_the_decoder_of_the_docs_is_the_example():
@@ -229,7 +229,7 @@ def test_the_decoder_of_the_docs_is_the_example():
 
 def test_no_decoder_outlives_its_loader(dataset, expected):
     with loader_with(dataset, PillowDecoder()) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 0)
+        check_until(loader, expected, lambda stats: stats["samples"] > 0)
         pid = loader._iterator._workers[-1].pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

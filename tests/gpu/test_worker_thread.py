@@ -67,9 +67,9 @@ def threads():
 def test_a_thread_writes_the_same_bits_as_cpu_workers(dataset, expected, decoder, sharing):
     before = len(threads())
     with threaded(dataset, decoder=decoder, sharing=sharing) as loader:
-        check_until(loader, expected, lambda told: told["samples"] > 40)
-        told = loader.stats().gpu_worker
-        assert (told["where"], told["restarts"], told["memory"]) == ("thread", 0, {})
+        check_until(loader, expected, lambda reported: reported["samples"] > 40)
+        reported = loader.stats().gpu_worker
+        assert (reported["where"], reported["restarts"], reported["memory"]) == ("thread", 0, {})
         assert len(threads()) == before + 1
         assert len(loader._iterator._workers) == 2
     assert len(threads()) == before
@@ -119,26 +119,26 @@ def test_an_error_ends_the_thread_and_the_next_one_has_half_the_samples(
     monkeypatch.setattr(FusedAugment, "run", failing)
     with threaded(dataset) as loader:
         with pytest.warns(RuntimeWarning, match="(?s)started again.*32 samples.*kernel was lost"):
-            check_until(loader, expected, lambda told: told["restarts"])
-        check_until(loader, expected, lambda told: told["samples"] > 20)
+            check_until(loader, expected, lambda reported: reported["restarts"])
+        check_until(loader, expected, lambda reported: reported["samples"] > 20)
 
 
 def test_a_decoder_that_leaves_by_exit_ends_the_thread_alone(dataset, expected, tmp_path):
     decoder = bad_decoders.Exits(tmp_path / "flag")
     with threaded(dataset, decoder=decoder) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        check_until(loader, expected, lambda reported: reported["samples"])
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match="GPU worker.*started again"):
-            check_until(loader, expected, lambda told: told["restarts"])
+            check_until(loader, expected, lambda reported: reported["restarts"])
         (tmp_path / "flag").unlink()
 
 
 def test_a_decoder_that_breaks_the_rules_is_given_up(dataset, expected, tmp_path):
     with threaded(dataset, decoder=bad_decoders.Twice(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        check_until(loader, expected, lambda reported: reported["samples"])
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match=r"goes on without.*finished the ticket \d+ twice"):
-            check_until(loader, expected, lambda told: told["gone"])
+            check_until(loader, expected, lambda reported: reported["gone"])
         check_epoch(loader, expected)
 
 
@@ -155,10 +155,10 @@ def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_mor
 
     monkeypatch.setattr(FusedAugment, "run", counting)
     with threaded(dataset, decoder=bad_decoders.Hangs(tmp_path / "flag")) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        check_until(loader, expected, lambda reported: reported["samples"])
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match='given up.*where="process"') as warned:
-            check_until(loader, expected, lambda told: told["gone"])
+            check_until(loader, expected, lambda reported: reported["gone"])
         assert len([each for each in warned if "GPU worker" in str(each.message)]) == 1
         assert len(threads()) == before + 1  # it hangs
         check_epoch(loader, expected)
@@ -187,7 +187,7 @@ def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
 
     monkeypatch.setattr(FusedAugment, "run", slow)
     with threaded(dataset) as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        check_until(loader, expected, lambda reported: reported["samples"])
         hangs.set()
         going_on = threading.Thread(target=go_on)
         going_on.start()
@@ -262,7 +262,7 @@ def test_forks_beside_a_busy_thread_make_the_right_batches(dataset, expected):
     """Each inner loader forks workers while the thread decodes, augments and logs."""
     inner = torch.utils.data.TensorDataset(torch.arange(12))
     with threaded(dataset, decoder="dali") as loader:
-        check_until(loader, expected, lambda told: told["samples"])
+        check_until(loader, expected, lambda reported: reported["samples"])
         loader.set_epoch(7)
         for (images, _), (wanted, _) in zip(loader, expected, strict=True):
             assert torch.equal(images, wanted)
@@ -364,15 +364,15 @@ def test_one_is_warned_where_captures_cannot_be_left_alone(caplog):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"where": "gpu"}, "where should be one of"),
         ({"where": "thread", "sharing": "temporal"}, 'where="process"'),
         ({"where": "thread", "memory": "share"}, 'where="process"'),
     ],
 )
-def test_what_a_thread_cannot_do_is_refused(options, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_a_thread_cannot_do_is_refused(options, reported):
+    with pytest.raises(ValueError, match=reported):
         GpuWorker(**options)
 
 

@@ -1,4 +1,4 @@
-"""Images of user code that keep their encoded bytes until pixels are asked for.
+"""Images of user code that keep their encoded bytes until pixels are needed.
 
 **How it works.** Pillow opens a file lazily and decodes it in ``load()``. In a worker, ``load()``
 gives the image a ``DeferredCore`` in place of Pillow's pixels: the file's bytes and a list of
