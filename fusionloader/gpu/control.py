@@ -78,7 +78,7 @@ class GpuControl(Participant):
         self._waiting_since: float | None = None
         self._waited = 0.0  # waiting time since the last delivery, in seconds
         self._needed = True
-        self._progress = (-1, 0.0)  # samples done in the current launch, and the time of the last
+        self._progress = (-1, 0.0)  # samples done by the worker, and when that last changed
         self._traced_mode: str | None = None
         self._launched: float | None = None  # start time, until the worker is ready
         self._killed_for_memory: int | None = None  # process id

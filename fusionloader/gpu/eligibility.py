@@ -237,7 +237,7 @@ def memory_options(choice: GpuChoice) -> MemoryOptions | None:
         return None
     if worker.decoder != "dali":  # other decoders' allocations would stay in borrowed memory
         return None
-    if worker.sharing == "spatial":  # training never waits with memory to lend; memory is "auto"
+    if worker.sharing == "spatial":  # lending needs temporal sharing
         return None
     return MemoryOptions(
         device=device_id,

@@ -81,7 +81,7 @@ class RowLayout:
         return self._begin
 
     def retain(self, column: int, row: int) -> None:
-        """Predicts no place any more for tensors of this column and row."""
+        """Stops predicting a place for tensors of this column and row."""
         if (column, row) in self._places:
             self._retained.add(self._places.index((column, row)))
         if len(self._retained) > _MOST_RETAINED * len(self._places):
