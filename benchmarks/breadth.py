@@ -22,7 +22,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import ORDER_SEED, batch_length, close_loader
 from fusionloader.cli.measure.protocol import Contender, Running, measure
 from fusionloader.cli.measure.report import announce, summary
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 # torchvision's GaussianBlur is torch's convolution, whose rounding depends on the processor.
 _BLURRED = {"simclr", "dino", "image-folder-simclr"}

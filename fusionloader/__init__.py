@@ -61,7 +61,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # to checkers every name would be there
+if not TYPE_CHECKING:  # a type checker would take any name for defined
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:

@@ -1,4 +1,4 @@
-"""``FusionLoader``: ``torch.utils.data.DataLoader``'s face over the runtime."""
+"""``FusionLoader``: the interface of ``torch.utils.data.DataLoader``."""
 
 from __future__ import annotations
 
@@ -50,67 +50,67 @@ T_co = TypeVar("T_co", covariant=True)
 class FusionLoader(Shown, DataLoader[T_co]):
     """A ``DataLoader`` that yields the same batches, faster.
 
-    Every argument of ``DataLoader`` has its meaning and its default. Image folders whose transforms
-    can be compiled run natively; other map-style datasets with the default collate are written
-    sample by sample into shared memory; everything else is served as ``DataLoader`` does.
+    Arguments of ``DataLoader`` have the same meanings and defaults. Image folders whose transforms
+    can be compiled run natively. Samples of other map-style datasets with the default collate are
+    written one by one into shared memory. All other datasets are served as ``DataLoader`` does.
     ``explain()`` says which of these applies, and why.
 
-    The constructor only records its arguments, each as an attribute of the same name: processes and
-    shared memory begin with ``iter()``.
+    The constructor only stores its arguments, each as an attribute of the same name. Processes and
+    shared memory are created by ``iter()``.
 
     Args:
         dataset: as in ``DataLoader``, as are all arguments up to ``in_order``.
-        sampler: as in ``DataLoader``. What it yields is passed on as it is.
+        sampler: as in ``DataLoader``. Indices are passed to the dataset unchanged.
         pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
-        tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
-        device: where batches are delivered; ``None`` leaves them in host memory.
-        gpu_worker: whether a worker on the device takes the largest samples of each batch:
-            ``None`` never, until it has been measured on a device; ``"auto"`` when ``device`` is a
-            CUDA device, DALI is there, the plan allows it and it is faster; or a ``GpuWorker``.
-        seed: of all random draws of an epoch; ``None`` draws one per iterator from ``generator``,
-            as torch draws the base seed of its workers.
-        decode: ``"exact"`` gives Pillow's pixels, ``"fast"`` may decode JPEGs at reduced scale.
-        strict: whether a JPEG that is cut off raises, as Pillow has it, even if its crop is whole;
-            ``False`` takes the crop's pixels where all of them are there.
-        on_error: what a sample that cannot be read or transformed does: ``"raise"`` its exception,
-            ``"skip"`` makes its batch smaller, ``"substitute"`` puts another one in its place.
-            Where batches are made as a whole, iterating raises ``ValueError`` unless ``"raise"``.
-        augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` once for
-            ``tiny_batch_size`` neighbours of a batch, as FusionFlow does (each operation then comes
-            up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
-            themselves) and what runs in Python are drawn for every sample in both.
-        cache: a ``Cache`` keeps what the first epoch has read and decoded, for plans that run
-            wholly in workers on image files, and for files that user code opens there; ranks and
-            jobs of a machine share it. Crops, flips and operations stay fresh, the pixels are the
-            same; a file that has changed since is read anew.
-        jpeg_index: ``"auto"`` keeps in shared memory, for files like those, where the decoder stood
-            here and there in each JPEG, so that epochs after the first begin near the crop; a path
-            also saves that of a plan to a file, from which the next loader takes it.
+        tiny_batch_size: number of samples in a tiny-batch, the unit that workers claim.
+        device: device to which batches are delivered; ``None`` leaves them in host memory.
+        gpu_worker: whether a worker on the device makes the largest samples of each batch.
+            ``None``: never, until it has been measured on a device. ``"auto"``: if ``device`` is a
+            CUDA device, DALI is installed, the plan allows it and it is faster. Or a ``GpuWorker``.
+        seed: seed of all random draws of an epoch. ``None`` draws one per iterator from
+            ``generator``, as torch draws the base seed of its workers.
+        decode: ``"exact"`` gives Pillow's pixels; ``"fast"`` may decode JPEGs at reduced scale.
+        strict: whether a truncated JPEG raises, as in Pillow, even if its crop is complete;
+            ``False`` accepts it if all pixels of the crop are there.
+        on_error: handling of a sample that cannot be read or transformed. ``"raise"`` raises its
+            exception, ``"skip"`` leaves it out of its batch, ``"substitute"`` takes another sample.
+            If workers make whole batches, iterating raises ``ValueError`` unless ``"raise"``.
+        augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` draws them
+            once for ``tiny_batch_size`` neighbours in a batch, as FusionFlow does (each operation
+            is as frequent, but for ``tiny_batch_size`` samples at a time). Crops, flips that are
+            transforms of their own, and Python transforms are drawn for every sample in both.
+        cache: a ``Cache`` that stores what the first epoch reads and decodes, for plans that run
+            wholly in workers on image files, and for files that user code opens in workers. Ranks
+            and jobs of a machine share it. Random transforms are still drawn in every epoch, and
+            pixels are the same as without it. A file that has changed is read again.
+        jpeg_index: ``"auto"`` stores decoder positions within each JPEG in shared memory, for the
+            same files as ``cache``, so that later epochs begin to decode near the crop. A path also
+            saves the index of a plan to a file, from which the next loader reads it.
         global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
             idle workers, which changes no batch; ``"off"`` does not.
-        pool: a ``WorkerPool`` whose workers serve this loader and others; ``num_workers`` is
-            then the pool's, and need not be given.
-        cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core where the machine has
-            enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
-            ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
-        deferred_images: ``"auto"`` has the native decoders make the pixels of image files that user
-            code opens with Pillow, where they are asked for, crops and transforms included: in
-            workers, and in the training process while it fetches. ``"off"`` leaves them to Pillow.
-        max_shared_bytes: that mini-batches in flight may take of shared memory, in bytes or as
-            ``"2GiB"``: fewer than ``prefetch_factor * num_workers`` are made ahead where they would
-            take more, but always two. ``None``: a quarter of the memory that is free.
-        share: a word; jobs of this machine and user that have it prepare each mini-batch once, for
-            all of them. Everything that makes a batch has to be equal
+        pool: a ``WorkerPool`` whose workers serve this loader and others. ``num_workers`` is then
+            that of the pool, and need not be given.
+        cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core if the machine has
+            enough cores; ``"off"`` leaves placement to the kernel. An affinity set by
+            ``worker_init_fn`` is kept. For workers of a pool, the pool's setting applies.
+        deferred_images: ``"auto"`` decodes image files that user code opens with Pillow natively,
+            with their crops and transforms, when the pixels are first used: in workers, and in the
+            training process while it fetches. ``"off"`` leaves them to Pillow.
+        max_shared_bytes: shared memory that mini-batches in flight may take, in bytes or as
+            ``"2GiB"``. If ``prefetch_factor * num_workers`` batches would take more, fewer are made
+            ahead, but at least two. ``None``: a quarter of the free memory.
+        share: a name; all jobs of this machine and user with the same name prepare each mini-batch
+            once, for all of them. Everything that a batch depends on has to be equal
             (docs/scale/coordinated_prep.md).
-        stall_timeout: seconds after which a worker that is at the same sample, while a batch is
-            waited for, is named, killed, and its work done by another (docs/guide/faults.md); 0:
-            never. ``None``: 60 for plans, and never where user code makes samples.
+        stall_timeout: seconds after which a worker that is still at the same sample, while training
+            waits, is logged and killed, and another one does its work (docs/guide/faults.md); 0:
+            never. ``None``: 60 for plans, never if user code makes samples.
         remote: addresses of workers on other machines, ``"auto"`` for those of a Ray cluster, or a
-            ``Remote``: they prepare what this machine cannot make in time
+            ``Remote``. They prepare samples that this machine cannot make in time
             (docs/scale/remote_workers.md).
 
     Raises:
-        ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
+        ValueError: as in ``DataLoader``, and if an argument above is out of its range.
     """
 
     tiny_batch_size: int
@@ -223,12 +223,12 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._iterator is not None and self._iterator_pid != os.getpid():
-            self._iterator = None  # the workers are those of the process that this is a fork of
+            self._iterator = None  # this process is a fork; the workers belong to its parent
         return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         self._iterator_pid = os.getpid()
-        if self.pool is not None:  # num_workers may have been set since
+        if self.pool is not None:  # the attribute num_workers may have been changed
             self.pool.number_of_workers(self.num_workers, None)
         if self.num_workers > 0:
             self.check_worker_number_rationality()
@@ -250,13 +250,13 @@ class FusionLoader(Shown, DataLoader[T_co]):
         set_epoch_of_samplers(LoaderOptions.of(self), epoch)
 
     def resize_workers(self, num_workers: int) -> None:
-        """Sets the number of workers, of a running iterator too, from its next batch on.
+        """Sets the number of workers; a running iterator follows with its next batch.
 
-        No batch changes. What a worker that is ended was at is done again by another one. Loaders
-        of an ``IterableDataset``, or of a dataset with a state, follow with their next iterator.
+        No batch changes: tiny-batches of an ended worker are made again by another one. With an
+        ``IterableDataset``, or a dataset with a state, only the next iterator follows.
 
         Raises:
-            ValueError: not a positive number, or a loader without worker processes of its own.
+            ValueError: not a positive number, or the loader has no worker processes of its own.
         """
         if not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(f"num_workers should be a positive int, not {num_workers!r}")
@@ -268,20 +268,21 @@ class FusionLoader(Shown, DataLoader[T_co]):
         self._state.workers = num_workers
 
     def lend_gpu_memory(self) -> Window:
-        """Lets the GPU worker work, and borrow memory, within a ``with`` block.
+        """Returns a ``with`` block within which the GPU worker runs and may borrow memory.
 
-        It does so by itself while training waits for a batch. This is for other times at which
-        training leaves the device alone, such as writing a checkpoint. No batch may be asked for
-        within the block. When it ends, the worker has left the device, and all memory is back.
+        The worker does so anyway while training waits for a batch. The block is for other times at
+        which training does not use the device, such as writing a checkpoint. The loader must not be
+        iterated within it. At its end the worker has left the device and returned all memory.
         Without a GPU worker in temporal sharing the block has no effect.
         """
         block = self._state.idle_window()
         return nullcontext() if block is None else block()
 
     def explain(self) -> str:
-        """Returns what was compiled and what was not, and why, a line per stage.
+        """Returns a text that says what was compiled and what was not, and why, a line per stage.
 
-        After an epoch lines say their share of workers' time, and the last how long training waits.
+        After an epoch, lines have the stage's share of workers' time, and the last line says how
+        long training waits.
         """
         return "\n".join([self._explained(), *measured(self.stats())])
 
@@ -291,14 +292,14 @@ class FusionLoader(Shown, DataLoader[T_co]):
         return "\n".join([text, *self._state.explain()])
 
     def stats(self) -> LoaderStats:
-        """Returns a snapshot of the counters; ``wait_share`` is the one to look at first.
+        """Returns a snapshot of the counters; ``wait_share`` is the first one to look at.
 
-        ``as_dict()`` has everything as plain values, ``scalars()`` the numbers for a logger.
+        Its ``as_dict()`` has all counters as plain values, ``scalars()`` the numbers for a logger.
         """
         return self._stats_reader()()
 
     def _stats_reader(self) -> Callable[[], LoaderStats]:
-        """Returns a function for ``stats()`` that does not keep the loader."""
+        """Returns a function like ``stats`` that holds no reference to the loader."""
         return partial(self._state.stats, self._iterator_factory)
 
     def _described(self) -> DescribedLoader:
@@ -308,23 +309,24 @@ class FusionLoader(Shown, DataLoader[T_co]):
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches, see docs/observe/tracing.md.
 
-        It is written when it ends: with the last of them, its ``with`` block, ``stop()``,
-        ``close()``. ``path`` ends in ``.pftrace``, ``.perfetto-trace``, ``.json``, ``.json.gz``.
+        The file is written at the end of the trace: after the last batch, at the end of its
+        ``with`` block, by ``stop()`` or by ``close()``. ``path`` ends in ``.pftrace``,
+        ``.perfetto-trace``, ``.json`` or ``.json.gz``.
 
         Raises:
             OSError: the path cannot be written.
-            ValueError: its end is another, or ``steps`` is no positive number.
+            ValueError: the path has another suffix, or ``steps`` is not a positive number.
             ImportError: Perfetto's format without ``pip install 'fusionloader[trace]'``.
             RuntimeError: this loader is being traced already.
         """
-        rank, kept = rank_here(), self._iterator_factory.kept_stats
-        traced = Traced(rank, self.batch_size, self.tiny_batch_size, kept)
+        rank, cache_stats = rank_here(), self._iterator_factory.cache_stats
+        traced = Traced(rank, self.batch_size, self.tiny_batch_size, cache_stats)
         return self._state.traces.begin(path, steps, traced)
 
     def state_dict(self) -> State:
-        """Returns where the current epoch stands; JSON-serialisable, a few KB.
+        """Returns the position in the current epoch; JSON-serialisable, a few KB.
 
-        Counted are the batches that ``__next__`` has returned, not those prefetched.
+        Counts the batches that ``__next__`` has returned, not those prefetched.
         """
         options = LoaderOptions.of(self)
         return self._state.epochs.state(options).to_state(describe_loader(options))
@@ -335,24 +337,24 @@ class FusionLoader(Shown, DataLoader[T_co]):
         *,
         ranks: Literal["same", "reshard"] = "same",
     ) -> None:
-        """Makes the next ``iter()`` go on where ``state_dict()`` was called.
+        """Makes the next ``iter()`` continue where ``state_dict()`` was called.
 
         The remaining batches are bit-identical to those of an uninterrupted run. Samples already
-        delivered are not read again. (An ``IterableDataset`` is gone through once more.)
+        delivered are not read again. (An ``IterableDataset`` is iterated again from its start.)
 
-        With ``ranks="reshard"`` the number of ranks, ``batch_size`` and ``drop_last`` may be
-        others. Then the samples of the epoch that no rank has delivered are shared by the ranks of
-        this loader's ``DistributedSampler``, each drawn as it would have been; its rule makes the
-        shares equal (some are repeated, or left out with its ``drop_last``). Where nothing is
-        different, the batches are those of an uninterrupted run.
+        With ``ranks="reshard"`` the number of ranks, ``batch_size`` and ``drop_last`` may differ
+        from those of the state. The samples of the epoch that no rank has delivered are divided
+        among the ranks of this loader's ``DistributedSampler``, with the same random draws. Its
+        rule makes the shares equal: some samples are repeated, or left out with its ``drop_last``.
+        If nothing differs, the batches are those of an uninterrupted run.
 
         Args:
-            state: of this rank; with ``ranks="reshard"`` that of any rank, if all of them had
-                delivered as many batches, or a list with those of all ranks.
+            state: state of this rank. With ``ranks="reshard"`` that of any rank, if all ranks had
+                delivered the same number of batches, or a list with the states of all ranks.
             ranks: ``"same"`` refuses a state of another number of ranks.
 
         Raises:
-            ValueError: the state is of another dataset, batch size, world size or version, of an
+            ValueError: the state is of another dataset, batch size, world size or version, or of an
                 epoch that a ``DistributedSampler`` ordered otherwise, or cannot be resharded.
         """
         options = LoaderOptions.of(self)
@@ -363,8 +365,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again.
 
-        The workers of a pool end with the pool. A trace ends, too, what is shared with jobs, and
-        what was started on other machines.
+        Also ends a trace, the membership of a group of jobs (``share``), and workers started on
+        other machines. The workers of a pool end with the pool.
         """
         self._shutdown_iterator()
         self._state.leave()
@@ -372,7 +374,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """What Accelerate asks before it rebuilds a loader as a plain ``DataLoader``."""
+        """Read by Accelerate before it replaces a loader by a plain ``DataLoader``."""
         if not self._prepared and not self._adopted:
             warn_user(
                 "Accelerate's prepare() puts a plain DataLoader in the place of this FusionLoader, "

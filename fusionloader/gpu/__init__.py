@@ -1,1 +1,1 @@
-"""The GPU worker: whether there is one, its process, its control, and what training lends it."""
+"""The GPU worker: the choice whether there is one, its process, its control, memory lending."""

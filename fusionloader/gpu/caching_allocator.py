@@ -1,4 +1,4 @@
-"""Torch's caching allocator in the training process, which holds the memory that is lent."""
+"""Torch's caching allocator in the training process, whose unused memory is lent."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fusionloader.scheduler.memory_lending import Snapshot
 
 
 class TorchAllocator:
-    """Stock torch's caching allocator of one device, by its public functions."""
+    """Torch's caching allocator of one device, accessed through its public functions."""
 
     def __init__(self, device: int) -> None:
         self._device = device
 
     def refusal(self) -> str | None:
-        """Returns why its memory can never be lent, in words; ``None`` if it can.
+        """Returns the reason if its memory can never be lent; ``None`` if it can.
 
-        Expandable segments show only in a snapshot.
+        Expandable segments are not detected here; they show only in a snapshot.
         """
         backend = torch.cuda.get_allocator_backend()
         if backend != "native":
@@ -28,21 +28,20 @@ class TorchAllocator:
         return None
 
     def capturing(self) -> bool:
-        """Whether what is allocated now becomes part of a CUDA graph."""
+        """Whether the current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
     def snapshot(self) -> Snapshot:
-        """Returns its segments and blocks."""
-        try:  # without the history that a user may be recording
+        try:  # without the allocation history, which may be long
             return torch.cuda.memory_snapshot(include_traces=False)  # type: ignore[no-untyped-call,no-any-return]
         except TypeError:  # before torch 2.10
             return torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call,no-any-return]
 
     def take(self, nbytes: int, stream: int) -> int:
-        """Returns the address of ``nbytes`` for a stream.
+        """Allocates ``nbytes`` for a stream and returns their address.
 
         Raises:
-            RuntimeError: there is no room for them.
+            RuntimeError: not enough memory.
         """
         return int(torch.cuda.caching_allocator_alloc(nbytes, self._device, stream))
 
@@ -51,13 +50,13 @@ class TorchAllocator:
         torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]
 
     def reserved(self) -> int:
-        """Bytes of the device that it holds, in use or not."""
+        """Bytes of the device that the allocator holds, in use or not."""
         return torch.cuda.memory_reserved(self._device)
 
     def peak(self) -> int:
-        """Bytes that it held at most."""
+        """Largest value of ``reserved()`` so far, in bytes."""
         return torch.cuda.max_memory_reserved(self._device)
 
     def device_memory(self) -> tuple[int, int]:
-        """Free bytes of the device, and all of them."""
+        """Free and total bytes of the device."""
         return torch.cuda.mem_get_info(self._device)

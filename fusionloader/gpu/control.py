@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
+from fusionloader import _native
 from fusionloader._native import GpuState
 from fusionloader.engine.manager.participant import (
     Handle,
@@ -20,7 +21,6 @@ from fusionloader.engine.manager.participant import (
     ParticipantKind,
 )
 from fusionloader.gpu.memory_lender import MemoryLender
-from fusionloader.gpu.rates import Rates
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.observe.statistics.counters import Statistics
 from fusionloader.observe.trace.recorder import Recorder
@@ -36,23 +36,20 @@ from fusionloader.workers.worker_set import Death, WorkerSet
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
-_MOST_REASONS = 20  # for which samples are refused; others are counted together
+_MOST_REASONS = 20  # distinct reasons for refused samples; further ones are counted together
 _OTHERS = "other reasons"
-_LEAVING_SECONDS = 0.001
-# While the worker may begin as soon as the device has come to where training asked.
-_DEVICE_SECONDS = 0.0005
-# In a launch, without a sample done: by then the device or its driver does not answer any more.
-HUNG_SECONDS = 60.0
-# Between two looks of an idle window's thread at most.
-_IDLE_SECONDS = 0.01
+_LEAVING_SECONDS = 0.001  # between checks whether the worker has finished its launch
+_DEVICE_SECONDS = 0.0005  # between checks whether the device has passed training's mark
+HUNG_SECONDS = 60.0  # time in a launch without a finished sample after which the worker is killed
+_IDLE_SECONDS = 0.01  # longest sleep of an idle window's thread
 
 
 class GpuControl(Participant):
-    """One GPU worker.
+    """Starts, directs and restarts one GPU worker.
 
     Attributes:
-        cpu_workers: how many there are now.
-        given_up: why it is not started again, in words; ``None`` while there is one.
+        cpu_workers: current number of CPU workers.
+        given_up: why the worker is not started again; ``None`` while it is.
     """
 
     kind: ParticipantKind = "gpu"
@@ -76,42 +73,40 @@ class GpuControl(Participant):
             if options.in_thread:
                 self._choice.forbid(Mode.TEMPORAL)
         self._peaks = MemoryPeaks()
-        self._compared = False  # since the last delivery
-        self._delivered: float | None = None
+        self._compared = False  # whether memory peaks were compared since the last delivery
+        self._delivered: float | None = None  # time of the last delivery
         self._waiting_since: float | None = None
-        self._waited = 0.0  # seconds since the last delivery
+        self._waited = 0.0  # waiting time since the last delivery, in seconds
         self._needed = True
-        self._progress = (-1, 0.0)
+        self._progress = (-1, 0.0)  # samples done by the worker, and when that last changed
         self._traced_mode: str | None = None
-        self._launched: float | None = None  # when, until it is ready
-        self._killed_for_memory: int | None = None  # pid
+        self._launched: float | None = None  # start time, until the worker is ready
+        self._killed_for_memory: int | None = None  # process id
         self.restarts = 0
         self.given_up: str | None = None
         self._memory = None if options.memory is None else MemoryLender(options.memory)
         self._set: WorkerSet | None = None
 
     def start(self, hub: Hub) -> None:
-        """Starts a process, which has the most to build of all; a thread comes behind the others.
+        """Starts a worker process first, because it takes longest to build.
 
-        Processes are not forked while a thread is built.
+        A worker thread is started after the CPU workers: no process is forked while it is built.
         """
         self._queue, self.cpu_workers = hub.queue, hub.workers
         self._connections = Connections(hub.control_fd, hub.data_fd, hub.buffers)
-        self._rates = Rates(hub.queue, self.first)
+        self._rates = _Rates(hub.queue, self.first)
         if not self.in_thread:
             self._set = WorkerSet(1, self._launch, first=self.first)
 
     def workers_started(self, workers: WorkerSet) -> None:
-        """Starts the worker if it is a thread."""
         if self._set is None:
             self._set = WorkerSet(1, self._launch, first=self.first)
 
     def resized(self, workers: int) -> None:
-        """There are ``workers`` CPU workers from now on."""
         self.cpu_workers = workers
 
     def publishing(self, slot: int) -> None:
-        """Has its worker write into the slot where it has no buffers on the device."""
+        """Makes the worker write into the slot if it has no buffers on the device."""
         if not self.device_buffers:
             self._queue.set_gpu_rows(slot, 1)
 
@@ -126,15 +121,14 @@ class GpuControl(Participant):
         try:
             return self._options.start(connections, number, message_fd, most)
         finally:
-            ledger_handle.close()  # the worker has its own
+            ledger_handle.close()  # the worker has a copy
 
     @property
     def processes(self) -> list[Process]:
-        """The worker's process, if there is one."""
         return [] if self._set is None else [worker.process for worker in self._set.workers]
 
     def stats(self) -> dict[str, object]:
-        """Returns what ``FusionLoader.stats()`` says of it."""
+        """Returns the GPU worker's entry of ``FusionLoader.stats()``."""
         rates = self._choice.rates if self._choice is not None else {}
         return {
             "mode": self._mode.value,
@@ -151,15 +145,13 @@ class GpuControl(Participant):
         }
 
     def record(self, statistics: Statistics) -> None:
-        """Writes what it has counted into the loader's statistics."""
         statistics.gpu_worker = self.stats()
 
     def trace_began(self) -> None:
-        """A trace has begun."""
         self._traced_mode = None
 
     def trace(self, recorder: Recorder, thoroughly: bool) -> None:
-        """Notes changes of threshold and mode."""
+        """Records changes of threshold and mode."""
         threshold, mode = self._search.threshold, self._mode.value
         if recorder.count(THRESHOLD, threshold):
             recorder.instant("threshold", f"threshold {threshold}")
@@ -177,23 +169,21 @@ class GpuControl(Participant):
 
     @property
     def is_temporal(self) -> bool:
-        """Whether it works only while training does not."""
+        """Whether the worker runs only while training waits."""
         return self._mode is Mode.TEMPORAL
 
     @property
     def longest_sleep(self) -> float:
-        """Seconds until the device may have come to where training asked."""
         waits_for_device = self._state is GpuState.CLOSED and self.is_temporal
         return _DEVICE_SECONDS if waits_for_device else super().longest_sleep
 
     def asked(self) -> None:
-        """Training asks for a batch."""
         if self._mode is Mode.TEMPORAL and self._queue.gpu_is_ready:
-            self._gate.requested(self._options.asked())
+            self._gate.requested(self._options.mark_stream())
             self._update()
 
     def waiting(self) -> None:
-        """Training waits for a batch, and may lend memory until ``waited``."""
+        """Lets the worker run, and lends it memory until ``waited`` is called."""
         if self._waiting_since is None:
             self._waiting_since = time.monotonic()
         self._needed = True
@@ -208,20 +198,16 @@ class GpuControl(Participant):
                 self._choice.forbid(Mode.SPATIAL)
 
     def waited(self) -> None:
-        """Training waits no more: all its memory is its own when this returns."""
+        """Takes all lent memory back before it returns."""
         if self._waiting_since is not None:
             self._waited += time.monotonic() - self._waiting_since
             self._waiting_since = None
-            self._compare_peaks()  # as long as the worker has what it works with
+            self._compare_peaks()  # while the worker still holds its memory
         worker = next(iter(self.processes), None)
         if self._memory is not None and self._memory.take_back(worker) and worker is not None:
             self._killed_for_memory = worker.pid
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
-        """Training has a batch of ``samples``.
-
-        ``backlog`` others are complete too; ``ready`` mini-batches can be delivered now.
-        """
         now = time.monotonic()
         if self._choice is not None and self._delivered is not None and self._queue.gpu_is_ready:
             self._compare_peaks()
@@ -235,16 +221,16 @@ class GpuControl(Participant):
         self.busy()
 
     def busy(self) -> None:
-        """Training uses the device again: in temporal sharing the worker stops to."""
+        """Makes the worker leave the device in temporal sharing: training uses it again."""
         self._gate.delivered()
         self._update()
         if self._mode is Mode.TEMPORAL:
             self._wait_until_outside()
 
     def _compare_peaks(self) -> None:
-        """Excludes spatial sharing, before it is profiled, if it would run out of memory.
+        """Excludes spatial sharing, before it is profiled, if memory would not suffice for it.
 
-        Looks once for each delivery, since a look takes up to a millisecond of training's time.
+        Done once per delivery, since it takes up to a millisecond of training's time.
         """
         allocator, choice = self._options.allocator, self._choice
         if self._compared or allocator is None or choice is None or not choice.profiling:
@@ -264,11 +250,11 @@ class GpuControl(Participant):
             )
 
     def epoch_ended(self) -> None:
-        """An epoch is over, or a pause: the time until the next batch is no training iteration."""
+        """Ends an epoch or pause: the time until the next batch is no training iteration."""
         self._delivered, self._waited = None, 0.0
 
     def taken(self, slot: int, tiny_batches: int) -> None:
-        """Learns from a mini-batch whose last tiny-batch is complete."""
+        """Updates the threshold search from a mini-batch that is done."""
         shares = self._queue.shares(slot)
         begun, cpu, gpu = shares.begun_seconds, shares.cpu, shares.gpu
         self._samples += gpu.samples
@@ -289,9 +275,9 @@ class GpuControl(Participant):
         self._update()
 
     def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Reads its messages, restarts it if it has ended, and updates what it may do.
+        """Reads messages, restarts the worker if it has ended, and updates its state.
 
-        No sample is given up for its death: CPU workers make what it held.
+        No tiny-batch is lost: CPU workers make those that a dead worker held.
         """
         workers = self._workers
         workers.handle(self._note)
@@ -308,7 +294,7 @@ class GpuControl(Participant):
         return self._set
 
     def _kill_if_hung(self) -> None:
-        """Ends a worker that is in a launch for too long; what it had is done again then."""
+        """Kills a worker that is in a launch for too long; its tiny-batches are done again."""
         now, done = time.monotonic(), self._queue.worker(self.first).samples
         if not self._queue.gpu_is_inside or done != self._progress[0]:
             self._progress = (done, now)
@@ -319,18 +305,17 @@ class GpuControl(Participant):
             self._progress = (-1, now)
 
     def idle_window(self) -> AbstractContextManager[object]:
-        """Returns a block within which it works, with training's free memory.
+        """Returns a block within which the worker runs, with training's free memory.
 
-        It does nothing except in temporal sharing.
+        Without temporal sharing the block has no effect.
         """
         return self._idle_window() if self.is_temporal else nullcontext()
 
     @contextmanager
     def _idle_window(self) -> Iterator[None]:
-        """Lets it work within the block.
+        """Lets the worker run within the block, in which training does not use the device.
 
-        Training leaves the device alone within it. A thread does what a waiting ``next()`` would,
-        which must not be called within the block.
+        A thread does the work of a waiting ``next()``, which must not be called within the block.
         """
         over = threading.Event()
 
@@ -341,7 +326,7 @@ class GpuControl(Participant):
                 self._queue.sleep(seen, _IDLE_SECONDS)
 
         thread = threading.Thread(target=serve, name="fusionloader-idle-window", daemon=True)
-        self.asked()  # in this thread: on its current stream
+        self.asked()  # in this thread, because the mark goes to its current stream
         thread.start()
         try:
             yield
@@ -366,10 +351,10 @@ class GpuControl(Participant):
             self._queue.set_gpu(state, threshold)
 
     def _wait_until_outside(self) -> None:
-        """Waits for the launch under way: training must not find the device at work."""
+        """Waits until the current launch is over, so that training has the device for itself."""
         while self._queue.gpu_is_inside:
             seen = self._queue.done_word()
-            if self._queue.gpu_is_inside:
+            if self._queue.gpu_is_inside:  # again, since it may have left before done_word()
                 self._queue.sleep(seen, _LEAVING_SECONDS)
             self._kill_if_hung()
             if not all(process.is_alive() for process in self.processes):
@@ -394,11 +379,11 @@ class GpuControl(Participant):
         self._update()
         self._queue.take_back(death.number)
         failure, self._failure = self._failure, None
-        if death.pid is not None and death.pid == self._killed_for_memory:  # nothing is wrong
+        if death.pid is not None and death.pid == self._killed_for_memory:  # not the worker's error
             self._killed_for_memory = None
             self._workers.restart(death)
             return
-        # What cannot be built will not be the next time, unless memory was short.
+        # A worker that could not be built will fail again, unless memory was short.
         hopeless = failure is not None and (
             failure.is_final or (not built and not failure.short_of_memory)
         )
@@ -423,14 +408,41 @@ class GpuControl(Participant):
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def end(self) -> None:
-        """Waits for its end, and kills it if it does not stop.
-
-        Not while it starts, when it does not look whether it is to stop.
-        """
+        """Waits until the worker has ended, and kills it if it does not stop."""
         if self._set is not None:
-            if not self._queue.gpu_is_ready:
+            if not self._queue.gpu_is_ready:  # while it starts it does not check for a stop
                 for process in self.processes:
                     process.terminate()
             self._set.end()
         if self._memory is not None:
             self._memory.close()
+
+
+class _Rates:
+    """Samples per second of work, of one CPU worker and of the GPU worker."""
+
+    def __init__(self, queue: _native.ManagerQueue, gpu_worker: int) -> None:
+        """``gpu_worker`` is the GPU worker's number, above those of all CPU workers."""
+        self._queue = queue
+        self._gpu_worker = gpu_worker
+        self._before = ((0, 0.0), (0, 0.0))
+
+    def since_last(self) -> tuple[float | None, float | None]:
+        """Returns the CPU and GPU rates since the last call, ``None`` for a side without work."""
+        workers = self._queue.workers(0, self._gpu_worker + 1)
+        counted = [(worker.samples, worker.busy_seconds) for worker in workers]
+        now = (_sum(counted[:-1]), _sum(counted[-1:]))
+        rates = tuple(
+            (samples - samples_before) / (busy - busy_before)
+            if samples > samples_before and busy > busy_before
+            else None
+            for (samples, busy), (samples_before, busy_before) in zip(
+                now, self._before, strict=True
+            )
+        )
+        self._before = now
+        return rates[0], rates[1]
+
+
+def _sum(counted: list[tuple[int, float]]) -> tuple[int, float]:
+    return sum(samples for samples, _ in counted), sum(busy for _, busy in counted)

@@ -16,7 +16,7 @@ from fusionloader.data.sources.datasets import Compiled
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
-from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
+from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_with_script
 from fusionloader.options.gpu_settings import GpuWorker
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system import processes
@@ -34,22 +34,30 @@ log = logging.getLogger("fusionloader.gpu")
 
 _OFF = "off by default, until it has been measured on a device"
 _PERSISTENT = "its start takes seconds in every epoch: pass persistent_workers=True to keep it"
-_MOST_SAMPLES = 64
-_LAUNCH_BYTES = 16 << 20
-# The batch in use, two that are complete behind it, and two that are being made.
-_DEVICE_BUFFERS = 5
+_MOST_SAMPLES = 64  # in a launch
+_LAUNCH_BYTES = 16 << 20  # estimate per sample: a decoded image of 4 megapixels
+_DEVICE_BUFFERS = 5  # the batch in use, two complete ones behind it, and two in the making
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
+    """The GPU worker of a loader, or the reason why there is none.
+
+    Attributes:
+        worker: the user's settings; ``None`` if no GPU worker was requested.
+        device_id: CUDA's device number; ``None`` for the CPU backend.
+        why_not: why there is no GPU worker; ``None`` if there is one, or none was requested.
+        tiny_batch_size: samples in a tiny-batch.
+        batch_size: samples in a mini-batch; 0 if it is unknown.
+        persistent: whether the worker lives from epoch to epoch.
+    """
 
     worker: GpuWorker | None = None
     device_id: int | None = None
     why_not: str | None = None
     tiny_batch_size: int = 1
     batch_size: int = 0
-    kept: bool = True  # from epoch to epoch
+    persistent: bool = True
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
@@ -66,7 +74,7 @@ class GpuChoice:
             f"sharing={self.worker.sharing!r}"
         )
         text += f"; {_pixels(self.worker, self.device_id is not None)}"
-        if not self.kept:
+        if not self.persistent:
             text = f"{text}; {_PERSISTENT}"
         if memory_options(self) is None:
             return text
@@ -75,7 +83,7 @@ class GpuChoice:
 
 
 def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
-    """Returns how the pixels of its rows differ from those of a CPU worker, in words."""
+    """Returns a sentence on how the GPU worker's pixels differ from those of a CPU worker."""
     if isinstance(worker.decoder, str) and not on_gpu:
         return "its pixels are those of the CPU workers"
     own = not isinstance(worker.decoder, str)
@@ -84,11 +92,11 @@ def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
 
 
 def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
-    """Returns the choice for a loader whose dataset was compiled to that, if it was.
+    """Returns the GPU worker for a loader; ``compiled`` is its dataset's plan, if there is one.
 
     Raises:
-        ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
-        ImportError: an explicit ``GpuWorker`` without a package that it needs.
+        ValueError: an explicit ``GpuWorker`` is impossible with any dataset.
+        ImportError: a package that an explicit ``GpuWorker`` needs is not installed.
     """
     wanted = options.gpu_worker
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
@@ -117,15 +125,14 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
         _say_once(f"no GPU worker, because {why}")
     if why is None and device_id is not None and (why := why_missing()) is not None:
         _say_once(f"no GPU worker, because {why}")
-    kept = options.persistent_workers
-    size = options.batch_size or 0
-    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept)
+    size, persistent = options.batch_size or 0, options.persistent_workers
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, persistent)
 
 
 def _lacking(
     options: LoaderOptions, compiled: Compiled | None, worker: GpuWorker, on_gpu: bool
 ) -> str | None:
-    """Returns why a loader cannot have a GPU worker, in words; ``None`` if it can."""
+    """Returns the reason if a loader cannot have a GPU worker; ``None`` if it can."""
     if options.num_workers == 0:
         return "num_workers=0"
     if missing := by_name.missing_package(worker):
@@ -181,11 +188,11 @@ def _unsuitable(compiled: Compiled | None, worker: GpuWorker) -> str | None:
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
-    """Returns what records an event on training's stream and returns whether it has passed.
+    """Returns a function that records an event on training's current stream.
 
-    On the CPU nothing of training is under way when it asks for a batch.
+    That function returns another one, which says whether the device has passed the event.
     """
-    if device_id is None:
+    if device_id is None:  # on the CPU, training has finished its work when it calls next()
         return lambda: lambda: True
 
     def mark() -> Callable[[], bool]:
@@ -197,13 +204,19 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
 
 
 def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
-    """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
+    """Returns the samples in a launch and the device buffers that fit a memory limit.
 
-    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. The decoder's own
-    memory cannot be limited.
+    Each gets half of the limit. A launch is estimated at 16 MiB per sample, a decoded image of 4
+    megapixels. The decoder's own memory cannot be limited.
+
+    Args:
+        limit: bytes of device memory.
+        batch_bytes: bytes of a mini-batch.
+        most: samples in a launch without a limit.
+        on_gpu: whether there are device buffers.
 
     Raises:
-        ValueError: not even one sample, or one batch, goes into the limit.
+        ValueError: not even one sample, or one batch, fits the limit.
     """
     buffers = min(_DEVICE_BUFFERS, limit // 2 // max(batch_bytes, 1)) if on_gpu else 0
     samples = min(most, limit // 2 // _LAUNCH_BYTES)
@@ -216,15 +229,15 @@ def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, 
 
 
 def memory_options(choice: GpuChoice) -> MemoryOptions | None:
-    """Returns what training may lend the chosen worker, ``None`` where it never does."""
+    """Returns the options for lending memory to the chosen worker; ``None`` for no lending."""
     worker, device_id = choice.worker, choice.device_id
     if worker is None or device_id is None or worker.memory == "own":
         return None
-    if worker.where == "thread":  # it allocates from training's own pool
+    if worker.where == "thread":  # it allocates from training's pool anyway
         return None
-    if worker.decoder != "dali":  # what it allocates would stay in borrowed memory
+    if worker.decoder != "dali":  # other decoders' allocations would stay in borrowed memory
         return None
-    if worker.sharing == "spatial":  # then it is "auto", and nothing was asked for
+    if worker.sharing == "spatial":  # lending needs temporal sharing
         return None
     return MemoryOptions(
         device=device_id,
@@ -238,11 +251,11 @@ def memory_options(choice: GpuChoice) -> MemoryOptions | None:
 def gpu_options(
     choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int
 ) -> GpuOptions | None:
-    """Returns what the manager needs to start the chosen worker for a table of files."""
+    """Returns the options by which the manager starts the chosen worker; ``None`` for no worker."""
     worker = choice.worker
     if worker is None or choice.why_not is not None:
         return None
-    if not choice.kept:
+    if not choice.persistent:
         _say_once(f"GPU worker: {_PERSISTENT}")
     device_id, tiny = choice.device_id, choice.tiny_batch_size
     fixed = worker.group_size is not None
@@ -252,7 +265,7 @@ def gpu_options(
         limit = parse_bytes(worker.memory_limit)
         most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
     memory, head = memory_options(choice), _head_options(worker)
-    # A bare process, which starts faster, does not know what the training script has defined.
+    # A bare process starts faster, but cannot unpickle a decoder that the training script defines.
     of_script = isinstance(head.decoder, bytes) and b"__main__" in head.decoder
 
     def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
@@ -279,13 +292,13 @@ def gpu_options(
             memory=borrowed,
         )
         if worker.where == "thread":
-            from fusionloader.gpu.worker_thread import WorkerThread  # which has hooks of forks
+            from fusionloader.gpu.worker_thread import WorkerThread  # importing it adds fork hooks
 
             return WorkerThread(config)
         if of_script:
             descriptors = {name: Descriptor(fd) for name, fd in config.descriptors().items()}
             context = multiprocessing.get_context("spawn")
-            return processes.start(context, main_of_script, config, descriptors)
+            return processes.start(context, main_with_script, config, descriptors)
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
@@ -298,14 +311,14 @@ def gpu_options(
 
 
 def _head_options(worker: GpuWorker) -> HeadOptions:
-    """Returns what decodes.
+    """Returns the options of the decoder.
 
     Raises:
-        pickle.PicklingError: it cannot be sent to the worker.
+        pickle.PicklingError: the user's decoder cannot be pickled for the worker's process.
     """
     decoder = worker.decoder
-    # Training waits for what is under way when its batch is there, so a second group may be
-    # begun only where it never does. DALI's pipeline would make its ``submit`` wait.
+    # In temporal sharing training waits for begun groups when its batch is done, so a second group
+    # is begun only in other modes. DALI's pipeline would make ``submit`` wait.
     waits = worker.sharing != "spatial" and worker.where == "process"
     beside = not waits and decoder != "dali"
     return HeadOptions(
@@ -315,6 +328,6 @@ def _head_options(worker: GpuWorker) -> HeadOptions:
         hw_decoder_load=worker.hw_decoder_load,
         groups=2 if beside else 1,
         timeout=worker.decoder_timeout,
-        # In a thread they are torch's, which training can have as soon as they are free.
+        # A thread allocates from torch's pool, from which training can take what is free.
         keeps_memory=worker.where == "process",
     )

@@ -1,8 +1,8 @@
 """Training lends its GPU worker memory while ``next()`` waits, and takes it back before it returns.
 
-What is lent are blocks that training's allocator holds but does not use. They are claimed from it,
-so that it neither hands them out nor frees them meanwhile, and given back to it when the borrower
-has returned them, or has been killed.
+Training lends blocks that its allocator holds but does not use. It claims them from the allocator,
+which can neither hand them out nor free them meanwhile. It gives them back to the allocator when
+the borrower has returned them, or was killed.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from fusionloader.transforms.executors.device.launch_memory import USEFUL_BYTES,
 
 log = logging.getLogger("fusionloader.gpu")
 
-# For a killed process to end. One that is stuck in the kernel keeps its blocks.
+# Time for a killed process to end. A process that is stuck in the kernel keeps its blocks.
 _ENDING_SECONDS = 10.0
-# For the worker to answer the probe, which it does between two launches.
+# Time for the worker to answer the probe, which it does between two launches.
 _PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """What may be lent to a GPU worker.
+    """Options for lending memory to a GPU worker.
 
     Attributes:
-        device: CUDA's number of it.
-        limit: in bytes, at a time.
-        always: lend whenever the worker wants memory; else only if the peaks do not fit together.
-        allocator: that holds the memory.
-        pool: makes what the worker allocates from, in its process.
-        patience: seconds that the worker has, at first, to return what is asked back.
+        device: CUDA's device number.
+        limit: bytes lent at a time, at most.
+        always: whether to lend whenever the worker wants memory; otherwise only if the peaks of
+            training and worker do not fit on the device together.
+        allocator: training's allocator, which holds the memory.
+        pool: makes the worker's memory pool, in the worker's process.
+        patience: initial time for the worker to return memory, in seconds.
     """
 
     device: int
@@ -60,20 +61,20 @@ class MemoryOptions:
 
 
 class MemoryLender:
-    """Lends to one GPU worker at a time.
+    """Lends memory to one GPU worker at a time.
 
     Attributes:
         short: whether memory was found not to suffice for training and the worker together.
-        why_not: why nothing is lent, in words; ``None`` while something may be.
+        why_not: why nothing is lent; ``None`` while lending is possible.
     """
 
     def __init__(self, options: MemoryOptions) -> None:
         self._options = options
         self._allocator = options.allocator
         self._session: _Session | None = None
-        self._out: list[Grant] = []
+        self._out: list[Grant] = []  # grants that have not been taken back
         self._nothing_left = False
-        self._before: Counter[str] = Counter()
+        self._before: Counter[str] = Counter()  # counts of former sessions
         self._patience = Patience(options.patience)
         self._kills = 0
         self.short = False
@@ -82,7 +83,10 @@ class MemoryLender:
             self._say_off()
 
     def open_ledger(self) -> LedgerHandle | None:
-        """Returns the ledger of a new worker, ``None`` to lend nothing; the former has ended."""
+        """Returns the ledger of a new worker, to be called when the former has ended.
+
+        ``None`` if nothing can be lent.
+        """
         self._end_session()
         if self.why_not is not None:
             return None
@@ -96,9 +100,9 @@ class MemoryLender:
     # ---- lending -------------------------------------------------------------------------------
 
     def lend(self) -> None:
-        """Lends what the worker wants, as far as there is; training waits for a batch.
+        """Lends the memory that the worker wants, as far as possible, while training waits.
 
-        One atomic load if it wants nothing.
+        Costs one atomic load if the worker wants nothing.
         """
         session = self._session
         if session is None or self._nothing_left:
@@ -120,7 +124,7 @@ class MemoryLender:
                 self._lend(session, wanted)
             elif session.refused is not None:
                 self._decline(session.refused)
-        except RuntimeError as error:  # of the driver, the ledger or torch
+        except RuntimeError as error:  # from the driver, the ledger or torch
             self._decline(str(error))
         except (KeyError, TypeError) as error:
             self._decline(f"the snapshot of torch's allocator is not as expected: {error!r}")
@@ -133,14 +137,14 @@ class MemoryLender:
             return
         free = candidates(snapshot, device=device, smallest=USEFUL_BYTES)
         known = {(claim.address, claim.size, claim.stream) for claim in free}
-        room = self._options.limit - sum(grant.block.nbytes for grant in self._out)
+        capacity = self._options.limit - sum(grant.block.nbytes for grant in self._out)
         self._nothing_left = True
-        for claim in plan_claims(snapshot, room, device=device, smallest=USEFUL_BYTES):
+        for claim in plan_claims(snapshot, capacity, device=device, smallest=USEFUL_BYTES):
             if wanted <= 0:
                 self._nothing_left = False
                 break
             address = allocator.take(claim.size, claim.stream)
-            # Another one if sizes are rounded up, or another thread was faster.
+            # The allocator returns another block if it rounds up, or another thread was faster.
             if (address, claim.size, claim.stream) not in known:
                 allocator.give(address)
                 break
@@ -160,7 +164,7 @@ class MemoryLender:
         return sum(grant.block.nbytes for grant in self._out if grant.state in waiting)
 
     def _peaks_clash(self, wanted: int) -> bool:
-        """Whether training's peak, and what the worker holds and wants, exceed the device."""
+        """Whether training's peak, the worker's memory and ``wanted`` exceed the device."""
         if self.short:
             return True
         free, device = self._allocator.device_memory()
@@ -179,21 +183,24 @@ class MemoryLender:
     # ---- taking back ---------------------------------------------------------------------------
 
     def take_back(self, worker: Process | None) -> bool:
-        """Takes everything back: asks, waits, then kills the worker; returns whether it did that.
+        """Takes all lent memory back, and kills the worker if it does not return it in time.
 
-        It waits longer the next time, up to a bound. Where that did not suffice either, nothing is
-        lent any more. Under CUDA's MPS no client may be killed: what is not returned then stays out
-        of training's use until it is.
+        After a kill the patience grows, up to a bound; after another one at the bound nothing is
+        lent any more. Under CUDA's MPS no client may be killed: training does without memory that
+        was not returned until it is.
 
         Args:
-            worker: that has what is out; ``None`` if it is known to have ended.
+            worker: process that holds the memory; ``None`` if it has ended.
+
+        Returns:
+            Whether the worker was killed.
         """
         self._nothing_left = False
         if not self._out or self._session is None:
             return False
-        seconds, asked = self._patience.seconds, time.monotonic()
+        seconds, began = self._patience.seconds, time.monotonic()
         if self._reclaim(seconds):
-            self._patience.returned(time.monotonic() - asked)
+            self._patience.returned(time.monotonic() - began)
             return False
         if worker is None or under_mps():
             return False
@@ -208,20 +215,20 @@ class MemoryLender:
         return True
 
     def _reclaim(self, patience: float) -> bool:
-        """Returns whether all is back; what is back is the allocator's again."""
+        """Gives returned blocks to the allocator; returns whether all are back."""
         assert self._session is not None
         try:
             self._session.lender.reclaim(self._out, patience, "quarantine")
         except NotReturnedError as overdue:
             log.debug("%s", overdue)
-        kept = []
+        overdue_grants = []
         for grant in self._out:
             if grant.state == "free":
                 self._allocator.give(grant.block.address)
             else:
-                kept.append(grant)
-        self._out = kept
-        return not kept
+                overdue_grants.append(grant)
+        self._out = overdue_grants
+        return not overdue_grants
 
     def _end_session(self) -> None:
         self.take_back(None)
@@ -233,7 +240,7 @@ class MemoryLender:
     # ---- the rest ------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, object]:
-        """Returns what ``FusionLoader.stats()`` says of it, in bytes since the loader was made."""
+        """Returns an entry of ``FusionLoader.stats()``, in bytes since the loader was made."""
         counts = self._before.copy()
         if self._session is not None:
             counts.update(_counts(self._session))
@@ -248,18 +255,18 @@ class MemoryLender:
         }
 
     def close(self) -> None:
-        """Takes everything back from a worker that has ended."""
+        """Takes all memory back from a worker that has ended."""
         self._end_session()
 
     def _decline(self, why: str) -> None:
-        """Lends nothing more; what is out comes back as always."""
+        """Ends lending; memory that is lent now is taken back as always."""
         if self.why_not is None:
             self.why_not = why
             self._say_off()
         self._nothing_left = True
 
     def _say_off(self) -> None:
-        level = logging.WARNING if self._options.always else logging.INFO  # where it was asked for
+        level = logging.WARNING if self._options.always else logging.INFO  # "always" is explicit
         log.log(level, "training lends the GPU worker no memory: %s", self.why_not)
 
 
@@ -270,16 +277,16 @@ def _counts(session: _Session) -> dict[str, int]:
 
 
 class _Session:
-    """The ledger of one worker process, and whether that process can open training's memory.
+    """The ledger of one worker process, and a probe whether it can open training's memory.
 
-    That is tried when the worker first wants memory, by training itself, while it waits for a
-    batch: a thread would not know when training captures a CUDA graph.
+    The probe runs when the worker first wants memory, in the training thread while it waits for a
+    batch. Another thread would not know when training captures a CUDA graph.
 
     Attributes:
         lender: training's end of the ledger.
-        probed: counts of what the probe has lent, which is not for the worker's use.
+        probed: counts of the probe's own lending, which is not for the worker's use.
         proven: whether the worker has opened a block.
-        refused: why it cannot, in words, once that is known.
+        refused: why the worker cannot open a block; ``None`` while that is unknown or it can.
     """
 
     def __init__(self, device: int) -> None:
@@ -291,7 +298,7 @@ class _Session:
         self._probe: Probe | None = None
 
     def prove(self) -> bool:
-        """Goes on with the probe, without waiting for the worker; returns whether it is proven."""
+        """Advances the probe without waiting for the worker; returns ``proven``."""
         if self.proven or self.refused is not None:
             return self.proven
         try:
@@ -308,8 +315,9 @@ class _Session:
         return self.proven
 
     def end(self, capturing: bool) -> None:
-        """The worker has ended, and what was lent to it is back."""
-        with suppress(MemorySharingError):  # with a process that is stuck in the kernel
-            if self._probe is not None and not capturing:  # 2 MiB are lost sooner than a capture
+        """Closes the ledger of a worker that has ended, after its memory was taken back."""
+        with suppress(MemorySharingError):  # raised if the process is stuck in the kernel
+            # Ending the probe would break a capture; losing its 2 MiB is the lesser evil.
+            if self._probe is not None and not capturing:
                 self._probe.end()
             self.lender.close(when_overdue="quarantine")

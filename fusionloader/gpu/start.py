@@ -1,4 +1,4 @@
-"""What the control of a GPU worker is given: how to start it, and what the worker is given then."""
+"""Options of the GPU worker's control, and the connections that a worker is started with."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from fusionloader.gpu.worker import SharedBuffer
 
 StartGpuWorker = Callable[["Connections", int, int, int], Process]
-"""Starts worker number ``n``, which sends messages to a descriptor and puts at most so many samples
-in a launch."""
+"""Starts a worker: connections, number, descriptor for its messages, samples in a launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
     """What the worker shares with the training process.
 
-    Descriptors of control block and slots, and what opens the device buffers, by number.
-    ``memory_fd`` is that of the ledger by which training lends memory, -1 where it lends none.
+    Attributes:
+        control_fd: descriptor of the control block.
+        data_fd: descriptor of the slots.
+        buffers: openers of the device buffers, by number.
+        memory_fd: descriptor of the ledger of lent memory; -1 if training lends none.
     """
 
     control_fd: int
@@ -34,25 +36,25 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """What the manager needs to know.
+    """Options of the GPU worker's control.
 
     Attributes:
         start: starts the worker.
-        most_samples: in a launch.
-        sharing: a ``Mode``'s value, or ``"auto"``.
-        asked: records an event behind what training has enqueued, when it asks for a batch;
-            returns a function that tells whether the event has passed.
-        buffers: how many for batches on the device.
-        memory: what training may lend it; ``None``: nothing.
-        decoder: its name, and which nvJPEG decodes for it, for ``stats()``.
-        in_thread: whether it is a thread of this process.
-        allocator: of training, on the worker's device; ``None`` on the CPU backend.
+        most_samples: samples in a launch, at most.
+        sharing: the value of a ``Mode``, or ``"auto"``.
+        mark_stream: records an event behind training's work on the device; returns a function
+            that says whether the device has passed the event.
+        buffers: number of batch buffers on the device.
+        memory: options for lending memory; ``None`` to lend none.
+        decoder: name of the decoder, and which nvJPEG it uses, for ``stats()``.
+        in_thread: whether the worker is a thread of this process.
+        allocator: training's allocator on the worker's device; ``None`` for the CPU backend.
     """
 
     start: StartGpuWorker
     most_samples: int
     sharing: str
-    asked: Callable[[], Callable[[], bool]]
+    mark_stream: Callable[[], Callable[[], bool]]
     buffers: int
     memory: MemoryOptions | None = None
     decoder: str = "DALI"

@@ -1,6 +1,6 @@
-"""The GPU worker: takes groups of tiny-batches from the large end.
+"""The GPU worker: claims groups of tiny-batches from the large end of the queue.
 
-``main`` runs it as a process of its own, ``gpu.worker_thread`` in a thread of the training process.
+``main`` runs it in a process of its own, ``gpu.worker_thread`` in a thread of the training process.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ _IDLE_SECONDS = 0.5
 _ALIGN = 64
 
 SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[object, ...]]
-"""Opens memory of the training process on the device: a function and its arguments."""
+"""A function, and its arguments, that open device memory of the training process."""
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowedMemory:
     """How memory is borrowed from training.
 
-    ``ledger_fd`` is open. ``pool`` makes what a launch allocates from. ``trims``: unused memory
-    goes to the device whenever there is nothing to do.
+    Attributes:
+        ledger_fd: open descriptor of the ledger.
+        pool: makes the pool from which a launch allocates.
+        trims: whether unused memory is freed whenever there is nothing to do.
     """
 
     ledger_fd: int
@@ -70,12 +72,25 @@ class BorrowedMemory:
 
 @dataclass(frozen=True, slots=True)
 class GpuWorkerConfig:
-    """What the worker needs to know; the descriptors are open under these numbers.
+    """Configuration of the worker; the descriptors are open in its process under these numbers.
 
-    ``device_id`` is CUDA's, ``None`` for the decoder's CPU backend. ``buffers`` on the device are
-    opened by calling each one's function; without them rows go to the batch slot. ``most_samples``
-    in a launch; ``fixed_group`` where the user chose them. ``head`` is what decodes. ``memory``
-    where training may lend some.
+    Attributes:
+        worker: the worker's number.
+        parent: process id of the training process.
+        control_fd: descriptor of the control block.
+        data_fd: descriptor of the slots.
+        table_fd: descriptor of the dataset's table.
+        table_bytes: size of the table.
+        message_fd: descriptor of the pipe to the manager.
+        plan: decoding and transforms.
+        row_bytes: bytes of an image in a batch.
+        device_id: CUDA's device number; ``None`` for the decoder's CPU backend.
+        tiny_batch_size: samples in a tiny-batch.
+        most_samples: samples in a launch, at most.
+        fixed_group: whether the user chose ``most_samples``, so that every group is that large.
+        buffers: openers of the batch buffers on the device; empty if rows go to the batch slot.
+        head: options of the decoder.
+        memory: how memory is borrowed; ``None`` if training lends none.
     """
 
     worker: int
@@ -96,19 +111,19 @@ class GpuWorkerConfig:
     memory: BorrowedMemory | None = None
 
     def descriptors(self) -> dict[str, int]:
-        """Returns the descriptors that a process needs, by the names of the fields."""
+        """Returns the descriptors that have to be open in the process, by field."""
         names = ("control_fd", "data_fd", "table_fd", "message_fd")
         return {name: getattr(self, name) for name in names}
 
 
-def main_of_script(config: GpuWorkerConfig, descriptors: dict[str, Descriptor]) -> None:
-    """Serves in a process of multiprocessing, which knows the training script's own classes."""
+def main_with_script(config: GpuWorkerConfig, descriptors: dict[str, Descriptor]) -> None:
+    """Serves in a multiprocessing process, in which classes of the training script are defined."""
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     main(replace(config, **fds))
 
 
 def main(config: GpuWorkerConfig) -> None:
-    """Serves until the manager says stop or the training process is gone."""
+    """Serves until the manager stops the queue or the training process has ended."""
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
@@ -116,17 +131,17 @@ def main(config: GpuWorkerConfig) -> None:
         loop.announce()
         loop.serve(lambda: os.getppid() == config.parent)
     except Exception as error:
-        messages.send(config.message_fd, failure_of(error))
+        messages.send(config.message_fd, make_failure(error))
         sys.exit(1)
 
 
-def failure_of(error: BaseException) -> messages.WorkerFailed:
-    """Returns what the worker reports before it ends, while the error is being handled."""
-    if isinstance(error, DecoderFailed):  # which says in a line where, and what to do
-        why = str(error)
+def make_failure(error: BaseException) -> messages.WorkerFailed:
+    """Returns the worker's last message; to be called while the error is being handled."""
+    if isinstance(error, DecoderFailed):
+        why = str(error)  # one line that says where it failed, and what to do
         return messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
     why, is_lost = failures.summary(error), is_device_lost(error)
-    if is_lost:  # not tried again: training uses the device, too
+    if is_lost:  # final, because training uses the same device
         why += ". Its device failed: a new process may be able to use it again"
     failure = failures.capture(error, "in the GPU worker")
     return messages.WorkerFailed(failure, is_shortage(error), is_lost, why)
@@ -136,8 +151,13 @@ def failure_of(error: BaseException) -> messages.WorkerFailed:
 class _BegunClaim:
     """A claim whose samples are being decoded.
 
-    ``targets`` are rows and their values. ``bad`` tiny-batches go to CPU workers. Without a task
-    nothing was begun yet, since its memory may have to be borrowed.
+    Attributes:
+        claim: the claim.
+        samples: the encoded samples.
+        targets: rows and the targets to be written there.
+        bad: numbers of the tiny-batches that go to CPU workers.
+        task: the decoding that was begun; ``None`` if it begins only when memory was borrowed.
+        start: time at which the claim was begun, in seconds.
     """
 
     claim: _native.Claim
@@ -149,9 +169,9 @@ class _BegunClaim:
 
 
 class GpuWorkerLoop:
-    """Claims groups, one or several at a time, and finishes them in this order.
+    """Claims groups, up to ``head.groups`` at a time, and finishes them in order.
 
-    While one is augmented the next one is decoded, if the decoder does not make ``submit`` wait.
+    With several, one group is decoded while the one before it is augmented.
     """
 
     def __init__(
@@ -160,16 +180,16 @@ class GpuWorkerLoop:
         queue: _native.WorkerQueue,
         inside: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Builds the tasks.
+        """Builds the task.
 
-        ``inside`` returns what is entered for everything that others see: claims, states, rows.
-        What it raises ends the loop.
+        ``inside`` returns a context that is entered for all access to shared state: claims, states
+        and rows. An exception that it raises ends the loop.
         """
         self._inside = inside
         if config.device_id is not None:
             import torch
 
-            # Before anything else: a call of CUDA's without it would make a context on device 0.
+            # First of all, since other calls would make a CUDA context on device 0.
             torch.cuda.set_device(config.device_id)
         self._config = config
         self._queue = queue
@@ -185,21 +205,21 @@ class GpuWorkerLoop:
             self._group.size = most
         self._begun: deque[_BegunClaim] = deque()
         self._finished_at = 0.0
-        self._refused: Counter[str] = Counter()  # reasons that training was not told yet
-        self._refused_files: dict[int, str] = {}  # by item, for good
-        self._failed_files: set[int] = set()  # items that could not be decoded once
+        self._refused: Counter[str] = Counter()  # refused samples by reason, not reported yet
+        self._refused_files: dict[int, str] = {}  # reasons of files refused for good, by item
+        self._failed_files: set[int] = set()  # items whose decoding has failed once
         self._sequence = -1
         self._sequence_since = 0.0
         self._views: dict[tuple[int, int], tuple[Memory, NDArray[np.int64]]] = {}
 
     def announce(self) -> None:
-        """Tells the manager that it can be given work."""
+        """Reports to the manager that the worker is ready."""
         with self._inside():
             self._queue.gpu_ready()
             self._queue.wake_manager()
 
     def serve(self, goes_on: Callable[[], bool]) -> None:
-        """Works until the manager says stop, or until it does not go on."""
+        """Works until the manager stops the queue, or ``goes_on()`` is false."""
         queue = self._queue
         while not queue.stopping and goes_on():
             seen = queue.work_word
@@ -219,7 +239,6 @@ class GpuWorkerLoop:
         self.close()
 
     def close(self) -> None:
-        """Ends the decoder."""
         self._task.close()
 
     def _claim(self) -> _native.Claim | None:
@@ -233,12 +252,12 @@ class GpuWorkerLoop:
 
     def _begin_work(self, claim: _native.Claim) -> None:
         self._queue.begin_span()
-        self._queue.begin_sample(claim, claim.first, _range_of(claim)[0])
+        self._queue.begin_sample(claim, claim.first, _position_range(claim)[0])
 
     def _begin(self, claim: _native.Claim) -> _BegunClaim:
-        """Reads the files of a claim, and lets the decoder begin."""
+        """Reads the files of a claim, and begins to decode them."""
         start = time.perf_counter()
-        begin, stop = _range_of(claim)
+        begin, stop = _position_range(claim)
         samples: list[EncodedSample] = []
         targets: list[tuple[int, int]] = []
         bad: set[int] = set()
@@ -256,14 +275,14 @@ class GpuWorkerLoop:
         return _BegunClaim(claim, samples, targets, bad, task, start)
 
     def _finish(self, begun: _BegunClaim) -> None:
-        """Does the tiny-batches of a claim; what it cannot do goes to CPU workers."""
+        """Finishes the tiny-batches of a claim; those with refused samples go to CPU workers."""
         claim, bad = begun.claim, begun.bad
         for sample, why in zip(begun.samples, self._run(begun), strict=True):
             if why is not None:
                 self._refuse(why, claim, sample.position, bad)
                 if isinstance(why, FileRefused):
                     self._refuse_file(why, claim.entry(sample.position).item)
-        if self._refused and messages.has_room(self._config.message_fd):
+        if self._refused and messages.can_send(self._config.message_fd):
             messages.send(self._config.message_fd, messages.SamplesRefused(dict(self._refused)))
             self._refused.clear()
         with self._inside():
@@ -273,12 +292,12 @@ class GpuWorkerLoop:
         self._finished_at = now
 
     def _report(self, begun: _BegunClaim) -> None:
-        """Writes the targets, and says what is done and what comes back."""
+        """Writes the targets, and finishes the tiny-batches or gives them back."""
         claim = begun.claim
         targets = self._rows(claim)[1]
         for row, target in begun.targets:
             targets[row] = target
-        begin, stop = _range_of(claim)
+        begin, stop = _position_range(claim)
         self._queue.end_samples(claim, claim.first, stop - begin)
         self._queue.end_span(claim, claim.first, claim.count)
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -286,7 +305,7 @@ class GpuWorkerLoop:
                 self._queue.give_back(claim, tiny_batch)
             else:
                 self._queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
-        if self._begun:  # its time of work begins: until now it was the last one's
+        if self._begun:  # the time from here on counts as work on the next claim
             self._begin_work(self._begun[0].claim)
         else:
             self._queue.leave()
@@ -299,7 +318,7 @@ class GpuWorkerLoop:
     def _refuse_file(self, why: FileRefused, item: int) -> None:
         """Leaves a file to CPU workers for good.
 
-        One that could not be decoded may only have lacked memory: that is tried twice.
+        A file that could not be decoded is tried twice, because memory may have been short.
         """
         if isinstance(why, DecodeFailed) and (item not in self._failed_files or self._is_short()):
             self._failed_files.add(item)
@@ -348,7 +367,7 @@ class GpuWorkerLoop:
         return memory.part(row * self._config.row_bytes, self._config.row_bytes)
 
     def _rows(self, claim: _native.Claim) -> tuple[Memory, NDArray[np.int64]]:
-        """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""
+        """Returns the images and targets in the slot, laid out as by the native ``PlanWorker``."""
         assert claim.payload is not None
         where = (claim.payload, claim.payload_rows)
         if where not in self._views:
@@ -360,8 +379,8 @@ class GpuWorkerLoop:
         return self._views[where]
 
 
-def _range_of(claim: _native.Claim) -> tuple[int, int]:
-    """Returns the positions of a claim's first sample and of the one behind its last."""
+def _position_range(claim: _native.Claim) -> tuple[int, int]:
+    """Returns the positions at which a claim's samples begin and end (exclusive)."""
     stop = (claim.first + claim.count) * claim.tiny_size
     return claim.first * claim.tiny_size, min(stop, claim.samples)
 
@@ -369,7 +388,7 @@ def _range_of(claim: _native.Claim) -> tuple[int, int]:
 def _launch_memory(
     memory: BorrowedMemory, wake_training: Callable[[], None]
 ) -> LaunchMemory | None:
-    """Returns what launches borrow through, ``None`` without a driver for it."""
+    """Returns the memory of launches; ``None`` if the driver cannot borrow."""
     try:
         borrower = Borrower(LedgerHandle(memory.ledger_fd))
     except MemorySharingError as error:

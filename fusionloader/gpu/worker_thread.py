@@ -1,17 +1,17 @@
 """The GPU worker as a thread of the training process: no second context, and no memory to share.
 
-How it works. The thread runs the loop of ``gpu.worker``; to the control it looks like a process. It
-cannot be killed. So whatever it does to what others see (claims, states, rows) it does inside its
-fence, and the rest (reading files, decoding) outside. Who gives it up closes the fence.
+How it works. The thread runs the loop of ``gpu.worker``, and has the interface of a process. It
+cannot be killed. So it accesses shared state (claims, states, rows) only inside its fence, and
+reads files and decodes outside. The control gives the thread up by closing the fence.
 
-Why it is right. The fence is a lock, held within, and a flag that is set under the lock and looked
-at on the way in. Once it is closed the thread is outside and never gets in again: its tiny-batches
-can be taken back, and their rows written by others. Where the thread hangs within the fence, as in
-a kernel that writes rows, the fence cannot be closed; then nothing is taken back, and the batch
-waits.
+Why it is right. The fence is a lock that is held inside, and a flag that is set under the lock and
+checked on entry. Once the fence is closed, the thread is outside and cannot enter again: its
+tiny-batches can be taken back, and other workers can write their rows. If the thread hangs inside,
+for example in a kernel that writes rows, the fence cannot be closed. Then nothing is taken back,
+and the batch waits.
 
-A fork copies locks as they are, those of modules that are being imported, too. So forks of this
-process wait while such a thread is being built, which is when it imports.
+A fork copies locks in their current state, including those of modules that are being imported. So
+forks of this process wait while such a thread is being built, which is when it imports.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader._native import cuda
-from fusionloader.gpu.worker import GpuWorkerConfig, GpuWorkerLoop, failure_of
+from fusionloader.gpu.worker import GpuWorkerConfig, GpuWorkerLoop, make_failure
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import ForkLock
 from fusionloader.workers import messages
 
 log = logging.getLogger("fusionloader.gpu")
 
-_CLOSE_SECONDS = 1.0  # for what the thread is at within the fence, if it does not hang there
-_being_built = ForkLock(60.0)  # seconds that a fork waits at most: building may hang, too
+_CLOSE_SECONDS = 1.0  # longest wait until the thread leaves the fence
+_being_built = ForkLock(60.0)  # longest wait of a fork, in seconds, since building may hang
 
 
 class GivenUp(Exception):
-    """The fence is closed: the thread has nothing more to do here."""
+    """Raised in the thread on entry to a closed fence."""
 
 
 class Fence:
-    """Around everything of a thread that others see."""
+    """Encloses a thread's access to shared state."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,10 +52,10 @@ class Fence:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Within it the fence stays open.
+        """Returns a block during which the fence cannot be closed.
 
         Raises:
-            GivenUp: it is closed.
+            GivenUp: the fence is closed.
         """
         with self._lock:
             if self._closed:
@@ -63,7 +63,7 @@ class Fence:
             yield
 
     def close(self, seconds: float) -> bool:
-        """Lets nothing in any more; returns whether that was possible within so many seconds."""
+        """Closes the fence; returns ``False`` if the thread is still inside after ``seconds``."""
         if not self._lock.acquire(timeout=seconds):
             return False
         self._closed = True
@@ -72,16 +72,17 @@ class Fence:
 
 
 class WorkerThread:
-    """A GPU worker's thread, with the face of a process."""
+    """A GPU worker's thread with the interface of a process."""
 
     def __init__(self, config: GpuWorkerConfig) -> None:
-        """Starts it; the descriptors of ``config`` are duplicated, for it may outlive them."""
+        """Starts the thread; it duplicates the descriptors of ``config``, which it may outlive."""
         fds: dict[str, Any] = {name: os.dup(fd) for name, fd in config.descriptors().items()}
-        weakref.finalize(self, _close, list(fds.values()))  # not before the thread ends
+        # Not before the thread ends, since the thread refers to this object.
+        weakref.finalize(self, _close, list(fds.values()))
         self._config = replace(config, **fds)
         self._fence = Fence()
         self._given_up = self._ended = self._failed = False
-        self._entering = _stream_of(config.device_id)
+        self._entering = _make_stream(config.device_id)
         self._thread = threading.Thread(
             target=self._run, name="fusionloader-gpu-worker", daemon=True
         )
@@ -102,44 +103,43 @@ class WorkerThread:
                 loop.serve(lambda: True)
         except GivenUp:
             self._close_late(loop)
-        except BaseException as error:  # also SystemExit: nobody else would hear of it
+        except BaseException as error:  # SystemExit, too, which a thread ignores silently
             self._failed = True
             _wait_for_device(config.device_id)
-            messages.send(config.message_fd, failure_of(error))
-            self._ended = True  # what it had can be done by others: it writes nothing any more
+            messages.send(config.message_fd, make_failure(error))
+            self._ended = True  # it writes nothing more, so its tiny-batches can be taken back
             self._close_late(loop)
 
     def _close_late(self, loop: GpuWorkerLoop | None) -> None:
-        """Ends the decoder when nobody waits for that, as it may hang."""
+        """Closes the decoder after the control was informed, since closing may hang."""
         if loop is not None:
             with contextlib.suppress(Exception):
                 loop.close()
 
     @property
     def pid(self) -> int | None:
-        """It has none of its own."""
+        """``None``: a thread has no process id of its own."""
         return None
 
     @property
     def exitcode(self) -> int | None:
-        """0 if it ended by itself, else 1; ``None`` while it runs."""
+        """0 if the thread ended by itself, 1 if it failed; ``None`` while it runs."""
         return None if self.is_alive() else int(self._failed or self._given_up)
 
     def is_alive(self) -> bool:
-        """Whether it works, or may still."""
+        """Whether the thread may still access shared state."""
         return self._thread.is_alive() and not self._ended and not self._given_up
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until it has ended, at most ``timeout`` seconds, unless it works no more."""
+        """Waits until the thread has ended, at most ``timeout`` seconds; at once if given up."""
         if self.is_alive():
             self._thread.join(timeout)
 
     def terminate(self) -> None:
-        """See ``kill``."""
         self.kill()
 
     def kill(self) -> None:
-        """Gives it up if it is where it can do no harm; else it stays, and is warned of."""
+        """Gives the thread up if it is outside the fence, else logs a warning."""
         if not self.is_alive():
             return
         if not self._fence.close(_CLOSE_SECONDS):
@@ -155,7 +155,7 @@ class WorkerThread:
             'GpuWorker(where="process") has one that can be killed and started again'
         )
         failure = messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
-        if messages.has_room(self._config.message_fd):  # this thread is the one that reads
+        if messages.can_send(self._config.message_fd):  # a full pipe would block its own reader
             messages.send(self._config.message_fd, failure)
 
 
@@ -167,8 +167,8 @@ def _close(fds: list[int]) -> None:
 # ---- the device ------------------------------------------------------------------------------
 
 
-def _stream_of(device_id: int | None) -> Callable[[], AbstractContextManager[object]]:
-    """Returns what the thread enters: a stream of its own behind what training has enqueued."""
+def _make_stream(device_id: int | None) -> Callable[[], AbstractContextManager[object]]:
+    """Returns a context for the thread: a stream that begins behind training's enqueued work."""
     if device_id is None:
         return nullcontext
     import torch
@@ -178,14 +178,14 @@ def _stream_of(device_id: int | None) -> Callable[[], AbstractContextManager[obj
 
     def enter() -> AbstractContextManager[object]:
         relax_captures(device_id)
-        torch.cuda.set_device(device_id)  # of this thread, also when the stream is left
+        torch.cuda.set_device(device_id)  # holds for the thread even outside the stream
         return torch.cuda.stream(stream)
 
     return enter
 
 
 def relax_captures(device_id: int) -> None:
-    """Lets calls of this thread be while training captures a CUDA graph, which they would end."""
+    """Allows CUDA calls of this thread during a graph capture of training, which they would end."""
     try:
         cuda.relax_captures(device_id)
     except MemorySharingError as error:
@@ -197,7 +197,7 @@ def relax_captures(device_id: int) -> None:
 
 
 def _wait_for_device(device_id: int | None) -> None:
-    """Waits for what the thread has launched: its rows are written by others next."""
+    """Waits for the thread's kernels, before other workers write to the same rows."""
     if device_id is not None:
         import torch
 

@@ -1,1 +1,1 @@
-"""All that a user sets: frozen values, validated once."""
+"""The options that users set: frozen values, validated once."""

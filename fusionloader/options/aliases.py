@@ -1,4 +1,4 @@
-"""Names for what a user's code decides on, and torch's classes of it."""
+"""Type names for values that user code chooses, and for torch's classes of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 Index = Any
-"""What a sampler yields for a sample: an int, unless the user's sampler has other keys."""
+"""A sampler's index of a sample: an int, unless the user's sampler yields other keys."""
 
 Sample = Any
-"""What a dataset returns for an index."""
+"""A dataset's value for an index."""
 
 Batch = Any
-"""What a loader yields: collated samples."""
+"""Collated samples, as a loader yields them."""
 
 AnyDataset = Dataset[Any]
 AnyLoader = DataLoader[Any]
 
 State = dict[str, Any]
-"""What ``state_dict`` returns."""
+"""The result of ``state_dict``."""

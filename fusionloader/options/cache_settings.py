@@ -1,4 +1,4 @@
-"""What a cache may take, where, and what it keeps: ``Cache``, and ``DecodedCache``."""
+"""Settings of a cache: ``Cache`` and ``DecodedCache``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _ADDRESS = re.compile(r"[^\s:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
 @dataclass(frozen=True)
 class Cache:
-    """What epochs after the first need not read or decode again; it never evicts.
+    """A cache of files, so that epochs after the first need not read or decode them; never evicts.
 
     The first epoch fills it, in shared memory, for all ranks, loaders and jobs of the user on this
-    machine that load the same files. Whether a sample is kept as encoded bytes or as decoded
+    machine that load the same files. Whether a sample is cached as encoded bytes or as decoded
     pixels is decided from measured rates. Source: MinIO of CoorDL (PVLDB 14(5), §6.1).
 
     Args:
-        budget: bytes of shared memory, as a number or ``"32GiB"``; with ``path`` bytes of that
-            disk. What is there besides the samples counts as well.
-        tiers: what may be kept: ``"index"``, where the decoder stood in each JPEG, about 1 KB;
-            ``"encoded"``, files as they are; ``"decoded"``, pixels. Augmented pixels never are.
-        path: a folder on a local disk, where what is kept outlives the job.
+        budget: bytes of shared memory, as a number or ``"32GiB"``; with ``path``, bytes of that
+            disk. Includes the cache's own tables.
+        tiers: content that may be cached: ``"index"``, decoder positions in each JPEG, about 1 KB;
+            ``"encoded"``, the files; ``"decoded"``, their pixels before augmentation.
+        path: a folder on a local disk, where the cache outlives the job.
         memory: with ``path``: bytes of shared memory that are filled before the disk.
         servers: ``"auto"``, or the addresses (``"host:port"``) of the machines among which the
-            samples are divided: each keeps its part, and gives it to the others.
-        token_file: a file with the secret that the servers of a list share.
+            samples are divided: each caches its part, and sends it to the others.
+        token_file: a file with the secret that the listed servers share.
 
     Raises:
         ValueError: a value is out of its range, or two of them contradict each other.
@@ -78,19 +78,19 @@ class Cache:
         object.__setattr__(self, "servers", tuple(found))
 
     def __getstate__(self) -> dict[str, object]:
-        """Leaves out what a process holds for it."""
+        """Returns the fields alone, without objects that belong to this process."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of shared memory."""
+        """Budget of shared memory, in bytes."""
         if self.path is None:
             return parse_bytes(self.budget)
         return 0 if self.memory is None else parse_bytes(self.memory)
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the disk."""
+        """Budget of the disk, in bytes."""
         return 0 if self.path is None else parse_bytes(self.budget)
 
 
@@ -103,11 +103,10 @@ class DecodedCache(Cache):
     """A ``Cache`` of decoded images alone, in shared memory.
 
     Args:
-        budget: of shared memory, in bytes or as ``"8GiB"``; what is there besides the pixels
-            counts as well.
+        budget: bytes of shared memory, as a number or ``"8GiB"``. Includes the cache's own tables.
 
     Raises:
-        ValueError: it is not an amount of memory.
+        ValueError: ``budget`` is not an amount of memory.
     """
 
     tiers: Sequence[Tier] = field(default=("decoded",), init=False)

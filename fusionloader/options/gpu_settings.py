@@ -1,4 +1,4 @@
-"""The GPU worker, as users ask for it."""
+"""Settings of the GPU worker: ``GpuWorker``."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ _DECODER_METHODS = ("start", "submit", "finished", "close")
 
 @dataclass(frozen=True, slots=True)
 class GpuWorker:
-    """A worker that takes the largest samples of each mini-batch, in groups, on a device.
+    """Settings of a worker that makes the largest samples of each mini-batch on a device.
 
     Args:
         device: ``None`` for the loader's own ``device``, or ``"cpu"`` for the decoder's CPU
             backend, which runs the same code on machines without a GPU.
-        sharing: ``"temporal"`` lets it run only while training waits for a batch, ``"spatial"``
-            always; ``"auto"`` tries both and neither for a few iterations and keeps the fastest.
+        sharing: ``"temporal"`` lets the worker run only while training waits for a batch,
+            ``"spatial"`` always. ``"auto"`` tries both, and no GPU worker, for a few iterations
+            each, and stays with the fastest.
         memory_limit: of the device's memory, in bytes or as ``"2GiB"``; ``None`` sets no limit.
-        memory: whether it may use, while training waits for a batch, memory that training's
-            allocator holds but does not use: ``"share"`` whenever its own allocations fail,
-            ``"auto"`` only if both peaks of memory were found not to fit on the device together,
-            ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
-        share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
-        threads: of DALI or nvImageCodec on the CPU.
-        hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
-            0, with DALI and nvImageCodec. Its pixels differ from those of the device's other
-            decoder: a share of the images would make pixels depend on how a group was divided.
-        decoder: what decodes: ``"dali"``; ``"nvjpeg"``, nvImageCodec; ``"torchvision"``; or an
-            object with the methods of ``fusionloader.Decoder``, which is pickled into the worker's
-            process and also resizes.
-        decoder_timeout: seconds in which the decoder has to finish something of what it has been
-            given; one that does not is given up.
-        where: ``"process"``, one of its own; or ``"thread"``, in the training process, without a
-            second CUDA context. A thread can neither work in temporal sharing nor be killed.
+        memory: whether the worker may borrow, while training waits for a batch, memory that
+            training's allocator holds but does not use. ``"share"``: whenever its own allocations
+            fail. ``"auto"``: only if the memory peaks of both were found not to fit on the device
+            together. ``"own"``: never. Only with temporal sharing on CUDA devices.
+        share_limit: memory lent at a time, at most, in bytes or as ``"10GiB"``.
+        group_size: samples in a launch, at most; ``None`` lets measurements decide, up to 64.
+        threads: number of CPU threads of DALI or nvImageCodec.
+        hw_decoder_load: 1 to decode images with the hardware JPEG decoder, if there is one, 0 to
+            decode none with it; for DALI and nvImageCodec. Its pixels differ from those of the
+            device's other decoder, so a fraction would make pixels depend on the group.
+        decoder: ``"dali"``; ``"nvjpeg"``, nvImageCodec; ``"torchvision"``; or an object with the
+            methods of ``fusionloader.Decoder``, which is pickled into the worker's process and
+            also resizes.
+        decoder_timeout: seconds within which the decoder has to finish one of the images that it
+            was given; else it is given up.
+        where: ``"process"``, a process of its own; or ``"thread"``, a thread of the training
+            process, without a second CUDA context. A thread cannot be killed and does not support
+            temporal sharing.
 
     Raises:
         ValueError: a value is out of its range.

@@ -38,30 +38,29 @@ _SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
 class Closable(Protocol):
-    """What ends with ``close()``."""
+    """An object with a method ``close``."""
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self) -> None: ...
 
 
 class WorkerPool:
-    """Worker processes for several loaders of a process, which serve the one that is asked.
+    """Worker processes shared by several loaders of a process; they serve the iterated loader.
 
         pool = WorkerPool(8)
         train = FusionLoader(train_set, 256, shuffle=True, pool=pool)
         val = FusionLoader(val_set, 256, pool=pool)
 
-    The processes begin with the first ``iter()`` of a loader, and end with ``close()``, with the
-    last reference to the pool, or with the process. A pool is a context manager. A copy of it is
-    the pool itself; a pickled one becomes another pool of that size.
+    The processes are started by the first ``iter()`` of a loader. They end with ``close()``, with
+    the last reference to the pool, or with the process. A pool is a context manager. A copy of a
+    pool is the pool itself; unpickling makes a new pool of the same size.
 
     Args:
-        num_workers: processes; never are there more.
-        multiprocessing_context: by which they are started, as in ``DataLoader``.
+        num_workers: number of processes.
+        multiprocessing_context: context by which they are started, as in ``DataLoader``.
         cpu_affinity: as in ``FusionLoader``.
 
     Raises:
-        ValueError: not a positive number, no such affinity, or no way to start processes.
+        ValueError: an argument is out of its range.
     """
 
     is_background: bool = False
@@ -91,23 +90,23 @@ class WorkerPool:
 
     @property
     def owner(self) -> WorkerPool:
-        """The pool that has the processes: itself, unless ``background()`` made it."""
+        """The pool with the processes: itself, unless it was made by ``background()``."""
         return self
 
     def background(self) -> WorkerPool:
-        """Returns the same workers, for loaders that get them only while the others need none.
+        """Returns the same workers, for loaders of lower priority.
 
             val = FusionLoader(val_set, 256, pool=pool.background())
 
-        A worker looks for work of such a loader when no other loader of the pool has any to claim,
-        whichever was asked last, and looks again after each claim.
+        A worker serves such a loader only while no other loader of the pool has work to claim, and
+        checks again after each claim.
         """
         return _BackgroundPool(self)
 
     def close(self) -> None:
         """Ends the processes; the next ``iter()`` of a loader starts new ones.
 
-        Iterators that are under way cannot go on.
+        Iterators that have not finished cannot continue.
         """
         processes, self._processes = self._processes, None
         if processes is not None:
@@ -137,7 +136,7 @@ class WorkerPool:
         """Returns the number of workers of a loader of this pool.
 
         Raises:
-            ValueError: what the loader says of its workers does not agree with the pool.
+            ValueError: the arguments of the loader contradict the pool.
         """
         if num_workers not in (0, self.num_workers):
             raise ValueError(
@@ -153,7 +152,7 @@ class WorkerPool:
 
 
 class _BackgroundPool(WorkerPool):
-    """A pool's workers for loaders of lower priority; it has no processes itself."""
+    """A pool's workers for loaders of lower priority; has no processes itself."""
 
     is_background = True
 
@@ -179,10 +178,10 @@ class _BackgroundPool(WorkerPool):
 
 
 def number_of_workers(pool: object, num_workers: int, context: BaseContext | None) -> int:
-    """Returns the number of workers of a loader with that ``pool``.
+    """Returns the number of workers of a loader with the argument ``pool``.
 
     Raises:
-        ValueError: ``pool`` is none, or what the loader says does not agree with it.
+        ValueError: ``pool`` is no ``WorkerPool``, or the other arguments contradict it.
     """
     if pool is None:
         return num_workers
@@ -193,7 +192,7 @@ def number_of_workers(pool: object, num_workers: int, context: BaseContext | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionOptions:
-    """What a ``FusionLoader`` takes beyond the arguments of ``DataLoader``, which see there.
+    """The arguments of ``FusionLoader`` beyond those of ``DataLoader``; see its docstring.
 
     Raises:
         ValueError: a value is out of its range, or two of them contradict each other.
@@ -299,9 +298,9 @@ class FusionOptions:
             raise ValueError(f"remote workers serve one loader by itself: leave {other} out")
 
     def stalled_after(self, is_plan: bool) -> float:
-        """Returns the seconds after which a worker without progress is ended, 0 for never.
+        """Returns the seconds after which a worker without progress is killed, 0 for never.
 
-        ``is_plan`` where workers run a plan natively, and no code that may take any time.
+        ``is_plan`` says that workers run a plan natively, and no user code, which may take long.
         """
         if self.stall_timeout is None:
             return _STALLED_PLAN_SECONDS if is_plan else 0
@@ -309,13 +308,13 @@ class FusionOptions:
 
     @property
     def shared_bytes(self) -> int | None:
-        """``max_shared_bytes`` in bytes, ``None`` where the loader decides."""
+        """``max_shared_bytes`` in bytes; ``None`` if the loader decides."""
         return None if self.max_shared_bytes is None else parse_bytes(self.max_shared_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions(FusionOptions):
-    """A loader's arguments as they are when an iterator begins; for all floors below the loader.
+    """The arguments of a loader at the time an iterator begins; for all packages below the loader.
 
     ``index_sampler`` yields mini-batches, or single indices with ``batch_size=None``.
     ``dataset_kind`` and ``auto_collation`` are torch's.
@@ -339,11 +338,11 @@ class LoaderOptions(FusionOptions):
     in_order: bool
 
     def __post_init__(self) -> None:
-        """Checks nothing: the loader did, when it was made."""
+        """Checks nothing, because the loader's constructor did."""
 
     @classmethod
     def of(cls, loader: AnyLoader) -> LoaderOptions:
-        """Returns the arguments of a ``FusionLoader``, which are attributes of the same names."""
+        """Returns the arguments of a ``FusionLoader``, read from its attributes."""
         private = ("index_sampler", "dataset_kind", "auto_collation")
         names = {field.name: field.name for field in fields(cls)}
         names |= {name: f"_{name}" for name in private}
@@ -351,13 +350,13 @@ class LoaderOptions(FusionOptions):
 
     @property
     def in_flight(self) -> int:
-        """Mini-batches to be made ahead; answers of other machines take their time."""
-        least = 1 if self.remote is None else _REMOTE_IN_FLIGHT
+        """Number of mini-batches made ahead."""
+        least = 1 if self.remote is None else _REMOTE_IN_FLIGHT  # to hide network latency
         return max((self.prefetch_factor or 0) * self.num_workers, least)
 
     @property
     def inner_sampler(self) -> Iterable[Index] | None:
-        """The sampler that the batch sampler draws from, where it has one."""
+        """The sampler from which the batch sampler draws; ``None`` if it has none."""
         return getattr(self.batch_sampler, "sampler", None)
 
 

@@ -1,4 +1,4 @@
-"""Workers on other machines, as users ask for them."""
+"""Settings of workers on other machines: ``Remote``."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ _ADDRESS = re.compile(r"(\[[^\]]+\]|[^\s:\[\]]+):[0-9]{1,5}")
 
 @dataclass(frozen=True)
 class Remote:
-    """Workers on other machines that prepare a part of a loader's samples.
+    """Settings of workers on other machines that prepare a part of a loader's samples.
 
     Args:
-        servers: addresses, as ``"host:port"``, of processes that ``python -m fusionloader worker``
-            started. ``None``: workers are started by Ray.
-        workers: how many Ray is to start, one core each; a pair for as few and as many as may be
-            there. By default one for each core of the cluster's other machines.
-        address: of the Ray cluster, as ``ray.init()`` takes it. By default the one that runs, or
-            that this process is part of.
-        offload: what is left to them. ``"balance"``: whatever this machine's workers cannot make in
-            time. ``"fastflow"``: a share that is computed from what was measured; Um et al.,
-            "FastFlow" (PVLDB 16(5), 2023). ``"all"``: all that they take.
+        servers: addresses, as ``"host:port"``, of processes started by
+            ``python -m fusionloader worker``. ``None``: Ray starts the workers.
+        workers: number of workers that Ray starts, one core each, or a pair (fewest, most). By
+            default one for each core of the cluster's other machines.
+        address: address of the Ray cluster, as in ``ray.init()``. By default the running cluster,
+            or the one that this process is part of.
+        offload: the part of the samples that they prepare. ``"balance"``: those that this machine's
+            workers cannot make in time. ``"fastflow"``: a fraction computed from measurements; Um
+            et al., "FastFlow" (PVLDB 16(5), 2023). ``"all"``: as many as they can.
         data: ``"shared"``: workers open the dataset's files under the same paths. ``"ship"``: the
-            encoded bytes are sent to them. ``"auto"``: the first where a worker has the files.
-        token_file: what ``servers`` were given; by default the one that
-            ``python -m fusionloader worker --init`` made.
-        user_code: whether Ray may bring the dataset to the workers that it starts, and these run
-            its Python code, where a plan is not the whole way of a sample. Only without
-            ``servers``.
+            encoded bytes are sent to them. ``"auto"``: ``"shared"`` if a worker has the files.
+        token_file: the token file of ``servers``; by default the one made by
+            ``python -m fusionloader worker --init``.
+        user_code: whether Ray may send the dataset to the workers that it starts, which run its
+            Python code if a plan does not make the whole sample. Only without ``servers``.
 
     Raises:
-        ValueError: a value is not one of those above.
+        ValueError: a value is out of its range, or two of them contradict each other.
     """
 
     servers: Sequence[str] | None = None
@@ -49,7 +48,7 @@ class Remote:
 
     @classmethod
     def of(cls, wanted: object) -> Remote:
-        """Returns what a loader's ``remote`` stands for: addresses, ``"auto"`` or settings.
+        """Returns the settings for a loader's ``remote``: addresses, ``"auto"`` or a ``Remote``.
 
         Raises:
             ValueError: it is none of these.

@@ -1,1 +1,1 @@
-"""How a loader is served, and why; what it is made of is put together here."""
+"""The choice of how a loader is served, and the construction of its parts."""

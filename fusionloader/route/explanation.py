@@ -1,4 +1,4 @@
-"""What ``explain()`` says: what was compiled and what was not, and why."""
+"""The text of ``explain()``: what was compiled and what was not, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fusionloader.route.route import Route
 def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float] = ()) -> str:
     """Returns how a loader's samples are made, and why, a line per stage.
 
-    With ``part_seconds``, the time spent on each part of a plan, also its share.
+    With ``part_seconds``, the time spent on each part of a plan, lines have its share, too.
     """
     lines, compiled = [_first(options, route)], route.compiled
     if compiled is not None and not route.why_whole:
@@ -35,7 +35,7 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
     are_remote = compiled is not None and compiled.is_remote
-    lines += kept_files.explain(options, _why_nothing_is_kept(options, route), are_remote)
+    lines += kept_files.explain(options, _why_nothing_is_cached(options, route), are_remote)
     if _is_cuda(options) and options.num_workers > 0 and not route.why_whole:
         plan = compiled.plan if compiled is not None and compiled.complete else None
         lines.append(level_rows.explain(plan))
@@ -67,7 +67,7 @@ def _inner_sampler(options: LoaderOptions) -> object:
 
 
 def _why_local(options: LoaderOptions, route: Route) -> str:
-    """Returns why workers on other machines cannot make samples; empty where they can."""
+    """Returns why workers on other machines cannot make samples; ``""`` if they can."""
     if not route.is_native:
         why = _why_code_is_local(options, route)
         if why:
@@ -95,14 +95,14 @@ def _is_cuda(options: LoaderOptions) -> bool:
     return options.device is not None and torch.device(options.device).type == "cuda"
 
 
-def _why_nothing_is_kept(options: LoaderOptions, route: Route) -> str:
-    """Returns why workers keep nothing of files; empty where they may."""
+def _why_nothing_is_cached(options: LoaderOptions, route: Route) -> str:
+    """Returns why workers cache nothing of files; ``""`` if they may."""
     if options.num_workers == 0:
         return "samples are not made by workers (num_workers=0)"
     if route.way == "gathered":
         return "the samples are in memory"
     if (route.why_whole or route.plan is None) and defers(options):
-        return ""  # of the files that user code opens
+        return ""  # the files that user code opens are cached
     if route.why_whole:
         return "samples are not made by workers of a plan"
     if route.plan is None or route.plan.kind not in ("folder", "ranges"):

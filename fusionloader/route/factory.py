@@ -1,4 +1,4 @@
-"""Makes the iterators of a loader, each by its route."""
+"""Makes the iterators of a loader, each according to its route."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.cache.kept_files import KeptFiles
 from fusionloader.cache.store_stats import StoreStats
-from fusionloader.data.deferred.kept import NO_STORES
+from fusionloader.data.deferred.file_cache import NO_STORES
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
@@ -32,8 +32,8 @@ from fusionloader.route.route import (
     Learned,
     Route,
     find_route,
-    init_of,
-    samples_of,
+    init_fingerprint,
+    layout_fingerprint,
     why_lists,
     why_own_passes,
 )
@@ -49,22 +49,22 @@ log = logging.getLogger("fusionloader.loader")
 
 
 class IteratorFactory:
-    """Makes the iterators of a loader, by their routes, and remembers what does not change."""
+    """Makes the iterators of a loader, and keeps what is learned and cached between them."""
 
     def __init__(self) -> None:
         self._learned = Learned()
         self._said: str | None = None
-        self._kept = KeptFiles()
+        self._cache = KeptFiles()
         self._made_offers: SharingOffers | None = None
 
     def __reduce__(self) -> tuple[type[IteratorFactory], tuple[()]]:
-        return IteratorFactory, ()  # a copied or pickled loader finds out for itself
+        return IteratorFactory, ()  # a copied or pickled loader starts without findings
 
     def iterator(
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> _BaseDataLoaderIter:
-        """Returns a new iterator over ``loader``, whose arguments are ``options`` now."""
-        if options.share is not None:  # it may wait for a job that is another thread
+        """Returns a new iterator over ``loader``, whose current arguments are ``options``."""
+        if options.share is not None:  # no lock: it may wait for a job in another thread
             return self._start(loader, options, state)
         with processes.starting():
             return self._start(loader, options, state)
@@ -100,14 +100,14 @@ class IteratorFactory:
         parts: LoaderParts,
         passes: WorkerPasses | None = None,
     ) -> WorkerBackend:
-        """Returns native workers where the plan is the whole way of a sample, else Python ones."""
-        remember = functools.partial(self._remember_no_layout, samples_of(options))
+        """Returns native workers if the plan makes the whole sample, else Python workers."""
+        remember = functools.partial(self._remember_no_layout, layout_fingerprint(options))
         plan, whole = route.plan, bool(route.why_whole)
         if plan is None:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
-                source = DeferringSource(source, self._kept.of_images(options))
-            return PythonBackend(source, parts, remember, self._kept.epoch_ended, whole, passes)
+                source = DeferringSource(source, self._cache.of_images(options))
+            return PythonBackend(source, parts, remember, self._cache.epoch_ended, whole, passes)
         planned: Source = PlanSource(options.dataset, plan)
         if plan.tail is not None and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
@@ -121,8 +121,8 @@ class IteratorFactory:
             table,
             route.gpu,
             parts,
-            self._kept.of(options, table, plan.kind in ("folder", "ranges")),
-            functools.partial(self._remember_change, init_of(options), python),
+            self._cache.of(options, table, plan.kind in ("folder", "ranges")),
+            functools.partial(self._remember_change, init_fingerprint(options), python),
             self._offers(options),
         )
 
@@ -134,26 +134,23 @@ class IteratorFactory:
         return self._made_offers
 
     def explain(self, options: LoaderOptions, part_seconds: Sequence[float] = ()) -> str:
-        """Returns how the loader's samples are made, and why, a line per stage.
-
-        With ``part_seconds``, the time spent on each part, also its share.
-        """
+        """Returns the text of ``FusionLoader.explain``; see ``explained``."""
         return explained(options, find_route(options, self._learned), part_seconds)
 
     def way(self, options: LoaderOptions) -> str:
-        """Returns how the loader's samples are made, in two words."""
+        """Returns the name of the loader's ``Way``."""
         return find_route(options, self._learned).way
 
-    def kept_stats(self) -> dict[str, StoreStats]:
-        """Returns what is kept of the dataset's files, for ``stats()``."""
-        return self._kept.stats()
+    def cache_stats(self) -> dict[str, StoreStats]:
+        """Returns the statistics of the caches of the dataset's files, by store."""
+        return self._cache.stats()
 
     def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
         self._learned.no_layout = (why, samples)
 
-    def _remember_change(self, of_init: Fingerprint, python: WorkerBackend) -> WorkerBackend:
-        log.info("worker_init_fn changes the dataset: workers look at it in Python")
-        self._learned.changed_by_init = of_init
+    def _remember_change(self, init: Fingerprint, python: WorkerBackend) -> WorkerBackend:
+        log.info("worker_init_fn changes the dataset: workers run Python from now on")
+        self._learned.changed_by_init = init
         return python
 
     def _log(self, text: str) -> None:
@@ -163,9 +160,9 @@ class IteratorFactory:
 
 
 def _check(options: LoaderOptions, route: Route) -> None:
-    """Raises ValueError for arguments that go with other routes."""
-    of_code = "its samples are made by Python code, of which nobody can know elsewhere"
-    check_shareable(options, "" if route.is_native else route.why_whole or of_code)
+    """Raises ValueError for arguments that this route does not support."""
+    python = "its samples are made by Python code, which cannot be compared between jobs"
+    check_shareable(options, "" if route.is_native else route.why_whole or python)
     if own := why_own_passes(options):
         refuse_for_own_passes(options, own)
     elif route.plan is None and options.auto_collation and (why := why_lists(options.dataset)):
@@ -173,10 +170,10 @@ def _check(options: LoaderOptions, route: Route) -> None:
 
 
 def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:
-    """Returns what makes samples in the training process."""
+    """Returns the source of samples in the training process."""
     if compiled is None or compiled.plan is None:
         source = DatasetSource(dataset)
-        source.seeding = Seeding(False, False, False)  # the generators here are the user's
+        source.seeding = Seeding(False, False, False)  # this process's generators are the user's
         return source
     return PlanSource(dataset, compiled, in_worker=False)
 

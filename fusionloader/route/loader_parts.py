@@ -1,4 +1,4 @@
-"""What a loader keeps from iterator to iterator beside its epochs: members, links, readers."""
+"""The state that a loader keeps between iterators: epochs, membership, remote workers, reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
 
-if TYPE_CHECKING:  # iterators work where the native part is missing
+if TYPE_CHECKING:  # not imported at run time, since the native part may be missing
     from fusionloader.cache.tiers.dataset_table import DatasetTable
     from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
     from fusionloader.data.sources.streams.settings import ReadSettings
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
 
-class KeepsFiles(Protocol):
-    """An iterator factory, as far as statistics ask it."""
+class HasCacheStats(Protocol):
+    """An iterator factory with statistics of its caches."""
 
-    def kept_stats(self) -> dict[str, StoreStats]:
-        """Returns what is kept of the dataset's files."""
+    def cache_stats(self) -> dict[str, StoreStats]:
+        """Returns the statistics of the caches of the dataset's files, by store."""
 
 
 class LoaderParts(LoaderState):
-    """The state of a loader, with what takes part in its work over several iterators."""
+    """The state of a loader, with the participants that outlive an iterator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class LoaderParts(LoaderState):
         self._reader: ReadAheadProcess | None = None
         self._read_table: DatasetTable | None = None
 
-    def stats(self, factory: KeepsFiles) -> LoaderStats:
+    def stats(self, factory: HasCacheStats) -> LoaderStats:
         """Returns a snapshot of the counters; ``factory`` made the iterators."""
         shared = None if self._membership is None else self._membership.stats()
-        kept = factory.kept_stats()
+        caches = factory.cache_stats()
         stream = None if self._reader is None else self._reader.stats()
         return self.statistics.snapshot(
-            self.epochs.completed, kept, shared, self._remote_stats(), stream
+            self.epochs.completed, caches, shared, self._remote_stats(), stream
         )
 
     def _remote_stats(self) -> RemoteStats | None:
@@ -55,7 +55,7 @@ class LoaderParts(LoaderState):
         return remote_stats(self._link.counters, self._settings.offload, here)
 
     def explain(self) -> list[str]:
-        """Returns what was counted of deferred images, shared preparation, other machines, URLs."""
+        """Returns lines on deferred images, shared preparation, remote workers and URLs."""
         counted = self.statistics.deferred
         lines = list(counted.explain()) if counted else []
         if self._membership is not None:
@@ -69,7 +69,7 @@ class LoaderParts(LoaderState):
         return lines
 
     def leave(self) -> None:
-        """Ends the loader's membership of a group, and remote workers; an epoch begins others."""
+        """Ends the membership of a group, and remote workers; the next epoch starts new ones."""
         if self._membership is not None:
             self._membership.close()
         if self._link is not None:
@@ -79,9 +79,9 @@ class LoaderParts(LoaderState):
         """Returns the loader's remote workers.
 
         Raises:
-            ValueError: an address or the token file is not one.
+            ValueError: an address or the token file is invalid.
             ImportError: a package is not installed.
-            ConnectionError: there is no such cluster.
+            ConnectionError: the Ray cluster does not answer.
         """
         from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
@@ -92,7 +92,7 @@ class LoaderParts(LoaderState):
         return self._link
 
     def reader(self, table: DatasetTable, settings: ReadSettings) -> ReadAheadProcess:
-        """Returns the process that reads a table's URLs ahead, the same one for all epochs."""
+        """Returns the process that reads the URLs of a table ahead, the same for all epochs."""
         from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 
         if self._reader is None or self._read_table is not table:
@@ -102,10 +102,10 @@ class LoaderParts(LoaderState):
             weakref.finalize(self, self._reader.close)
         return self._reader
 
-    def member(self, word: str) -> GroupMembership:
-        """Returns the loader's membership of the group of a word."""
+    def member(self, group: str) -> GroupMembership:
+        """Returns the loader's membership of the group of jobs with this ``share`` name."""
         from fusionloader.sharing.jobs.membership import GroupMembership
 
-        if self._membership is None or not self._membership.is_for(word):
-            self._membership = GroupMembership(word)
+        if self._membership is None or not self._membership.is_for(group):
+            self._membership = GroupMembership(group)
         return self._membership

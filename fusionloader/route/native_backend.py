@@ -1,4 +1,4 @@
-"""Samples of a wholly compiled plan on files or pixels in shared memory."""
+"""The backend of native workers: a wholly compiled plan on files, or pixels in shared memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fusionloader.gpu.start import GpuOptions
 from fusionloader.options.aliases import AnyDataset, Index
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.loader_parts import LoaderParts
-from fusionloader.route.starting import bind_to_pool, context_of, start_in_pool
+from fusionloader.route.starting import bind_to_pool, find_context, start_in_pool
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.sharing.jobs.agreement import Agreement
 from fusionloader.sharing.pool.binding import PoolBinding
@@ -45,7 +45,7 @@ from fusionloader.workers.pillow_formats import AddedFormats
 
 
 class NativeBackend:
-    """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
+    """Makes samples of a wholly compiled plan; workers run no Python per sample."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class NativeBackend:
         table: DatasetTable,
         choice: GpuChoice,
         parts: LoaderParts,
-        kept: KeptFiles,
+        cache: KeptFiles,
         of_workers_dataset: Callable[[], WorkerBackend],
         offers: SharingOffers | None = None,
     ) -> None:
         self.of_workers_dataset = of_workers_dataset
-        self._kept, self._parts = kept, parts
+        self._cache, self._parts = cache, parts
         self._dataset = dataset
         self._compiled = compiled
         self._table = table
@@ -76,14 +76,14 @@ class NativeBackend:
         self._gpu = self._gpu_options(compiled.plan)
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
-        """Returns mini-batches that were announced to that process before, where there is one."""
+        """Returns the mini-batches, announced to the process that reads URLs, if there is one."""
         if self._reader is None:
             return batches
-        wanted = WantedRange(self._table.sizes, self._item, self._kept.handles())
+        wanted = WantedRange(self._table.sizes, self._item, self._cache.handles())
         return looking_ahead(batches, self._reader, wanted, patience=2 * in_flight)
 
     def _send(self, plan: Plan) -> None:
-        """Has workers make the results of a plan."""
+        """Makes workers run ``plan`` from now on."""
         layout = layout_of(plan)
         assert isinstance(layout, Layout)
         self._plan = plan
@@ -98,7 +98,6 @@ class NativeBackend:
         return eligibility.gpu_options(self._choice, plan, self._table, row_bytes)
 
     def send_levels(self, wanted: bool) -> LevelRows | None:
-        """See ``WorkerBackend``."""
         plan = self._compiled.plan
         assert plan is not None
         levels, layout = plan_of_levels(plan), layout_of(plan)
@@ -106,16 +105,15 @@ class NativeBackend:
         plan_to_send = levels if wanted and isinstance(levels, Plan) else plan
         if plan_to_send is not self._plan:
             self._send(plan_to_send)
-            if self._choice.device_id is None:  # it writes to the slot, as the others do
+            if self._choice.device_id is None:  # a GPU worker on the CPU writes to the slot, too
                 self._gpu = self._gpu_options(plan_to_send)
         return None if plan_to_send is plan else level_rows(plan, layout)
 
     def name(self, index: Index) -> str:
-        """Returns ``index 5 (cats/5.jpg)``."""
         return self._compiled.name(self._dataset, index)
 
     def describe(self, indices: list[Index]) -> Described:
-        """Returns numbers in the table, ``-1`` for indices that the dataset does not have."""
+        """Describes indices by item numbers; those that the dataset does not have are -1."""
         items = [self._item(index) for index in indices]
         sizes = self._table.sizes
         rows = order_by_size([int(sizes[item]) if item >= 0 else 0 for item in items])
@@ -130,7 +128,6 @@ class NativeBackend:
         return item if 0 <= item < self.count else NO_ITEM
 
     def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
-        """See ``WorkerBackend``."""
         participants: list[Participant] = []
         if self._gpu is not None and (on_device or not self._gpu.buffers):
             participants.append(GpuControl(self._gpu))
@@ -147,9 +144,9 @@ class NativeBackend:
         return Workforce(start, [*participants, binding])
 
     def _starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
-        """Returns a function that starts workers without torch, unless the user's code runs."""
+        """Returns a function that starts workers, without torch unless user code runs in them."""
         init, dataset = options.worker_init_fn, options.dataset
-        context, method = context_of(options)
+        context, method = find_context(options)
         formats = AddedFormats() if method == "fork" else self._formats()
         info = None
         if init is not None or formats.of_script:
@@ -170,8 +167,8 @@ class NativeBackend:
         return AddedFormats() if self._compiled.kind == "pixels" else AddedFormats.here()
 
     def _config(self, options: LoaderOptions, formats: AddedFormats) -> NativeWorkerConfig:
-        """Returns what is the same for all workers."""
-        kept, joined = self._kept.handles(), self._kept.joined
+        """Returns the fields that all workers have in common."""
+        stores, joined = self._cache.handles(), self._cache.joined
         return NativeWorkerConfig(
             worker=0,
             parent=0,
@@ -186,15 +183,15 @@ class NativeBackend:
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,
             formats=formats,
-            **kept.descriptors(),
-            mapped=dict(kept.mapped),
+            **stores.descriptors(),
+            mapped=dict(stores.mapped),
             remote_files=self._remote_files(),
             identity_fd=-1 if joined is None else joined.identity.fd,
             names=self._compiled.sample_names(self._dataset),
         )
 
     def _remote_files(self) -> RemoteFiles | None:
-        """Returns what workers ask for URLs, or for files that cache servers have."""
+        """Returns the source of files at URLs or in cache servers; ``None`` for local files."""
         if self._reader is not None:
             return self._reader.files
         if self._compiled.is_remote:
@@ -204,18 +201,17 @@ class NativeBackend:
                 kind = type(images).__name__
                 raise ValueError(f"{kind}.remote_files() is None, but its files are URLs")
             return found
-        joined = self._kept.joined
+        joined = self._cache.joined
         return None if joined is None else joined.remote_files
 
     def agreement(self, options: LoaderOptions) -> Agreement:
-        """Returns what jobs have to agree on that share preparation."""
+        """Returns the values that jobs must have in common to share preparation."""
         assert self.layout is not None
         return Agreement.of(options, self._plan, self.layout, self._table)
 
     def no_layout(self, why: str) -> WorkerBackend:
-        """Never called: the layout is known from the plan."""
+        """Never called, because the plan determines the layout."""
         raise AssertionError(why)
 
     def epoch_ended(self) -> None:
-        """Says what the workers found out about memory."""
-        self._kept.epoch_ended()
+        self._cache.epoch_ended()

@@ -1,4 +1,4 @@
-"""Where the native part or POSIX shared memory is missing: torch's own workers serve."""
+"""Serves loaders by torch's own workers where the native part or shared memory is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _said = False
 
 
 class PortableIteratorFactory:
-    """Stands for ``IteratorFactory`` where nothing can be compiled."""
+    """Replaces ``IteratorFactory`` where nothing can be compiled."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -31,7 +31,7 @@ class PortableIteratorFactory:
     def iterator(
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> WholeBatchIterator | SingleProcessIterator:
-        """Returns an iterator of torch's that knows states and epochs; says once that it does."""
+        """Returns torch's iterator, extended by states and epochs; warns once in a process."""
         global _said
         if not _said:
             _said = True
@@ -54,20 +54,17 @@ class PortableIteratorFactory:
         return SingleProcessIterator(loader, options, state)
 
     def explain(self, options: LoaderOptions, part_seconds: Sequence[float] = ()) -> str:
-        """Returns why nothing is compiled."""
         return f"whole batches per worker, as torch's DataLoader: {self._why} is missing"
 
     def way(self, options: LoaderOptions) -> str:
-        """Returns how the loader's samples are made, in two words."""
         return "torch's loops"
 
-    def kept_stats(self) -> dict[str, StoreStats]:
-        """Returns nothing: there are no caches."""
+    def cache_stats(self) -> dict[str, StoreStats]:
         return {}
 
 
 def iterator_factory() -> IteratorFactory | PortableIteratorFactory:
-    """Returns what chooses a loader's iterators on this machine."""
+    """Returns the factory of a loader's iterators on this machine."""
     why = missing()
     if why is not None:
         return PortableIteratorFactory(why)

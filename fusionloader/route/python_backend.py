@@ -1,4 +1,4 @@
-"""Samples that are made in Python: the user's dataset, or a compiled plan with a Python tail."""
+"""The backend of Python workers: the user's dataset, or a compiled plan with a Python tail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.loader_parts import LoaderParts
-from fusionloader.route.starting import bind_to_pool, context_of, start_in_pool
+from fusionloader.route.starting import bind_to_pool, find_context, start_in_pool
 from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.pool.user_code import UserCode
@@ -33,12 +33,12 @@ from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.python_worker import Whole
 from fusionloader.workers.stream_worker import OwnPass
 
-_ITEMS = range(-(1 << 63), 1 << 63)  # what a descriptor has room for
-_LOOKED_AT = 4  # whole batches of a worker that are delivered and not known to be dropped
+_ITEMS = range(-(1 << 63), 1 << 63)  # indices that fit a descriptor's int64
+_DELIVERED = 4  # whole batches of a worker that training may still use after delivery
 
 
 class PythonBackend:
-    """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
+    """Makes samples in Python: of the user's dataset, or of a compiled plan with a Python tail."""
 
     layout: Layout | None = None
     worker_kind: WorkerKind = "python"
@@ -52,9 +52,9 @@ class PythonBackend:
         whole: bool = False,
         passes: WorkerPasses | None = None,
     ) -> None:
-        """With ``whole``, workers make whole mini-batches: user code collates the samples.
+        """With ``whole``, workers make whole mini-batches, which user code collates.
 
-        With ``passes``, too, and each goes through the dataset on its own.
+        With ``passes``, which needs ``whole``, each worker iterates over the dataset on its own.
         """
         self.passes = passes
         self._source, self._parts, self._no_layout = source, parts, no_layout
@@ -63,37 +63,33 @@ class PythonBackend:
         self.receiver = BatchReceiver() if whole else None
 
     def no_layout(self, why: str) -> PythonBackend:
-        """Notes that samples cannot be written row by row; returns what makes batches whole."""
         self._no_layout(why)
         return PythonBackend(
             self._source, self._parts, self._no_layout, self.epoch_ended, whole=True
         )
 
     def of_workers_dataset(self) -> WorkerBackend:
-        """Returns this: every worker looks at the dataset that it has."""
+        """Returns ``self``: every worker uses its own dataset anyway."""
         return self
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
-        """Returns them as they are."""
         return batches
 
     def send_levels(self, wanted: bool) -> LevelRows | None:
-        """Returns ``None``: what user code makes is sent as it is."""
-        return None
+        return None  # samples of user code are sent unchanged
 
     def name(self, index: Index) -> str:
-        """Returns a sample's name for messages."""
         return self._source.name(SampleKey(index, 0, 0, 0, 0))
 
     def describe(self, indices: list[Index]) -> Described:
-        """Returns plain indices as they are, others pickled; rows in the sampler's order."""
+        """Describes plain integers as items, other indices pickled; rows in the sampler's order."""
         rows = list(range(len(indices)))
         if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):
             return Described(indices, rows, b"")
         return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
 
     def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
-        """See ``WorkerBackend``; user code stays on this machine unless the user says otherwise."""
+        """User code runs on other machines only with ``Remote(user_code=True)``."""
         participants: list[Participant] = []
         is_for_remote = options.worker_init_fn is None and self.receiver is None
         if options.remote is not None and options.remote.user_code and is_for_remote:
@@ -109,11 +105,11 @@ class PythonBackend:
     def _starter(
         self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None
     ) -> StartWorker:
-        """Returns a function that starts the user's code in a multiprocessing process."""
+        """Returns a function that starts a worker in a multiprocessing process, or in a pool."""
         init, on_error = options.worker_init_fn, options.on_error
         source, passes, whole, sends = self._source, self.passes, None, None
         if self.receiver is not None:
-            most = options.in_flight + _LOOKED_AT
+            most = options.in_flight + _DELIVERED
             sends = partial(self.receiver.add_worker, most)
             whole = Collating(options.collate_fn, options.auto_collation, most)
         kind, drop_last = options.dataset_kind, options.drop_last
@@ -121,7 +117,7 @@ class PythonBackend:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole)
             return start_in_pool(binding, Payload((code, None), fds, user_code=True), sends)
-        context, _ = context_of(options)
+        context, _ = find_context(options)
 
         def start(connection: WorkerConnection) -> Process:
             made_by: Whole | None = None

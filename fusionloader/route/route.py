@@ -1,6 +1,7 @@
-"""How a loader is served, and why: decided once for each iterator, and returned as one value.
+"""Decides how a loader is served, and why, once for each iterator.
 
-The iterator is made by it, and ``explain()``, ``repr`` and the checks of arguments read it.
+The iterator is made according to this route. ``explain()``, ``repr`` and the checks of arguments
+read it.
 """
 
 from __future__ import annotations
@@ -23,28 +24,29 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.fetchers import has_state
 
-_MOST_GATHERED_BYTES = 1 << 20  # a third of a millisecond; to hand a batch over takes one
-_UNKNOWN_SIZE = 1024  # of a batch sampler's batches
+# Gathering 1 MiB takes a third of a millisecond; a worker's batch takes a whole one to hand over.
+_MOST_GATHERED_BYTES = 1 << 20
+_UNKNOWN_SIZE = 1024  # samples assumed in a batch sampler's batches
 
 Way = Literal[
     "in process",  # the training process makes samples
-    "torch's loop",  # and so it does, by torch's own iterator
-    "native workers",  # write samples of a plan into batches
-    "Python workers",  # write samples into batches
-    "whole batches",  # are made by Python workers, any of them
-    "own passes",  # of Python workers, each of which makes whole batches of its own part
-    "gathered",  # by the training process, from tensors in memory
+    "torch's loop",  # the training process makes batches, in torch's own iterator
+    "native workers",  # workers run the plan, and write samples into batches
+    "Python workers",  # workers run Python, and write samples into batches
+    "whole batches",  # Python workers make whole batches; any worker makes any batch
+    "own passes",  # Python workers iterate over the dataset on their own, and make whole batches
+    "gathered",  # the training process gathers batches from tensors in memory
 ]
 
 
 @dataclass(slots=True)
 class Learned:
-    """What earlier iterators of a loader have found out about its dataset.
+    """Findings of a loader's earlier iterators about its dataset.
 
     Attributes:
-        no_layout: why samples cannot be written row by row, and of which dataset and collation.
+        no_layout: why samples cannot be written row by row, and for which dataset and collation.
         changed_by_init: the dataset and the ``worker_init_fn`` that changes it in workers.
-        tables: the dataset in shared memory.
+        tables: the dataset's tables in shared memory.
     """
 
     no_layout: tuple[str, Fingerprint] | None = None
@@ -57,11 +59,12 @@ class Route:
     """How a loader is served.
 
     Attributes:
-        way: who makes what.
-        why_whole: why batches are made whole, and not sample by sample; empty where they are not.
-        compiled: what was compiled; ``None`` where nothing was looked at.
-        why_python: why a plan that is the whole way of a sample runs in Python workers.
-        gpu: the GPU worker, or why there is none.
+        way: which processes make samples or batches.
+        why_whole: why batches are made whole, and not sample by sample; ``""`` if they are not.
+        compiled: the compiled dataset; ``None`` if the compiler was not tried.
+        why_python: why a plan that makes the whole sample runs in Python workers; ``""`` if it
+            does not.
+        gpu: the GPU worker, or the reason why there is none.
     """
 
     way: Way
@@ -72,7 +75,7 @@ class Route:
 
     @property
     def plan(self) -> Compiled | None:
-        """What was compiled, if there is a plan."""
+        """The compiled dataset; ``None`` if it has no plan."""
         return None if self.compiled is None or self.compiled.plan is None else self.compiled
 
     @property
@@ -82,14 +85,14 @@ class Route:
 
 
 def find_route(options: LoaderOptions, learned: Learned) -> Route:
-    """Returns how a loader with these options is served.
+    """Returns the route of a loader with these options.
 
     Raises:
-        ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
-        ImportError: an explicit ``GpuWorker`` without a package that it needs.
+        ValueError: an explicit ``GpuWorker`` is impossible with any dataset.
+        ImportError: a package that an explicit ``GpuWorker`` needs is not installed.
     """
     own, compiled = why_own_passes(options), None
-    why_whole = own or _why_not_looked_at(options)
+    why_whole = own or _why_not_by_sample(options)
     if not why_whole and _gathers(options):
         return Route("gathered", "", None, "", eligibility.choose(options, None))
     if not why_whole:
@@ -107,9 +110,9 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
 
 
 def _gathers(options: LoaderOptions) -> bool:
-    """Whether mini-batches are gathered by the training process, whatever ``num_workers`` is.
+    """Whether the training process gathers mini-batches from tensors in memory.
 
-    Workers make large ones, while training computes, and where the user has asked for workers.
+    Small ones are gathered there even with ``num_workers > 0``, unless an option needs workers.
     """
     others = options.worker_init_fn, options.pool, options.remote, options.share, options.device
     if any(each is not None for each in others):
@@ -131,18 +134,18 @@ def _way(
     return "Python workers" if why_python else "native workers"
 
 
-def samples_of(options: LoaderOptions) -> Fingerprint:
-    """Returns what decides on the layout of samples: the dataset, and how they are collated."""
+def layout_fingerprint(options: LoaderOptions) -> Fingerprint:
+    """Returns a fingerprint of what the layout of samples depends on: dataset and collation."""
     return Fingerprint(options.dataset, torch_utils.collate.default_collate_fn_map)
 
 
-def init_of(options: LoaderOptions) -> Fingerprint:
-    """Returns what decides on how ``worker_init_fn`` changes the dataset."""
+def init_fingerprint(options: LoaderOptions) -> Fingerprint:
+    """Returns a fingerprint of the dataset and the ``worker_init_fn`` that may change it."""
     return Fingerprint(options.dataset, [options.worker_init_fn])
 
 
 def why_own_passes(options: LoaderOptions) -> str:
-    """Returns why each worker goes through the dataset on its own; empty where all share it."""
+    """Returns why each worker iterates over the dataset on its own; ``""`` if it does not."""
     if options.dataset_kind == _DatasetKind.Iterable:
         return "an IterableDataset has no indices"
     if has_state(options.dataset):
@@ -151,15 +154,15 @@ def why_own_passes(options: LoaderOptions) -> str:
 
 
 def why_lists(dataset: AnyDataset) -> str:
-    """Returns why user code makes lists of samples; empty where it makes them one by one."""
-    while type(dataset) is Subset:  # whose __getitems__ is for that of the dataset within
+    """Returns why user code makes lists of samples; ``""`` if it makes them one by one."""
+    while type(dataset) is Subset:  # its __getitems__ only forwards to that of the inner dataset
         dataset = dataset.dataset
     if getattr(dataset, "__getitems__", None):
         return f"__getitems__ of {type(dataset).__name__} makes whole mini-batches"
     return ""
 
 
-def _why_not_looked_at(options: LoaderOptions) -> str:
+def _why_not_by_sample(options: LoaderOptions) -> str:
     if not options.auto_collation:
         return "batch_size=None yields samples, not batches"
     if not is_of_collate(options.collate_fn, "default_collate"):
@@ -171,13 +174,13 @@ def _why_no_layout(options: LoaderOptions, learned: Learned) -> str:
     if learned.no_layout is None:
         return ""
     why, samples = learned.no_layout
-    return why if samples == samples_of(options) else ""
+    return why if samples == layout_fingerprint(options) else ""
 
 
 def _why_python(options: LoaderOptions, compiled: Compiled, learned: Learned) -> str:
     if why := learned.tables.why_none(options.dataset, compiled):
         return why
     changed = learned.changed_by_init
-    if changed is not None and changed == init_of(options):
+    if changed is not None and changed == init_fingerprint(options):
         return "worker_init_fn changes the dataset in workers"
     return ""

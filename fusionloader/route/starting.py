@@ -1,4 +1,4 @@
-"""How workers are started: as processes of the loader, or of a pool; and what refuses a loader."""
+"""Starting of workers, shared by both backends, and checks of options that a route refuses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fusionloader.system.processes import Process
 from fusionloader.transforms.executors.batch_transport import Sends
 
 MakeSends = Callable[[], Sends]
-"""Returns what one more worker sends whole batches by."""
+"""Makes the channel through which one more worker sends whole batches."""
 
 
 def refuse_for_own_passes(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError for what a loader cannot do whose workers read the dataset on their own.
+    """Raises ValueError for options that do not work if workers iterate over the dataset.
 
-    A pool: its workers come and go. And ``on_error``: no sample fails by itself.
+    Workers of a pool change between loaders. ``on_error`` needs samples that fail one by one.
     """
     if options.pool is not None:
         raise ValueError(
@@ -32,7 +32,7 @@ def refuse_for_own_passes(options: LoaderOptions, why: str) -> None:
 
 
 def refuse_on_error(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError where no sample can be left out or replaced."""
+    """Raises ValueError if ``on_error`` is set, but no sample can be left out or replaced."""
     if options.on_error != "raise":
         raise ValueError(
             f"on_error={options.on_error!r} needs samples that are made one by one, and this "
@@ -42,7 +42,6 @@ def refuse_on_error(options: LoaderOptions, why: str) -> None:
 
 
 def bind_to_pool(options: LoaderOptions) -> PoolBinding | None:
-    """Returns a loader's binding to its pool, ``None`` if it has none."""
     if options.pool is None:
         return None
     return PoolBinding(running(options.pool), options.pool.is_background)
@@ -51,9 +50,9 @@ def bind_to_pool(options: LoaderOptions) -> PoolBinding | None:
 def start_in_pool(
     binding: PoolBinding, payload: Payload, sends: MakeSends | None = None
 ) -> StartWorker:
-    """Returns the function by which a pool's workers serve a loader.
+    """Returns a function that makes a worker of a pool serve the loader.
 
-    ``sends`` says where a worker sends the batches that it makes whole.
+    ``sends`` makes the channel for whole batches; ``None`` if workers make samples.
     """
 
     def start(connection: WorkerConnection) -> Process:
@@ -67,7 +66,7 @@ def start_in_pool(
     return start
 
 
-def context_of(options: LoaderOptions) -> tuple[BaseContext, str]:
+def find_context(options: LoaderOptions) -> tuple[BaseContext, str]:
     """Returns the multiprocessing context of a loader's workers, and its start method."""
     context = options.multiprocessing_context
     if context is None:

@@ -1,1 +1,1 @@
-"""CPU worker processes: how they start, what they run, what they send, how they fail."""
+"""CPU worker processes: their start, their work, their messages, their failures."""

@@ -20,12 +20,12 @@ class Assignments:
     def __init__(
         self, loop: _native.PlanWorker, address: str, plan: Plan, executor: _native.Executor
     ) -> None:
-        """``executor`` is that of ``plan``, the plan of the worker's own rank."""
+        """``executor`` runs ``plan``, the plan of the worker's own rank."""
         self._loop = loop
         self._address = address
         self._plan = plan
         self._executor = executor
-        # Referenced here because the native loop only points to them.
+        # Kept alive here, because the native loop has only pointers to them.
         self._attached: (
             tuple[_native.WorkerQueue, _native.SharedMapping, _native.Executor] | None
         ) = None
@@ -33,7 +33,6 @@ class Assignments:
 
     @property
     def executor(self) -> _native.Executor:
-        """The executor of the attached queue."""
         assert self._attached is not None
         return self._attached[2]
 
@@ -56,7 +55,7 @@ class Assignments:
             self._data_fd = -1
 
     def _fetch(self, member: int) -> FdMessage | None:
-        """Returns what a member sent the global manager, ``None`` if either has ended."""
+        """Returns what a member sent to the global manager; ``None`` if either has ended."""
         connection = fd_messages.connect(self._address, _TIMEOUT_SECONDS)
         if connection is None:
             return None

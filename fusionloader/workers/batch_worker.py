@@ -15,32 +15,37 @@ from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
 from fusionloader.workers.failures import BadSample
-from fusionloader.workers.python_worker import SKIPPED, PythonWorker, PythonWorkerConfig, indices_of
+from fusionloader.workers.python_worker import (
+    SKIPPED,
+    PythonWorker,
+    PythonWorkerConfig,
+    read_indices,
+)
 
-_LONG = 1 << 15  # bytes; half of what a pipe takes
+_LONG = 1 << 15  # bytes of a long message; half the capacity of a pipe
 _UNSENT = "which cannot send its batch"
-_OF_BATCH = 0xFFFFFFFF  # no sample comes up as often in an epoch
+_OF_BATCH = 0xFFFFFFFF  # occurrence for draws of a whole batch; no sample comes up as often
 
 
 class Collating(NamedTuple):
-    """How mini-batches are made whole.
+    """How whole mini-batches are made.
 
     Attributes:
-        collate_fn: gets the samples of a mini-batch; the sample, unless ``of_lists``.
-        of_lists: whether a mini-batch has several samples: ``batch_size`` is not ``None``.
-        most: of batches that a worker has sent and that are still looked at.
-        sends: where the worker's batches go; ``None`` until that is known.
+        collate_fn: gets the list of samples of a mini-batch, or one sample without
+            ``auto_collation``.
+        auto_collation: whether a mini-batch is a list of samples (``batch_size`` is not ``None``).
+        most: number of sent batches per worker whose memory may still be in use.
+        sends: where the worker sends its batches; ``None`` until it is started.
     """
 
     collate_fn: Callable[[Any], Any]
-    of_lists: bool
+    auto_collation: bool
     most: int
     sends: Sends | None = None
 
     def worker(
         self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
     ) -> PythonWorker:
-        """Returns the worker that makes them."""
         return BatchWorker(config, source, pool, self)
 
 
@@ -57,9 +62,9 @@ class BatchWorker(PythonWorker):
         super().__init__(config, source, pool)
         assert collating.sends is not None
         self._sender = Sender(collating.sends)
-        self._collate, self._of_lists = collating.collate_fn, collating.of_lists
+        self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
-        self._fetch = fetch if self._of_lists else None
+        self._fetch = fetch if self._auto_collation else None
         self._rows: memory.BatchRows | None = None
         if isinstance(source, DeferringSource):
             self._rows = memory.BatchRows(cast(Any, self._sender))
@@ -71,9 +76,9 @@ class BatchWorker(PythonWorker):
 
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
-        memory.use(self._rows)  # other loaders of a pool have none, or others
+        memory.use(self._rows)  # for each claim, since other loaders of a pool have other rows
         if isinstance(self._source, DeferringSource):
-            self._source.begin()  # not with its first sample: collate_fn may open images, too
+            self._source.begin()  # before the first sample, since collate_fn may open images
         try:
             with self._sender.collating():
                 state = self._made(claim)
@@ -83,15 +88,15 @@ class BatchWorker(PythonWorker):
             state = TinyBatchState.FAILED
         finally:
             memory.use(None)
-        self._report_deferred()  # first: an epoch may end with this mini-batch
+        self._report_deferred()  # before finish(), since the epoch may end with this mini-batch
         self.queue.end_span(claim, claim.first, 1, rest_is_python=True)
         self.queue.finish(claim, claim.first, state)
 
     def _made(self, claim: _native.Claim) -> TinyBatchState:
-        """Makes and sends a mini-batch; returns what has become of it.
+        """Makes and sends a mini-batch; returns its state.
 
         Raises:
-            BadSample: it cannot be made.
+            BadSample: a sample, or the batch, cannot be made.
         """
         batch, last = self._batch(claim), max(claim.samples - 1, 0)
         if batch is SKIPPED:
@@ -102,21 +107,21 @@ class BatchWorker(PythonWorker):
             raise BadSample(self._capture(error, "", last, _UNSENT)) from error
         self.queue.end_samples(claim, claim.first, 0)
         if len(pickled) >= _LONG:
-            self.queue.wake_manager()  # so that it reads while the message is written
+            self.queue.wake_manager()  # so that it drains the pipe while the message is written
         messages.send(
             self._message_fd, messages.SamplesSpilled(claim.sequence, claim.first, pickled)
         )
         return TinyBatchState.SPILLED
 
     def _batch(self, claim: _native.Claim) -> Any:
-        """Returns a mini-batch, ``SKIPPED`` where there is none."""
+        """Returns a collated mini-batch; ``SKIPPED`` if all samples are left out."""
         samples = [each for each in self._samples(claim) if each is not SKIPPED]
         if not samples and claim.samples:
             return SKIPPED
         last = max(claim.samples - 1, 0)
         self.queue.begin_sample(claim, claim.first, last)
         try:
-            batch = self._collate(samples if self._of_lists else samples[0])
+            batch = self._collate(samples if self._auto_collation else samples[0])
             if self._rows is not None:
                 self._rows.settle()
         except Exception as error:
@@ -124,7 +129,7 @@ class BatchWorker(PythonWorker):
         return batch
 
     def _samples(self, claim: _native.Claim) -> list[Any]:
-        indices = indices_of(claim)
+        indices = read_indices(claim)
         if self._fetch is None:
             samples = self._load(claim, claim.first, indices)
             self._seed(claim)
@@ -142,7 +147,7 @@ class BatchWorker(PythonWorker):
         return samples
 
     def _seed(self, claim: _native.Claim) -> None:
-        """Seeds the generators for what is drawn for a mini-batch as a whole."""
-        if self._of_lists:
+        """Seeds the generators for draws that belong to the mini-batch as a whole."""
+        if self._auto_collation:
             key = SampleKey(None, claim.seed, claim.epoch, claim.number, _OF_BATCH)
             seed_generators(key, self._source.seeding)

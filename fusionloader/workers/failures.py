@@ -1,4 +1,4 @@
-"""Bad samples: their exceptions as messages, and what ``on_error`` does with them.
+"""Errors of samples: exceptions as messages, and the handling by ``on_error``.
 
 Training raises an exception of the same type, with the worker's traceback as text.
 """
@@ -18,7 +18,7 @@ from fusionloader.workers.messages import Failure
 if TYPE_CHECKING:
     from fusionloader.options.loader_options import OnError
 
-ATTEMPTS = 10
+ATTEMPTS = 10  # substitutes tried for a bad sample
 Sample = TypeVar("Sample")
 
 _REMEDY = 'Mend or remove it, or leave out what cannot be read with on_error="skip".'
@@ -30,8 +30,8 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
     Args:
         error: the exception, while it is being handled.
         where: completes "Caught ValueError ...", as in torch: "in DataLoader worker process 0".
-        sample: the sample's name: "index 5 (cats/5.jpg)".
-        position: of the sample in the mini-batch.
+        sample: name of the sample, such as "index 5 (cats/5.jpg)".
+        position: position of the sample in the mini-batch.
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     about = f"Sample: {sample}\n" if sample else ""
@@ -46,12 +46,10 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
 
 
 def summary(error: BaseException) -> str:
-    """Returns type and message of ``error`` in one line, for a warning.
-
-    Of DALI's messages the part behind the traceback of the pipeline's definition.
-    """
-    told = str(error).rpartition("encountered:")[2]
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    """Returns the type and the first line of the message of ``error``, for a warning."""
+    # DALI's messages begin with the traceback of the pipeline's definition.
+    text = str(error).rpartition("encountered:")[2]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ": ".join([type(error).__name__, *lines[:1]])
 
 
@@ -81,7 +79,7 @@ def _kind(failure: Failure) -> type[BaseException]:
 
 
 class BadSample(Exception):
-    """A sample is bad, and its tiny-batch fails with it."""
+    """Raised for a bad sample whose tiny-batch fails with it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -90,7 +88,7 @@ class BadSample(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Replacement(Generic[Sample]):
-    """A sample in place of a bad one, and its index; both ``None`` where that one is left out."""
+    """The substitute of a bad sample, and its index; both ``None`` if the sample is left out."""
 
     sample: Sample | None
     index: int | None
@@ -103,17 +101,17 @@ def resolve(
     count: int,
     load: Callable[[int], Sample],
 ) -> Replacement[Sample]:
-    """Returns what takes the place of a bad sample.
+    """Returns the replacement of a bad sample.
 
     Args:
-        on_error: as the loader has it.
-        failure: of the sample.
-        draws: seed, epoch, key and occurrence of the sample.
-        count: of samples in the dataset, 0 if it does not know.
-        load: makes the sample of an index, with the draws of the bad one.
+        on_error: option of the loader.
+        failure: error of the bad sample.
+        draws: seed, epoch, key and occurrence of the bad sample.
+        count: number of samples in the dataset, 0 if unknown.
+        load: makes the sample of an index, with the draws of the bad sample.
 
     Raises:
-        BadSample: errors are to be raised, or no substitute was found.
+        BadSample: ``on_error`` is ``"raise"``, or no substitute was found.
     """
     if on_error == "skip":
         return Replacement(None, None)
@@ -122,14 +120,14 @@ def resolve(
     for index in substitutes(*draws, count):
         try:
             return Replacement(load(index), index)
-        except Exception:  # noqa: S112 - the first error is the one that is told
+        except Exception:  # noqa: S112 - the first error is reported
             continue
     text = f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}"
     raise BadSample(replace(failure, text=text))
 
 
 def substitutes(seed: int, epoch: int, key: int, occurrence: int, count: int) -> Iterator[int]:
-    """Yields ``ATTEMPTS`` indices below ``count`` to try: the same ones in every run."""
+    """Yields ``ATTEMPTS`` indices below ``count``, the same in every run."""
     for attempt in range(ATTEMPTS):
         words = struct.pack("<5Q", seed, epoch, key, occurrence, attempt)
         digest = hashlib.blake2b(words, digest_size=8).digest()

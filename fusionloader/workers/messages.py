@@ -1,7 +1,7 @@
 """Messages from a worker to the local manager, through one pipe per worker.
 
-Only what cannot be written to the batch slots: errors, the layout of samples, samples that do not
-fit it. A worker may die while it writes a message: the incomplete message is dropped.
+Messages carry what does not fit the batch slots: errors, the layout of samples, samples of another
+layout. If a worker dies while it writes a message, the incomplete message is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # native workers do not import torch
     from fusionloader.data.deferred.counts import Counts
     from fusionloader.transforms.executors.layout import Layout
 
-_PIPE = 1 << 16  # bytes that a pipe holds
+_PIPE = 1 << 16  # capacity of a pipe in bytes
 _HEADER = struct.Struct("<Q")
 
 
@@ -30,9 +30,9 @@ class Failure:
     """An exception of user code or of a file, as values.
 
     Attributes:
-        kind: the exception's type, pickled by reference; ``None`` if it cannot be.
-        text: the message with the worker's traceback.
-        position: of the sample in the mini-batch, -1 if the failure belongs to no sample.
+        kind: type of the exception, pickled by reference; ``None`` if it cannot be pickled.
+        text: message with the worker's traceback.
+        position: position of the sample in the mini-batch, -1 if the failure is of no sample.
         line: type and message of the exception in one line, for the log.
     """
 
@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TinyBatchFailed:
-    """A tiny-batch raised an exception."""
+    """An exception was raised while a tiny-batch was made."""
 
     sequence: int
     tiny_batch: int
@@ -53,7 +53,7 @@ class TinyBatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class SampleSkipped:
-    """A bad sample was left out or replaced, as ``on_error`` says."""
+    """A bad sample was left out, or replaced by that of index ``replaced_by``."""
 
     sequence: int
     row: int
@@ -61,8 +61,8 @@ class SampleSkipped:
     failure: Failure
 
 
-class SamplesSpilled(NamedTuple):  # unpickled for each whole batch: no dataclass is so fast
-    """The samples of a tiny-batch, which do not fit the layout, pickled."""
+class SamplesSpilled(NamedTuple):  # faster to unpickle than a dataclass; sent for each whole batch
+    """The pickled samples of a tiny-batch that do not fit the layout."""
 
     sequence: int
     tiny_batch: int
@@ -70,11 +70,14 @@ class SamplesSpilled(NamedTuple):  # unpickled for each whole batch: no dataclas
 
 
 class StateAfter(NamedTuple):
-    """What becomes of the dataset of a worker that reads it on its own, with a mini-batch.
+    """The state of a worker that reads the dataset on its own, after a mini-batch.
 
-    ``state`` is its state behind the mini-batch, pickled, and ``generators`` the worker's global
-    generators'; ``None`` where it has no state. Where it has ``ended``, it has given nothing for
-    the mini-batch, and gives nothing more.
+    Attributes:
+        sequence: number of the mini-batch.
+        tiny_batch: number of the tiny-batch.
+        state: pickled state of the dataset; ``None`` if it has none.
+        generators: pickled states of the worker's global generators; ``None`` without ``state``.
+        ended: whether the dataset was exhausted, so that there is no such mini-batch.
     """
 
     sequence: int
@@ -86,24 +89,31 @@ class StateAfter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LayoutFound:
-    """The layout of the first sample, or the reason why it has none."""
+    """The layout of the first sample, or the reason why there is none."""
 
     layout: Layout | str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The worker cannot start or continue: ``worker_init_fn`` raised, or the device was lost."""
+    """The worker cannot start or continue: ``worker_init_fn`` raised, or the device was lost.
+
+    Attributes:
+        failure: the error.
+        short_of_memory: whether memory ran out, so that smaller launches may work.
+        is_final: whether another worker would fail likewise.
+        summary: the error in one line, and what to do.
+    """
 
     failure: Failure
-    short_of_memory: bool = False  # memory ran out: with less to do it may start
-    is_final: bool = False  # another one would fail likewise
-    summary: str = ""  # the error in one line, and what to do
+    short_of_memory: bool = False
+    is_final: bool = False
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesRefused:
-    """Samples that a GPU worker has left to CPU workers since the last such message, by reason."""
+    """Samples that a GPU worker left to CPU workers since the last such message, by reason."""
 
     counts: dict[str, int]
 
@@ -115,20 +125,20 @@ class DatasetChanged:
 
 @dataclass(frozen=True, slots=True)
 class ImagesDeferred:
-    """What was counted of deferred images since the last such message."""
+    """The counters of deferred images since the last such message."""
 
     counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteNotice:
-    """Something to warn of about remote workers, in words."""
+    """A warning about remote workers."""
 
     text: str
 
 
 JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled | StateAfter
-"""About a mini-batch."""
+"""A message about a mini-batch."""
 
 Message = (
     JobMessage
@@ -142,7 +152,7 @@ Message = (
 
 
 def send(fd: int, message: Message) -> None:
-    """Writes a message; blocks while the pipe is full, and drops it if the loader has ended."""
+    """Writes a message; blocks while the pipe is full, and drops the message if it is closed."""
     payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     rest = memoryview(_HEADER.pack(len(payload)) + payload)
     with contextlib.suppress(BrokenPipeError):
@@ -150,8 +160,8 @@ def send(fd: int, message: Message) -> None:
             rest = rest[os.write(fd, rest) :]
 
 
-def has_room(fd: int) -> bool:
-    """Whether a short message can be sent now without waiting."""
+def can_send(fd: int) -> bool:
+    """Whether a short message can be sent without blocking."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
@@ -164,10 +174,10 @@ class Receiver:
     which run in the middle of any statement.
     """
 
-    fd = -1  # of one that could not be made
+    fd = -1  # for __del__, if __init__ has raised
 
     def __init__(self, fd: int) -> None:
-        """``fd`` is -1 where another process receives."""
+        """``fd`` is -1 if another process receives the messages."""
         self._buffer = bytearray()
         self._lock = threading.RLock()
         self._in_use = False
@@ -177,17 +187,16 @@ class Receiver:
 
     @property
     def partial(self) -> bool:
-        """Whether a message has arrived in part."""
         return bool(self._buffer)
 
     def drain(self) -> None:
         """Empties the pipe into the buffer, so that the worker's writes do not block.
 
-        Does nothing while another call reads: chunks have to be buffered in order.
+        Does nothing while another call reads, since chunks have to be buffered in order.
         """
         if self._lock.acquire(blocking=False):
             try:
-                if not self._in_use:  # by this thread, and this is a finalizer
+                if not self._in_use:  # else this is a finalizer in the middle of a call
                     self._read()
             finally:
                 self._lock.release()
@@ -201,17 +210,17 @@ class Receiver:
                     break
         except BlockingIOError:
             pass
-        finally:  # also by Ctrl-C
+        finally:  # even after Ctrl-C
             self._in_use = False
 
     def handle(self, handle: Callable[[Message], None]) -> None:
         """Calls ``handle`` with each message that has arrived, without waiting for more.
 
-        A message is forgotten when ``handle`` has returned. If that raises, or Ctrl-C comes, the
-        message is handled once more by the next call, so ``handle`` has to bear messages twice.
+        A message is removed after ``handle`` has returned. If ``handle`` raises or is interrupted
+        by Ctrl-C, the next call handles the message again, so ``handle`` must be idempotent.
         """
         with self._lock:
-            if self._in_use:  # by this thread: a finalizer interrupts the handling of a message
+            if self._in_use:  # this is a finalizer in the middle of a call
                 return
             self._read()
             if not self._buffer:
@@ -225,7 +234,7 @@ class Receiver:
                 self._in_use = False
 
     def _end_of_message(self) -> int:
-        """Returns where the first message ends in the buffer; 0 if it has not arrived whole."""
+        """Returns the end of the first message in the buffer; 0 if it is incomplete."""
         if len(self._buffer) < _HEADER.size:
             return 0
         (size,) = _HEADER.unpack_from(self._buffer)
@@ -234,7 +243,7 @@ class Receiver:
 
     def wait(self, seconds: float) -> None:
         """Sleeps until more of a message has arrived, at most ``seconds``."""
-        poll = select.poll()  # select() takes no descriptors from 1024 on
+        poll = select.poll()  # select() is limited to descriptors below 1024
         poll.register(self.fd, select.POLLIN)
         poll.poll(seconds * 1000)
 
@@ -243,11 +252,11 @@ class Receiver:
 
         ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
         """
-        with self._lock:  # no thread reads the next file with this number
+        with self._lock:  # or another thread might read from a new file with this number
             fd, self.fd = self.fd, -1
             if fd >= 0:
                 close_fd(fd)
 
-    def __del__(self) -> None:  # an exception may have come before it was closed
+    def __del__(self) -> None:  # an exception may have prevented close()
         if self.fd >= 0:
             self.close()

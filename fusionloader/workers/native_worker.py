@@ -1,7 +1,7 @@
 """The native worker: a CPU worker for a wholly compiled plan, without torch or numpy.
 
-The native loop does the work. Python handles files that the native decoders do not know, which
-Pillow decodes or raises the error for, and assignments to other ranks.
+The native loop does the work. Python handles assignments to other ranks, and files that the native
+decoders do not know: Pillow decodes them, or raises the error.
 """
 
 from __future__ import annotations
@@ -39,10 +39,27 @@ if TYPE_CHECKING:
 class NativeWorkerConfig:
     """Configuration of a worker process; the descriptors are open in it under these numbers.
 
-    One that may be sent to other ranks has ``event_fd`` and the ``address`` of the global manager.
-    ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
-    A descriptor that the loader does not use is -1. ``names`` are the pickled ``SampleNames`` of
-    ranges, whose modules need not be imported before there is a message.
+    A descriptor that the loader does not use is -1. The fields from ``ledger_fd`` to
+    ``jpeg_index_fd``, and ``mapped``, are those of the loader's cache (``StoreHandles``).
+
+    Attributes:
+        worker: the worker's number.
+        parent: process id of the training process; 0 for the parent process.
+        control_fd: descriptor of the control block.
+        data_fd: descriptor of the slots.
+        table_fd: descriptor of the dataset's table.
+        table_bytes: size of the table.
+        message_fd: descriptor of the pipe to the manager.
+        plan: decoding and transforms.
+        on_error: option of the loader.
+        event_fd: descriptor of the event that wakes a worker shared by several ranks.
+        address: address of the global manager; empty if workers are not shared.
+        load_truncated: Pillow's ``LOAD_TRUNCATED_IMAGES`` in the training process.
+        max_pixels: Pillow's ``MAX_IMAGE_PIXELS`` in the training process.
+        formats: formats that the training process has added to Pillow.
+        remote_files: opens the fetcher of files at URLs, or in cache servers.
+        identity_fd: descriptor of the identity that all cache servers share.
+        names: pickled ``SampleNames`` of ranges, unpickled only for a message.
     """
 
     worker: int
@@ -92,7 +109,7 @@ def _stores(config: NativeWorkerConfig) -> OpenHandles | None:
 
 
 def _decoded(file: IO[bytes]) -> memoryview:
-    """Returns height x width x 3, as torchvision's default loader has them from Pillow."""
+    """Returns Pillow's pixels, height x width x 3, as torchvision's default loader makes them."""
     from PIL import Image
 
     with Image.open(file) as image:
@@ -100,7 +117,7 @@ def _decoded(file: IO[bytes]) -> memoryview:
 
 
 class NativeWorker:
-    """Runs the native loop on a loader's queue, and handles the events it returns to Python for."""
+    """Runs the native loop on a loader's queue, and handles its events in Python."""
 
     def __init__(self, config: NativeWorkerConfig, pool: _native.WorkerQueue | None = None) -> None:
         """``pool`` is the queue of the pool that the worker belongs to, if any."""
@@ -127,7 +144,7 @@ class NativeWorker:
         self.queue.announce(os.getpid())
 
     def serve(self, once: bool = False) -> WorkerEvent:
-        """Works until the native loop says why not, and returns that; ``once`` for one claim."""
+        """Works until the native loop ends, with ``once`` for one claim; returns why it ended."""
         while True:
             event = self._loop.run(once)
             if event is WorkerEvent.SAMPLE:
@@ -142,13 +159,13 @@ class NativeWorker:
                 return event
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be work, of its own rank or of another."""
+        """Sleeps until there may be work, of this rank or another."""
         self._loop.rest(seen)
 
     @property
     def _assignments(self) -> Assignments:
         if self._made_assignments is None:
-            # Not at the top: sockets are not needed before the first assignment.
+            # Imported late: sockets are not needed before the first assignment.
             from fusionloader.workers.assignments import Assignments
 
             address, plan = self._config.address, self._config.plan
@@ -160,24 +177,24 @@ class NativeWorker:
         if self._made_fetcher is None:
             assert self._config.remote_files is not None
             self._made_fetcher = self._config.remote_files.open(
-                self._config.identity_fd, self._range_of
+                self._config.identity_fd, self._file_range
             )
         return self._made_fetcher
 
     def _fetch(self) -> None:
-        """Gives the loop what other machines have of its next tiny-batch."""
+        """Fetches the files of the next tiny-batch from other machines for the loop."""
         for file in self._fetcher.bring(self._loop.missing()):
             self._loop.supply(*file)
 
     def _fetch_again(self, item: int) -> bool:
-        """Asks once more for a sample at a URL that was not brought; whether the loop has it now.
+        """Fetches a sample at a URL once more if it is missing; returns whether the loop got it.
 
         Raises:
-            Exception: the fetcher's, if it cannot be had.
+            Exception: error of the fetcher.
         """
         if not (self._loop.is_remote() and 0 <= item < self._loop.items()):
             return False
-        if self._loop.encoded():  # the loop has it, and Pillow has to decode it
+        if self._loop.encoded():  # the loop has the bytes, and Pillow has to decode them
             return False
         data = self._read_url(item)
         self._loop.supply(item, len(data), 0, data, False, 0.0)
@@ -187,7 +204,7 @@ class NativeWorker:
         fetcher = self._fetcher
         if not isinstance(fetcher, RangeFetcher):
             raise TypeError(f"{type(fetcher).__name__} cannot read URLs: it has no read(item)")
-        where = self._range_of(item)
+        where = self._file_range(item)
         data = fetcher.read(item)
         if len(data) != where.nbytes:
             raise ShardChanged(
@@ -196,18 +213,18 @@ class NativeWorker:
             )
         return data
 
-    def _range_of(self, item: int) -> FileRange:
+    def _file_range(self, item: int) -> FileRange:
         return FileRange.of(self._loop.range(item))
 
     def _serve_sample(self) -> None:
-        """Does the sample that the native loop could not."""
+        """Makes the sample that the native loop could not make."""
         at = self._loop.current()
         try:
             if self._fetch_again(at.item):
-                return  # the loop goes on with it
+                return  # the loop makes the sample
             self._write(at, at.item)
         except Exception as error:
-            if self._loop.is_borrowed:  # the rank's own worker repeats it and reports the failure
+            if self._loop.is_borrowed:  # a worker of that rank repeats it and reports the failure
                 self._loop.give_back()
                 return
             where = f"in {self._serves()} worker process {self._config.worker}"
@@ -256,10 +273,9 @@ class NativeWorker:
         executor.run_pixels(pixels, at.seed, at.epoch, at.key, at.occurrence, row, at.group)
 
     def _set_up_pillow(self) -> None:
-        """Prepares Pillow as the training script has it."""
+        """Gives Pillow the settings of the training process, which a spawned process lacks."""
         from PIL import Image, ImageFile
 
-        # The training script's settings, which a spawned process does not have.
         ImageFile.LOAD_TRUNCATED_IMAGES = self._config.load_truncated
         Image.MAX_IMAGE_PIXELS = self._config.max_pixels
         if not self._knows_formats:
@@ -268,33 +284,34 @@ class NativeWorker:
 
     def _decode(self, at: _native.CurrentSample, item: int) -> memoryview:
         self._set_up_pillow()
-        read = self._decode_read() if item == at.item else None  # another takes its place
+        read = self._decode_read() if item == at.item else None  # else it is a substitute
         if read is None:
             return self._decode_file(item)
         assert read.shape is not None
         height, width, _ = read.shape
-        self._keep(item, (width, height), read.cast("B"))
+        self._cache(item, (width, height), read.cast("B"))
         return read
 
     def _decode_read(self) -> memoryview | None:
-        """Returns the pixels of the image that was read, or found in the cache, if it is one."""
+        """Returns the pixels of the bytes that the loop has; ``None`` if they are no image."""
         from PIL import UnidentifiedImageError
 
         encoded = self._loop.encoded()
-        with contextlib.suppress(UnidentifiedImageError):  # the file gives the error its name
+        # Suppressed because decoding the file itself raises the same error with the file's name.
+        with contextlib.suppress(UnidentifiedImageError):
             return _decoded(io.BytesIO(encoded)) if encoded else None
         return None
 
     def _decode_file(self, item: int) -> memoryview:
-        where = self._range_of(item)
+        where = self._file_range(item)
         if not where.nbytes:
             with open_file(where.file) as file:
                 return _decoded(file)
         data = self._read_url(item) if self._loop.is_remote() else read_range(where)
         return _decoded(io.BytesIO(data))
 
-    def _keep(self, item: int, size: tuple[int, int], pixels: memoryview) -> None:
-        # What Pillow is allowed to fill in is not for those who do not allow it.
+    def _cache(self, item: int, size: tuple[int, int], pixels: memoryview) -> None:
+        # With LOAD_TRUNCATED_IMAGES pixels may be filled in; other jobs may not allow that.
         if self._stores is None or self._config.load_truncated:
             return
         views, stamp = self._stores.views, self._loop.stamp()
@@ -312,7 +329,7 @@ class NativeWorker:
             return f"key {at.key}"
         if self._loop.holds_pixels() or not 0 <= at.item < self._loop.items():
             return f"index {at.key}"
-        where = self._range_of(at.item)
+        where = self._file_range(at.item)
         name = where.file
         if where.nbytes and self._config.names:
             if self._names is None:

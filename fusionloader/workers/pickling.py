@@ -1,4 +1,4 @@
-"""Errors for objects that cannot be pickled: the attribute's name, as the user wrote it."""
+"""Errors for objects that cannot be pickled, with the name of the attribute."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from fusionloader.options.loader_options import LoaderOptions
 
-_DEPTH = 6
+_DEPTH = 6  # attributes and elements are followed to this depth
 _MOST_ITEMS = 100  # lists of transforms are shorter, lists of samples longer
 _SENT = ("dataset", "collate_fn", "worker_init_fn")
 
 
 def explain_pickling(error: Exception, options: LoaderOptions) -> Exception | None:
-    """Returns an error that names the attribute which cannot be pickled, ``None`` if all can be."""
+    """Returns an error that names the attribute which cannot be pickled; ``None`` if all can be."""
     context = options.multiprocessing_context or torch.multiprocessing.get_context()
     if options.num_workers == 0 or (context.get_start_method() == "fork" and options.pool is None):
         return None
@@ -55,9 +55,9 @@ def _pickles(value: object, dump: Callable[[object], object]) -> bool:
 def deepest(
     value: object, path: str, dump: Callable[[object], object], depth: int = _DEPTH
 ) -> tuple[str, object]:
-    """Follows attributes and elements while one of them cannot be pickled by ``dump``.
+    """Finds the innermost attribute or element that cannot be pickled by ``dump``.
 
-    Returns where the last of them is, beginning with ``path``, and what it is.
+    Returns its path, which begins with ``path``, and its value.
     """
     if depth > 0:
         for part, inner in _parts(value):

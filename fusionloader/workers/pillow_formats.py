@@ -14,7 +14,7 @@ from dataclasses import dataclass
 log = logging.getLogger("fusionloader.loader")
 
 _Entry = tuple[str, str, object]
-"""Kind of entry (``open`` or ``decoder``), name, and the registered functions."""
+"""Kind (``open`` or ``decoder``), name, and registered functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class AddedFormats:
     """The formats that were added to Pillow.
 
     Attributes:
-        pickled: the entries that can be pickled, each by itself.
-        of_script: whether some are defined in the script or cannot be pickled. A worker has them
-            only if multiprocessing imports the script there, as in torch's workers.
+        pickled: pickled entries.
+        of_script: whether some entries are defined in the training script or cannot be pickled. A
+            worker has them only if multiprocessing imports the script there, as torch's workers do.
     """
 
     pickled: tuple[bytes, ...] = ()
@@ -32,7 +32,7 @@ class AddedFormats:
 
     @classmethod
     def here(cls) -> AddedFormats:
-        """Returns the formats that this process has added to Pillow's built-in ones."""
+        """Returns the formats that were added in this process."""
         pickled, of_script = [], False
         for entry in _added():
             try:

@@ -1,4 +1,4 @@
-"""A worker's set-up before the first sample, as torch's: seeds, worker info, ``worker_init_fn``."""
+"""The set-up of a worker process, as in torch: seeds, worker info, ``worker_init_fn``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def prepare_process(
 ) -> Seeding:
     """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.
 
-    Returns which generators are to be seeded for every sample: not those that ``worker_init_fn``
-    seeded itself. Seeds derived from the worker's, as in PyTorch's notes on reproducibility, do not
-    count. They ask for what seeding every sample gives already, and for less where several workers
-    process one mini-batch.
+    Returns the generators that are to be seeded for every sample: all but those that
+    ``worker_init_fn`` has seeded itself. A seed derived from the worker's seed, as in PyTorch's
+    notes on reproducibility, does not count: seeding every sample has the same purpose, and also
+    works if several workers process one mini-batch.
     """
     torch.set_num_threads(1)
     seed = base_seed + worker
@@ -56,9 +56,10 @@ def prepare_process(
 
 
 class ProcessState:
-    """The global state that user code reads, in a process that serves several loaders.
+    """Global state that user code reads, saved and restored in a process of several loaders.
 
-    The result of ``get_worker_info``, and with ``generators`` the global generators' states.
+    It is the result of ``get_worker_info`` and, with ``generators``, the states of the global
+    generators.
     """
 
     def __init__(self, generators: bool) -> None:
@@ -66,13 +67,11 @@ class ProcessState:
         self.save()
 
     def save(self) -> None:
-        """Saves the present state."""
         self._info = torch_utils.worker._worker_info
         if self._generators:
             self._states = generator_states()
 
     def restore(self) -> None:
-        """Restores the saved state."""
         torch_utils.worker._worker_info = self._info
         if self._generators:
             set_generator_states(self._states)
@@ -88,7 +87,11 @@ def _numpy_words(generator: Any) -> bytes:
 
 
 def _is_seeded_anew(words: Callable[[Any], bytes], now: Any, before: Any, of_notes: Any) -> bool:
-    """Whether a generator's state words come neither from a few draws nor from the notes' seed."""
+    """Whether ``worker_init_fn`` has seeded a generator.
+
+    ``False`` if the state is that of ``before``, or of a generator with the seed of PyTorch's
+    notes, or that of either after one draw.
+    """
     found = words(now)
     for generator in (before, of_notes):
         if found == words(generator):

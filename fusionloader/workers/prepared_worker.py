@@ -1,6 +1,6 @@
-"""A native worker in a process prepared as torch's, where user code runs once.
+"""A native worker in a process that is prepared as torch's workers are.
 
-The user code is ``worker_init_fn``, or the training script that multiprocessing imports.
+User code runs once in it: ``worker_init_fn``, or the training script that multiprocessing imports.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
 
 Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
-"""Number of workers, base seed, dataset, worker_init_fn."""
+"""Number of workers, base seed, dataset, ``worker_init_fn``."""
 
 _Contents = tuple[Any, ...]
-"""The list of a folder's samples, or the arrays of images or of ranges, and of targets."""
+"""The list of a folder's samples, or arrays of images (or byte ranges) and targets."""
 
 
 def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
     """Prepares the process as torch does, then serves as a native worker.
 
-    If the user code changes what the plan was compiled from, the worker reports that and ends.
+    If user code changes the dataset that the plan was compiled from, the worker reports that and
+    ends.
     """
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     config = replace(config, **fds)
@@ -39,7 +40,7 @@ def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: I
 
 
 def prepare(config: NativeWorkerConfig, info: Info) -> bool:
-    """Prepares the process; returns whether the plan is still valid, else tells the manager."""
+    """Prepares the process; returns whether the plan is still valid, and reports if it is not."""
     workers, base_seed, dataset, init = info
     reason: messages.Message
     try:
@@ -69,7 +70,7 @@ def _samples(dataset: AnyDataset, plan: Plan) -> _Contents | None:
         images, indices = compiled.ranged(dataset)
         ranges = images.byte_ranges()
         chosen = slice(None) if indices is None else indices.copy()
-        # Read-only: what is changed is replaced.
+        # The arrays are read-only, so a changed one is a new object: no copy is needed.
         columns = (ranges.packed[chosen], ranges.nbytes[chosen], np.asarray(images.targets)[chosen])
         return (*columns, np.array(ranges.files))
     return (list(compiled.samples(dataset)),) if compiled.kind == "folder" else None

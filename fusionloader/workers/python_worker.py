@@ -23,14 +23,27 @@ from fusionloader.workers import failures, messages
 from fusionloader.workers.failures import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process
 
-_CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
+_CLAIM_SECONDS = 0.5e-3  # work in a claim, if samples are cheap
 _MOST_TINY_BATCHES = 64
 _IDLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PythonWorkerConfig:
-    """Configuration of one worker process, pickled where it is spawned."""
+    """Configuration of a worker process, pickled if the process is spawned.
+
+    Attributes:
+        worker: the worker's number.
+        workers: number of workers.
+        control: descriptor of the control block.
+        data: descriptor of the slots.
+        message: descriptor of the pipe to the manager.
+        source: source of samples.
+        base_seed: seed of the iterator; the worker's seed is ``base_seed + worker``.
+        worker_init_fn: option of the loader.
+        on_error: option of the loader.
+        whole: how whole mini-batches are made; ``None`` if samples are.
+    """
 
     worker: int
     workers: int
@@ -45,12 +58,12 @@ class PythonWorkerConfig:
 
 
 class Whole(Protocol):
-    """How mini-batches are made whole."""
+    """How whole mini-batches are made."""
 
     def worker(
         self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
     ) -> PythonWorker:
-        """Returns the worker that makes them."""
+        """Returns the worker that makes whole mini-batches."""
 
 
 def main(config: PythonWorkerConfig) -> None:
@@ -65,8 +78,8 @@ def prepared(
 ) -> PythonWorker | None:
     """Prepares the process as torch does and returns its worker.
 
-    Sends the manager a failure and returns ``None`` on an error. ``pool`` is the queue of the pool
-    that the worker belongs to, if any.
+    On an error it sends the manager the failure and returns ``None``. ``pool`` is the queue of the
+    pool that the worker belongs to, if any.
     """
     try:
         seeding = prepare_process(
@@ -97,8 +110,8 @@ def _is_empty(samples: list[Any]) -> bool:
     return all(sample is SKIPPED for sample in samples)
 
 
-def indices_of(claim: _native.Claim) -> list[Any] | None:
-    """Returns the mini-batch's indices, ``None`` where they are the numbers of its items."""
+def read_indices(claim: _native.Claim) -> list[Any] | None:
+    """Returns the indices of the mini-batch; ``None`` if they are its item numbers."""
     return pickle.loads(claim.indices()) if len(claim.indices()) else None
 
 
@@ -112,7 +125,7 @@ def _keys(
 
 
 def _first_unpicklable(samples: list[Any]) -> int:
-    """Returns the number of the first sample that cannot be pickled, 0 if each can by itself."""
+    """Returns the number of the first sample that cannot be pickled, 0 if there is none."""
     for number, sample in enumerate(samples):
         try:
             pickle.dumps(sample)
@@ -138,22 +151,22 @@ class PythonWorker:
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
-        self._with_skips: set[int] = set()  # tiny-batches of the claim
+        self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
         self._reported = False
 
     @property
     def uses_generators(self) -> bool:
-        """Whether samples depend on global generators that other loaders of the pool advance."""
+        """Whether samples depend on global generators, which other loaders of a pool advance."""
         return not all(self._source.seeding)
 
     def expect_layout(self) -> None:
-        """Lets ``serve(once=True)`` begin before the layout is known: the manager answers now."""
+        """Allows ``serve(once=True)`` to claim before the layout is known: it will be soon."""
         self._layout_expected = True
 
     def serve(self, once: bool = False) -> WorkerEvent:
-        """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
+        """Works until the manager stops the queue or the pool recalls the worker.
 
-        Returns why it ended, as the native loop does.
+        With ``once`` it ends after one claim. Returns why it ended, as the native loop does.
         """
         queue = self.queue
         while not queue.stopping:
@@ -179,14 +192,10 @@ class PythonWorker:
         return self._end(WorkerEvent.STOPPED)
 
     def _may_help(self) -> bool:
-        """Whether a worker that only helps need not wait for the manager.
-
-        It does where the layout is not known, unless somebody has asked for a batch.
-        """
+        """Whether ``serve(once=True)`` may claim, because it will not wait for the layout."""
         return bool(self.queue.layout_version) or self._layout_expected
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: WorkerEvent) -> WorkerEvent:
@@ -196,7 +205,7 @@ class PythonWorker:
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
-        indices = indices_of(claim)
+        indices = read_indices(claim)
         whole: list[tuple[int, list[Any]]] = []
         self._with_skips.clear()
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -206,9 +215,9 @@ class PythonWorker:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
-        self._report_deferred()  # first: an epoch may end with these samples
+        self._report_deferred()  # before finish(), since the epoch may end with these samples
         for tiny_batch, samples in whole:
-            # Without a sample nobody learns the layout that writing would wait for.
+            # Does not wait for the layout, which an empty tiny-batch cannot tell.
             if _is_empty(samples):
                 self.queue.finish(claim, tiny_batch, TinyBatchState.SKIPPED)
         whole = [each for each in whole if not _is_empty(each[1])]
@@ -216,7 +225,7 @@ class PythonWorker:
             start = time.perf_counter()
             results = self._write(claim, whole)
             self.queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - start])
-            # Before: who sees the mini-batch done sees its spans, too.
+            # Before finish(), so that the spans of a finished mini-batch are complete.
             self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
             for tiny_batch, result in results:
                 self.queue.finish(claim, tiny_batch, result)
@@ -224,17 +233,17 @@ class PythonWorker:
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
-            before.restore()  # what is made again draws the same
+            before.restore()  # the samples are made again, with the same draws
 
     def _may_come_back(self, claim: _native.Claim) -> bool:
-        """Whether samples may be made in vain that depend on what was drawn before them."""
+        """Whether the claim may be given back, with samples that depend on earlier draws."""
         if self._pool is None or not self.uses_generators:
             return False
         return self._layout is None or claim.payload is None
 
     def _report_deferred(self) -> None:
-        """Tells the manager what was deferred, unless its pipe is full: later then."""
-        if counts.counts() and messages.has_room(self._message_fd):
+        """Sends the counters of deferred images; if the pipe is full, a later call does."""
+        if counts.counts() and messages.can_send(self._message_fd):
             messages.send(self._message_fd, messages.ImagesDeferred(counts.take()))
 
     # ---- loading samples -----------------------------------------------------------------------
@@ -290,7 +299,7 @@ class PythonWorker:
     def _agree_on_layout(self, claim: _native.Claim, samples: list[Any]) -> bool:
         """Waits until the layout is known and the batch has rows.
 
-        Returns ``False`` when the queue is stopped or the pool assigns another loader meanwhile.
+        Returns ``False`` if the queue is stopped or the pool recalls the worker meanwhile.
         """
         queue = self.queue
         while True:
@@ -304,7 +313,7 @@ class PythonWorker:
             if queue.stopping:
                 return False
             if self._pool is not None and self._pool.is_sent:
-                return False  # the manager may be waiting for another loader of the pool
+                return False  # training may be waiting for another loader of the pool
             if self._layout is None and not self._reported:
                 first = next(sample for sample in samples if sample is not SKIPPED)
                 messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
@@ -315,7 +324,7 @@ class PythonWorker:
     def _write(
         self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
     ) -> list[tuple[int, TinyBatchState]]:
-        """Returns what became of each tiny-batch."""
+        """Writes the samples to the batch; returns the state of each tiny-batch."""
         writer = self._writer(claim)
         contiguous = len(whole) == claim.count and not any(
             sample is SKIPPED for _, samples in whole for sample in samples
@@ -326,7 +335,7 @@ class PythonWorker:
                 joined = [sample for _, samples in whole for sample in samples]
             try:
                 writer.write(claim.first * claim.tiny_size, joined)
-            except Exception:  # of some sample: see _write_apart
+            except Exception:  # _write_apart finds the sample
                 contiguous = False
         if contiguous:
             return [(tiny_batch, self._written(tiny_batch)) for tiny_batch, _ in whole]
@@ -353,13 +362,13 @@ class PythonWorker:
 
     def _spill(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> TinyBatchState:
         """Sends samples that do not fit the layout."""
-        kept = [None if sample is SKIPPED else sample for sample in samples]
+        sent = [None if sample is SKIPPED else sample for sample in samples]
         try:
-            pickled = pickle.dumps(kept)
+            pickled = pickle.dumps(sent)
         except Exception as error:
-            position = tiny_batch * claim.tiny_size + _first_unpicklable(kept)
+            position = tiny_batch * claim.tiny_size + _first_unpicklable(sent)
             return self._fail(claim, tiny_batch, position, error)
-        self.queue.wake_manager()  # so that it reads while a large message is written
+        self.queue.wake_manager()  # so that it drains the pipe while a large message is written
         spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickled)
         messages.send(self._message_fd, spilled)
         return TinyBatchState.SPILLED
@@ -367,8 +376,8 @@ class PythonWorker:
     def _fail(
         self, claim: _native.Claim, tiny_batch: int, position: int, error: Exception
     ) -> TinyBatchState:
-        """Reports that a sample can be neither written nor sent."""
-        (key,) = _keys(claim, position, position + 1, indices_of(claim))
+        """Reports the error of a sample that can be neither written nor sent."""
+        (key,) = _keys(claim, position, position + 1, read_indices(claim))
         failure = self._capture(error, self._source.name(key), position)
         failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
         messages.send(self._message_fd, failed)

@@ -1,8 +1,8 @@
-"""The Python worker that goes through a dataset on its own, a whole mini-batch at a time.
+"""The Python worker that iterates over a dataset on its own, a whole mini-batch at a time.
 
-So torch reads an ``IterableDataset``, and a dataset with a ``state_dict()``: the mini-batches of a
-worker depend on what it has made before. They are claims that only it may take. The state of its
-dataset goes to training with each, and whoever comes in its place goes on from there.
+It serves an ``IterableDataset`` and a dataset with a ``state_dict()``, whose mini-batches depend on
+those that the same worker has made before. Its mini-batches are claims that no other worker may
+take. It sends the state of its dataset with each of them, and a replacement continues from there.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fusionloader.workers.python_worker import SKIPPED, PythonWorker, PythonWork
 
 
 class Task(NamedTuple):
-    """What a worker is told of a mini-batch.
+    """A mini-batch to be made.
 
     Attributes:
-        run: number of the pass through the dataset; with another one a worker begins again.
-        seed: of what all workers draw alike, for an ``IterDataPipe``.
-        index: what torch's fetcher gets.
+        run: number of the pass through the dataset; the worker begins again if it changes.
+        seed: seed shared by all workers, for an ``IterDataPipe``.
+        index: argument of torch's fetcher.
     """
 
     run: int
@@ -44,14 +44,14 @@ class Task(NamedTuple):
 
 
 class OwnPass(NamedTuple):
-    """How a worker goes through a dataset.
+    """How a worker iterates over a dataset.
 
     Attributes:
-        collating: how mini-batches are made whole.
-        kind: of the dataset, as torch numbers them.
-        drop_last: as the loader has it.
+        collating: how whole mini-batches are made.
+        kind: kind of the dataset, one of torch's ``_DatasetKind``.
+        drop_last: option of the loader.
         run: number of the first pass.
-        last: where it goes on, or begins.
+        last: state from which the worker continues or begins.
     """
 
     collating: Collating
@@ -63,12 +63,11 @@ class OwnPass(NamedTuple):
     def worker(
         self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
     ) -> PythonWorker:
-        """Returns the worker that goes through it."""
         return StreamWorker(config, source, pool, self)
 
 
 class StreamWorker(BatchWorker):
-    """Claims the mini-batches that are for it alone."""
+    """Claims the mini-batches that are bound to it."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class StreamWorker(BatchWorker):
                 if self._rows is not None:
                     self._rows.settle()
             finally:
-                self._tell_state(claim)
+                self._send_state(claim)
         except Exception as error:
             raise BadSample(self._capture(error, "", 0)) from error
         if batch is not SKIPPED:
@@ -116,7 +115,7 @@ class StreamWorker(BatchWorker):
             return SKIPPED
 
     def _begin(self, task: Task) -> None:
-        """Begins a pass, or goes on with the one of the worker in whose place this one is."""
+        """Begins a pass, or continues that of the worker which this one replaces."""
         if isinstance(self._dataset, IterDataPipe):
             assert task.seed is not None
             generator = torch.Generator().manual_seed(task.seed)
@@ -128,7 +127,7 @@ class StreamWorker(BatchWorker):
 
         def make() -> Any:
             return _DatasetKind.create_fetcher(  # type: ignore[no-untyped-call]
-                own.kind, self._dataset, self._of_lists, self._collate, own.drop_last
+                own.kind, self._dataset, self._auto_collation, self._collate, own.drop_last
             )
 
         self._fetcher = make_fetcher(make, self._dataset, state)
@@ -137,7 +136,7 @@ class StreamWorker(BatchWorker):
         self._begun, self._run = True, task.run
         self._ended = last.ended and task.run == own.run
 
-    def _tell_state(self, claim: _native.Claim) -> None:
+    def _send_state(self, claim: _native.Claim) -> None:
         state = fetcher_state(self._fetcher) if self._fetcher is not None else None
         if state is None and not self._ended:
             return

@@ -1,4 +1,4 @@
-"""The CPU workers of one loader: started, watched, replaced when they die, ended."""
+"""Starts the workers of one loader, watches and replaces them, and ends them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fusionloader.workers import messages
 
 log = logging.getLogger("fusionloader.workers")
 
-_CHECK_SECONDS = 0.02
-_FRUITLESS_DEATHS = 3
-_PATIENCE_SECONDS = 5.0
+_CHECK_SECONDS = 0.02  # between checks for dead workers
+_FRUITLESS_DEATHS = 3  # deaths in a row, before a claim, that are an error
+_PATIENCE_SECONDS = 5.0  # time for a worker to end
 
 StartWorker = Callable[[int, int], Process]
-"""Starts worker number ``n`` that sends its messages to the descriptor given."""
+"""Starts a worker: its number, and the descriptor to which it sends messages."""
 
 HandOver = Callable[[int, int], None]
-"""Gives another process the end of a pipe that the messages of worker number ``n`` come from."""
+"""Gives another process the receiving end of a worker's pipe: number and descriptor."""
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class Death:
     """The end of a worker process.
 
     Attributes:
-        number: the worker's.
-        pid: of the process.
-        manner: how it ended, as text.
-        receiver: of its messages, of which some may not be handled yet.
-        is_accident: ``False`` where its pool ended it, to start another process.
+        number: the worker's number.
+        pid: process id.
+        manner: how the process ended; completes "worker ...".
+        receiver: receiver of its messages, some of which may not be handled yet.
+        is_accident: ``False`` if its pool ended it to start another process.
         at_work: whether it had begun to work, for this loader or another one of its pool.
     """
 
@@ -59,7 +59,7 @@ class Death:
 
 
 class WorkerSet:
-    """Workers of consecutive numbers; one that dies is started again under its number."""
+    """Workers with consecutive numbers; a dead worker is replaced under its number."""
 
     def __init__(
         self,
@@ -68,11 +68,15 @@ class WorkerSet:
         first: int = 0,
         hand_over: HandOver | None = None,
     ) -> None:
-        """With ``hand_over``, before it starts a worker, another process receives its messages."""
+        """Starts ``count`` workers, numbered from ``first``.
+
+        With ``hand_over`` another process receives the messages of each worker; it is called before
+        the worker is started.
+        """
         self._start, self._hand_over = start, hand_over
         self._fruitless_deaths = 0
         self._killed_for_memory = OutOfMemoryKills()
-        self._killed: dict[int | None, str] = {}  # why, by pid
+        self._killed: dict[int | None, str] = {}  # why workers were killed, by process id
         self._checked = time.monotonic()
         self.restarts: Counter[int] = Counter()  # by number
         self.workers: list[RunningWorker] = []
@@ -103,7 +107,7 @@ class WorkerSet:
                 receiver.close()
             elif read >= 0:
                 os.close(read)
-            if process is not None:  # its successor has the same number
+            if process is not None:  # a replacement would have the same number
                 process.kill()
                 process.join(_PATIENCE_SECONDS)
             raise
@@ -141,7 +145,7 @@ class WorkerSet:
         ]
 
     def _manner(self, process: Process) -> str:
-        """Returns how a worker ended; of one that was killed also whether memory was short."""
+        """Returns how a worker ended, and for a killed one whether memory was short."""
         exitcode = process.exitcode
         if exitcode == -signal.SIGKILL and process.pid in self._killed:
             return f"{self._killed[process.pid]} and was killed"
@@ -150,7 +154,7 @@ class WorkerSet:
         return f"{manner} ({why})" if why else manner
 
     def kill(self, number: int, why: str) -> None:
-        """Kills a worker, which is replaced then; ``why`` completes "worker ... "."""
+        """Kills a worker; ``deaths`` reports it, with ``why`` as its manner."""
         for worker in self.workers:
             if worker.number == number:
                 self._killed[worker.process.pid] = why
@@ -161,10 +165,10 @@ class WorkerSet:
 
         Args:
             death: the dead worker.
-            fruitful: whether it had asked for work; three in a row that had not are an error.
+            fruitful: whether it had begun to work.
 
         Raises:
-            RuntimeError: workers die before they ask for work.
+            RuntimeError: three workers in a row died before they began to work.
         """
         fruitless_deaths = 0 if fruitful else self._fruitless_deaths + 1
         if fruitless_deaths >= _FRUITLESS_DEATHS:
@@ -181,14 +185,13 @@ class WorkerSet:
     def restart(self, death: Death) -> None:
         """Starts a worker under the number of a dead one.
 
-        If that raises, the dead one stays in its place, and ``deaths`` returns it again.
+        If the start raises, the dead worker stays in the list, and ``deaths`` returns it again.
         """
         place = self._place(death)
         self.workers[place] = self._launch(death.number)
         self._forget(death)
 
     def drop(self, death: Death) -> None:
-        """Removes a dead worker."""
         del self.workers[self._place(death)]
         self._forget(death)
 
@@ -207,10 +210,10 @@ class WorkerSet:
     def retire(self, count: int) -> Iterator[Death]:
         """Ends the workers with the highest numbers until ``count`` are left.
 
-        The caller has to handle the messages and to take back the claims of each.
+        The caller has to handle the messages and take back the claims of each worker.
 
         Raises:
-            RuntimeError: one does not end when it is killed.
+            RuntimeError: a killed worker has not ended.
         """
         for worker in self.workers[count:]:
             pid = worker.process.pid
@@ -228,10 +231,11 @@ class WorkerSet:
 
     def add(self, number: int) -> None:
         """Starts one more worker, under the next number."""
-        self.workers += [self._launch(number)]  # no call between the start and the list
+        # No call in between, in which Ctrl-C could lose a worker that was started.
+        self.workers += [self._launch(number)]
 
     def end(self) -> None:
-        """Waits for the workers, whose queue was stopped, and kills those that do not end."""
+        """Waits for the workers, after their queue was stopped, and kills those that do not end."""
         # A worker that is blocked on a full pipe does not see the stop.
         running = [worker.process for worker in self.workers]
         processes.end(running, _PATIENCE_SECONDS, meanwhile=self.drain)

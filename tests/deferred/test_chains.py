@@ -12,7 +12,7 @@ from support.images import photo
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode, functional, v2
 
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(width, height, mode, **options):
@@ -134,19 +134,19 @@ ENDS = st.sampled_from(
 
 
 def made(file, chain, end, seed):
-    """Returns what comes out, and everything that can be told of the images on the way."""
+    """Returns what comes out, and all attributes of the images on the way."""
     random.seed(seed), torch.manual_seed(seed)
-    told = []
+    reported = []
     try:
         image = Image.open(io.BytesIO(file))
         image.info["note"] = seed
         for operation in chain:
             image = operation(image)
-            told.append((image.size, image.mode, dict(image.info), type(image), image.readonly))
+            reported.append((image.size, image.mode, dict(image.info), type(image), image.readonly))
         value = end(image)
     except Exception as error:
         value = type(error), str(error)
-    return value, told, random.getstate(), torch.get_rng_state()
+    return value, reported, random.getstate(), torch.get_rng_state()
 
 
 def comparable(value):
@@ -165,11 +165,11 @@ def comparable(value):
     seed=st.integers(0, 99),
 )
 def test_a_chain_gives_the_same_in_every_respect(file, chain, end, seed):
-    value, told, python, torchs = made(file, chain, end, seed)
+    value, reported, python, torchs = made(file, chain, end, seed)
     with deferring():
         other, other_told, other_python, other_torchs = made(file, chain, end, seed)
         during = comparable(other)
-    assert other_told == told
+    assert other_told == reported
     assert during == comparable(value)
     assert comparable(other) == during
     assert other_python == python

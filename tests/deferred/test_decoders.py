@@ -15,7 +15,7 @@ from torchvision import io as vision
 
 from fusionloader import FusionLoader
 from fusionloader.data.deferred import counts
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(mode="RGB", kind="JPEG", orientation=None, **options):

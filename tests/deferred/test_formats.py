@@ -15,7 +15,7 @@ from support.webp_files import shortened
 
 from fusionloader.data.deferred import counts
 from fusionloader.data.deferred.core import DeferredCore
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 
 def translucent(width, height, seed=0):
@@ -36,7 +36,7 @@ def small(kind, alpha=False):
     return encoded(image if alpha else image.convert("RGB"), kind, **options)
 
 
-def told(image):
+def reported(image):
     """What Pillow says of an image, without its pixels."""
     return (
         image.mode,
@@ -69,7 +69,7 @@ def story(content, steps):
 
 LOADED = (
     lambda image: image.load() is None,
-    told,
+    reported,
     lambda image: image.convert("RGB").tobytes(),
     lambda image: image.convert("L").tobytes(),
     lambda image: image.convert().tobytes(),
@@ -82,7 +82,7 @@ LOADED = (
     lambda image: image.tobytes(),
     lambda image: image.getpixel((3, 2)),
     lambda image: (image.seek(0), image.load() is None),
-    told,
+    reported,
 )
 
 

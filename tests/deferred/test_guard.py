@@ -17,10 +17,10 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 from fusionloader import FusionLoader
-from fusionloader.data.deferred import activity, core, counts, guard, methods, opening, source
+from fusionloader.data.deferred import activity, core, counts, formats, guard, methods, source
 from fusionloader.data.deferred.composed import compose, recorders, trials
-from fusionloader.data.deferred.loading import deferring
 from fusionloader.data.deferred.rows import memory
+from fusionloader.data.deferred.scope import deferring
 
 SIZE = 60, 50
 
@@ -88,7 +88,7 @@ def uses():
 PLANTS = {
     "an operation": (core.DeferredCore, "then"),
     "an image": (methods, "like"),
-    "a file": (opening, "EncodedSource"),
+    "a file": (formats, "EncodedSource"),
     "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
     "a list": (compose, "_Steps"),
@@ -168,12 +168,12 @@ def test_training_goes_on_and_is_told_once(workers, monkeypatch, as_in_training,
         with caplog.at_level(logging.WARNING, "fusionloader.loader"):
             batches.append([list(loader) for _ in range(2)])
     assert equal(*batches)
-    told = [each.getMessage() for each in caplog.records if "has failed in place of" in each.msg]
-    of_lists = [text for text in told if "torchvision.transforms.Compose" in text]
+    logged = [each.getMessage() for each in caplog.records if "has failed in place of" in each.msg]
+    of_lists = [text for text in logged if "torchvision.transforms.Compose" in text]
     assert len(of_lists) == 1
     assert "Planted: planted (fusionloader/data/deferred/composed/recorders.py:" in of_lists[0]
     assert "report this line" in of_lists[0]
-    assert len(told) == (2 if workers else 1)  # workers alone make batches in rows
+    assert len(logged) == (2 if workers else 1)  # workers alone make batches in rows
     assert "failed in torchvision.transforms.Compose: Planted" in loader.explain()
     assert "torchvision.transforms.Compose" in loader.stats().deferred_images["failed"]
 

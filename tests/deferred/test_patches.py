@@ -17,7 +17,7 @@ from torchvision.transforms import functional, v2
 
 from fusionloader.data.deferred import patches
 from fusionloader.data.deferred.core import DeferredCore
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 OWNERS = [
     Image.Image,
@@ -131,7 +131,7 @@ logging.basicConfig(format="%(message)s")
 import numpy as np, PIL
 from PIL import Image
 {change}
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 file = io.BytesIO()
 Image.new("RGB", (9, 9)).save(file, "JPEG")
 before = dict(vars(Image.Image))
@@ -164,7 +164,7 @@ def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, wh
 def test_without_images_no_library_of_images_is_imported():
     code = """
 import sys
-from fusionloader.data.deferred.loading import begin_in_worker, deferring
+from fusionloader.data.deferred.scope import begin_in_worker, deferring
 begin_in_worker()
 with deferring():
     pass

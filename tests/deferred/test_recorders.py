@@ -18,7 +18,7 @@ from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed import compose
 from fusionloader.data.deferred.composed.trials import tried_recorder
 from fusionloader.data.deferred.core import deferred_core
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 BICUBIC = transforms.InterpolationMode.BICUBIC
 

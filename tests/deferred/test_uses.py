@@ -14,7 +14,7 @@ from support.images import photo
 from support.webp_files import shortened
 
 from fusionloader.data.deferred import counts
-from fusionloader.data.deferred.loading import deferring
+from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(image, kind="JPEG", **options):

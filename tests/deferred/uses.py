@@ -191,7 +191,7 @@ def enhancer_elsewhere(path):
 
 
 class ReadsInParts:
-    """A file whose read() has to be told how much."""
+    """A file whose read() needs a size."""
 
     def __init__(self, path):
         self.file = open(path, "rb")  # noqa: SIM115

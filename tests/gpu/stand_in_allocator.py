@@ -149,7 +149,7 @@ class StandInAllocator:
         ]
 
     def close(self) -> None:
-        """Gives the device everything; aborts if somebody has it open, as the fake driver does."""
+        """Frees all segments; aborts if another process has one open, as the fake driver does."""
         for segment in self.segments:
             _native.cuda.free(0, segment.address)
         self.segments.clear()

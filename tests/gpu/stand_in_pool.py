@@ -59,7 +59,7 @@ class StandInPool:
         for block in self._blocks:
             word = _native.cuda.read(block.device, block.address + block.nbytes - 4, 4)
             if int.from_bytes(word, "little") != SCRIBBLE:
-                raise RuntimeError("somebody else wrote into borrowed memory")
+                raise RuntimeError("another process wrote into borrowed memory")
         self._mark("launched")
 
     def end(self) -> None:

@@ -200,8 +200,8 @@ def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(im
     expected = epoch_without(dataset)
 
     def fate():
-        told = loader.stats().gpu_worker
-        return told["restarts"], told["gone"]
+        stats = loader.stats().gpu_worker
+        return stats["restarts"], stats["gone"]
 
     with with_gpu_worker(dataset, num_workers=2) as loader:
         for _ in range(4):
@@ -255,11 +255,11 @@ def test_a_profiling_phase_ends_with_a_decision(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset, GpuWorker(device="cpu")) as loader:
         for _ in epochs(loader):
-            told = loader.stats().gpu_worker
-            if not told["profiling"]:
+            stats = loader.stats().gpu_worker
+            if not stats["profiling"]:
                 break
-        assert set(told["rates"]) == {"off", "temporal", "spatial"}
-        assert told["mode"] in told["rates"]
+        assert set(stats["rates"]) == {"off", "temporal", "spatial"}
+        assert stats["mode"] in stats["rates"]
 
 
 def test_explain_says_what_keeps_a_plan_from_the_gpu_worker(image_folder):
@@ -285,23 +285,23 @@ def test_a_loader_on_the_host_has_no_gpu_worker_by_itself(image_folder):
 
 def test_a_loader_on_a_device_has_none_by_itself_either(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
-    told = FusionLoader(dataset, 20, num_workers=1, device="cuda").explain()
-    assert "no GPU worker: off by default" in told
-    assert 'gpu_worker="auto" would try one, and its pixels differ' in told
+    text = FusionLoader(dataset, 20, num_workers=1, device="cuda").explain()
+    assert "no GPU worker: off by default" in text
+    assert 'gpu_worker="auto" would try one, and its pixels differ' in text
 
 
 def test_explain_says_what_an_automatic_worker_would_need(image_folder, monkeypatch):
     dataset = ImageFolder(str(image_folder), train_transform())
 
-    def told(*arguments, dataset=dataset, **options):
+    def explained(*arguments, dataset=dataset, **options):
         loader = FusionLoader(dataset, *arguments, device="cuda", num_workers=1, **options)
         return loader.explain().splitlines()[-1]
 
-    assert 'gpu_worker="auto" would have none either: the size' in told(batch_sampler=BATCHES)
+    assert 'gpu_worker="auto" would have none either: the size' in explained(batch_sampler=BATCHES)
     made = ImageFolder(str(image_folder), v1.Compose([v1.Lambda(lambda image: image)]))
-    assert "none either: a part of the transforms runs in Python" in told(20, dataset=made)
+    assert "none either: a part of the transforms runs in Python" in explained(20, dataset=made)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "none either: DALI is not installed: pip install nvidia-dali" in told(20)
+    assert "none either: DALI is not installed: pip install nvidia-dali" in explained(20)
 
 
 def test_a_worker_that_starts_in_every_epoch_is_said_to_want_persistent_workers(
@@ -402,7 +402,7 @@ def on_a_device(dataset, monkeypatch, gpu_worker="auto"):
 
 
 @pytest.mark.parametrize(
-    ("version", "decoder", "told"),
+    ("version", "decoder", "text"),
     [
         ((13, 3), "dali", "DALI with nvJPEG 13.3 (hw_decoder_load=1), sharing"),
         ((12, 4), "dali", "DALI with nvJPEG 12.4 (hw_decoder_load=1), as whole images: it decodes"),
@@ -411,11 +411,11 @@ def on_a_device(dataset, monkeypatch, gpu_worker="auto"):
         (None, "torchvision", "torchvision, sharing"),
     ],
 )
-def test_explain_names_the_nvjpeg_that_decodes(image_folder, monkeypatch, version, decoder, told):
+def test_explain_names_the_nvjpeg_that_decodes(image_folder, monkeypatch, version, decoder, text):
     monkeypatch.setattr(nvjpeg, "version", lambda: version)
     dataset = ImageFolder(str(image_folder), train_transform())
     loader = on_a_device(dataset, monkeypatch, GpuWorker(decoder=decoder))
-    assert f"decoded by {told}" in loader.explain()
+    assert f"decoded by {text}" in loader.explain()
 
 
 def test_without_nvrtc_there_is_no_gpu_worker(image_folder, monkeypatch, caplog):
@@ -423,8 +423,8 @@ def test_without_nvrtc_there_is_no_gpu_worker(image_folder, monkeypatch, caplog)
     assert "by the rounding of nvJPEG (docs/how/fidelity.md)" in loader.explain()
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     for _ in range(2):
-        told = loader.explain()
-        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in told
+        text = loader.explain()
+        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in text
     assert len([r for r in caplog.records if "pip install" in r.message]) == 1
 
 
@@ -432,8 +432,8 @@ def test_the_cpu_backend_needs_no_nvrtc(image_folder, monkeypatch):
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset) as loader:
-        told = "the CPU takes the largest samples, decoded by DALI, sharing='spatial'"
-        assert told in loader.explain()
+        text = "the CPU takes the largest samples, decoded by DALI, sharing='spatial'"
+        assert text in loader.explain()
         assert "instead" not in loader.explain()
 
 

@@ -106,8 +106,8 @@ def test_what_is_borrowed_comes_back_when_it_is_asked_for(pair):
     wait_until(lambda: pair.lender._reclaim(1) if pair.lender._out else True, "it is not returned")
     pair.peer.answer()
     assert pair.allocator.used == set()
-    told = pair.lender.stats()
-    assert told["borrowed_bytes"] == told["revoked_bytes"] == 64 * MIB
+    reported = pair.lender.stats()
+    assert reported["borrowed_bytes"] == reported["revoked_bytes"] == 64 * MIB
 
 
 def test_an_overdue_borrower_is_killed(pair):
@@ -119,9 +119,9 @@ def test_an_overdue_borrower_is_killed(pair):
     assert pair.allocator.used == set()
     with pytest.raises(RuntimeError, match="the borrower ended with -9"):
         pair.peer.answer()
-    told = pair.lender.stats()
-    assert told["kills"] == 1
-    assert told["patience_seconds"] == pytest.approx(0.06)  # for the next one
+    reported = pair.lender.stats()
+    assert reported["kills"] == 1
+    assert reported["patience_seconds"] == pytest.approx(0.06)  # for the next one
 
 
 def test_under_mps_an_overdue_block_stays_out_until_it_is_returned(pair, tmp_path, monkeypatch):

@@ -129,13 +129,13 @@ def test_launches_borrow_what_training_does_not_use_and_every_batch_is_the_same(
     with training() as running:
         running.until(lambda: running.launches() > 8)
         assert running.worker["samples"] > 0
-        told = running.memory
-        assert told["why_not"] is None
-        assert told["lent_bytes"] >= told["borrowed_bytes"] > 0
+        reported = running.memory
+        assert reported["why_not"] is None
+        assert reported["lent_bytes"] >= reported["borrowed_bytes"] > 0
         assert running.allocator.reserved() == sum(CACHED)
         assert running.worker["restarts"] == 0
         # The limit is 40 MiB: the larger block is lent, never both.
-        assert told["lent_bytes"] % (32 * MIB) == 0
+        assert reported["lent_bytes"] % (32 * MIB) == 0
 
 
 @pytest.mark.matrix
@@ -183,12 +183,12 @@ def test_a_lost_device_ends_the_worker_once_and_training_goes_on(training):
             running.until(lambda: running.worker.get("gone") is not None)
             running.until(lambda: True)
         assert running.worker["restarts"] == 0
-        told = [str(one.message) for one in said if "GPU worker" in str(one.message)]
-        assert len(told) == 1
-        assert "goes on without its GPU worker" in told[0]
-        assert "illegal memory access" in told[0]
-        assert "CPU workers" in told[0] and "\n" not in told[0]
-        assert told[0].endswith("Its device failed: a new process may be able to use it again")
+        reported = [str(one.message) for one in said if "GPU worker" in str(one.message)]
+        assert len(reported) == 1
+        assert "goes on without its GPU worker" in reported[0]
+        assert "illegal memory access" in reported[0]
+        assert "CPU workers" in reported[0] and "\n" not in reported[0]
+        assert reported[0].endswith("Its device failed: a new process may be able to use it again")
         assert running.allocator.used == set()
 
 

@@ -125,14 +125,14 @@ class Work:
         return left
 
     def refused(self):
-        """Returns what the worker has told since the last call, by reason."""
-        told = Counter()
+        """Returns the counts of refused samples since the last call, by reason."""
+        reported = Counter()
         received = []
         self._messages.handle(received.append)
         for message in received:
-            told.update(message.counts)
-        assert all(type(reason) is str for reason in told)
-        return told
+            reported.update(message.counts)
+        assert all(type(reason) is str for reason in reported)
+        return reported
 
     def close(self):
         self._messages.close()

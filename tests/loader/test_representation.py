@@ -84,9 +84,9 @@ def test_a_notebook_shows_stages_and_explains(train_set):
     loader = FusionLoader(train_set, 8, num_workers=2)
     list(loader)
     page = ElementTree.fromstring(loader._repr_html_())
-    told = loader.stats()
+    reported = loader.stats()
     rows = [[cell.text for cell in row] for row in page.iter("tr")][1:]
-    assert [row[:2] for row in rows] == [[s.name, f"{s.capacity:,.0f}"] for s in told.stages]
+    assert [row[:2] for row in rows] == [[s.name, f"{s.capacity:,.0f}"] for s in reported.stages]
     *explained, waits = loader.explain().splitlines()
     assert page.find("details/pre").text == "\n".join(explained)
     assert waits in "".join(page.itertext())

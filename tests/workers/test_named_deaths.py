@@ -22,8 +22,8 @@ def worker():
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, ConnectionRefusedError])
 def test_connections_that_close_before_their_process_ends_name_it(worker, error):
-    told = rf"DataLoader worker \(pid\(s\) {worker.pid}\) exited unexpectedly"
-    with pytest.raises(RuntimeError, match=told) as caught, named_death([worker]):
+    reported = rf"DataLoader worker \(pid\(s\) {worker.pid}\) exited unexpectedly"
+    with pytest.raises(RuntimeError, match=reported) as caught, named_death([worker]):
         worker.kill()  # and nobody waits until it has ended
         raise error
     assert isinstance(caught.value.__cause__, error)

@@ -1,25 +1,32 @@
-"""Images of user code that keep their encoded bytes until pixels are asked for.
+"""Images of user code that keep their encoded bytes until pixels are needed.
 
-**How it works.** Pillow opens a file lazily and decodes it in ``load()``. In a worker, the pixels
-of a JPEG are then a ``DeferredCore`` in place of Pillow's own: the file's bytes and a list of
-operations. PNG and WebP files have theirs decoded there, natively, in front of the list. Pillow's
-methods that have a native operation return an image with one operation more; torchvision's and
-timm's transforms call these methods, with parameters that they drew from the generators that they
-always use. ``ToTensor`` (with the conversions behind it in a ``Compose``) and numpy arrays have the
+**How it works.** Pillow opens a file lazily and decodes it in ``load()``. In a worker, ``load()``
+gives the image a ``DeferredCore`` in place of Pillow's pixels: the file's bytes and a list of
+operations. PNG and WebP files are decoded natively in ``load()``, and only the list is deferred.
+Pillow's methods that have a native operation return an image with one operation more. The
+transforms of torchvision and timm call these methods, with parameters drawn from their usual
+generators. ``ToTensor`` (with the conversions behind it in a ``Compose``) and numpy arrays make the
 native executor run the whole list at once, region of interest first.
 
-**Why it is right.** The images are Pillow's own classes: only what ``Image.im`` holds differs, and
-everything in Pillow that needs pixels reads that property, which puts real pixels in place first.
-An operation is recorded only with arguments for which the native one is known to give Pillow's
-pixels; with others, and with everything unknown, the image gets its pixels and Pillow goes on. A
-core never changes, so that copies share it.
+**Why it is right.** The images are of Pillow's own classes, and differ only in what ``Image.im``
+holds. All code in Pillow that needs pixels reads that property, which makes the pixels first. An
+operation is recorded only with arguments for which the native one is known to give Pillow's pixels.
+For all other calls the image gets its pixels, and Pillow does the operation. A core never changes,
+so copies of an image share it.
 
-Modules: ``source`` (the bytes, decoded as seldom as possible), ``core`` (the operations),
-``opening`` (which files), ``decoding`` (PNG and WebP), ``methods``, ``enhancing`` and
-``functionals`` (what is recorded of Pillow and torchvision), ``composed/`` (lists of transforms),
-``rows/`` (tensors that are made where their batch will have them),
-``decoders/`` (of other libraries), ``patches`` (what is replaced, and checked before), ``guard``
-(what happens to an error in a replacement), ``activity`` (in which threads), ``counts``, ``kept``
-(from epoch to epoch), ``loading`` (from when to when), ``sample_source`` (a sample), ``pillow``
-(names).
+Modules:
+    source: the file's bytes, decoded as seldom as possible.
+    core: the recorded operations.
+    formats: which files are deferred.
+    methods, enhancing, functionals: the recorded functions of Pillow and torchvision.
+    composed: lists of transforms.
+    rows: tensors that are made at their place in the batch.
+    array_decoders: the JPEG decoders of OpenCV and torchvision.
+    patches: the replaced functions, checked before they are replaced.
+    guard: how errors in a replacement are handled.
+    activity, scope: in which threads, and how long, images are deferred.
+    file_cache: pixels, bytes and entry indexes cached from epoch to epoch.
+    counts: counters.
+    sample_source: a source of samples with deferred images.
+    pillow: type names.
 """

@@ -14,14 +14,14 @@ _everywhere = False
 class _Thread(threading.local):
     active = 0
     suspended = 0
-    images: list[weakref.ref[Any]] | None = None  # that may outlive the fetch
+    images: list[weakref.ref[Any]] | None = None  # deferred images, which may outlive the fetch
 
 
 _thread = _Thread()
 
 
 def defer_everywhere() -> None:
-    """Defers in all threads of this process from now on: for workers, whose Pillow is ours."""
+    """Defers in all threads of this process from now on; for worker processes."""
     global _everywhere
     _everywhere = True
 
@@ -32,21 +32,21 @@ def is_everywhere() -> bool:
 
 
 def is_active() -> bool:
-    """Whether an image that is opened now, in this thread, is to be deferred."""
+    """Whether this thread defers the images that it opens now."""
     return (_everywhere or _thread.active > 0) and not _thread.suspended
 
 
-def images_of_fetch() -> list[weakref.ref[Any]] | None:
-    """Returns where what must not stay deferred after this thread's fetch is noted.
+def fetched_images() -> list[weakref.ref[Any]] | None:
+    """Returns the list of images that must not stay deferred after this thread's fetch.
 
-    ``None`` in workers, whose images may stay deferred for good.
+    ``None`` in workers, where images may stay deferred.
     """
     return _thread.images
 
 
 @contextlib.contextmanager
 def active() -> Iterator[list[weakref.ref[Any]]]:
-    """Defers in this thread; gives the images that were deferred, of which some may be left."""
+    """Defers images in this thread; yields references to those deferred in the block."""
     outer = _thread.images
     images: list[weakref.ref[Any]] = [] if outer is None else outer
     _thread.images = images

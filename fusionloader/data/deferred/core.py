@@ -1,4 +1,4 @@
-"""What a deferred image holds in place of pixels: a source, and operations that are still to do."""
+"""What a deferred image holds in place of pixels: a source, and operations still to be done."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ _CHANNELS = {"RGB": 3, "L": 1}
 
 
 class DeferredCore:
-    """Stands in for Pillow's ``ImagingCore``; never changes, so that images may share it.
+    """Stands in for Pillow's ``ImagingCore``; immutable, so that images may share it.
 
     Attributes:
-        mode: ``"RGB"``, ``"L"`` (the first of three equal channels), or ``"RGBA"``, of which
-            nothing is recorded but ``convert``.
+        mode: ``"RGB"``, ``"L"`` (the first of three equal channels), or ``"RGBA"``, for which only
+            ``convert`` is recorded.
+        operations: operations to be done, in order.
         size: width and height of the result.
+        source: the encoded bytes, or the pixels, that the operations begin with.
     """
 
     __slots__ = ("mode", "operations", "size", "source")
 
-    readonly = 0  # what Image.readonly asks for
+    readonly = 0  # read by Image.readonly
 
     def __init__(
         self, source: EncodedSource, operations: Operations, mode: str, size: tuple[int, int]
@@ -59,7 +61,7 @@ class DeferredCore:
         return DeferredCore(self.source, self.operations, mode, self.size)
 
     def pixels(self) -> Pixels:
-        """Returns height x width x channels, or height x width for ``"L"``."""
+        """Returns uint8 pixels, height x width x channels, or height x width for ``"L"``."""
         if self.mode == "RGBA":
             return self.source.rgba()
         width, height = self.size
@@ -81,7 +83,7 @@ class DeferredCore:
         return np.array(self.source.replayed(self.operations).convert(self.mode))
 
     def tensor(self, convert: Convert) -> torch.Tensor:
-        """Returns channels x height x width, converted.
+        """Returns a converted tensor, channels x height x width.
 
         Raises:
             ValueError: the native executor refuses an operation.
@@ -99,12 +101,12 @@ class DeferredCore:
 _run = guarded(DeferredCore._natively, DeferredCore._replayed, "the operations that were recorded")
 
 
-def core_of(image: Argument) -> DeferredCore | None:
-    """Returns the core of a deferred image, or of a file that can be deferred now.
+def find_core(image: Argument) -> DeferredCore | None:
+    """Returns the core of a deferred image, or of an open file that can be deferred now.
 
-    ``None`` for any other image, and for whatever is no image of Pillow's: tensors have attributes
-    of the same names, and a wrapper may give those of an image that it holds.
+    ``None`` for any other image or object.
     """
+    # Tensors have attributes of the same names, and wrappers may forward those of an image.
     if not isinstance(image, Image.Image):
         return None
     core: Any = getattr(image, "_im", None)
@@ -115,13 +117,13 @@ def core_of(image: Argument) -> DeferredCore | None:
 
 
 def deferred_core(image: Argument) -> DeferredCore | None:
-    """Returns the same, of an image without alpha channel."""
-    core = core_of(image)
+    """Like ``find_core``, but ``None`` for images with an alpha channel."""
+    core = find_core(image)
     return core if core is not None and core.mode in _CHANNELS else None
 
 
 def defer(image: PillowImage, source: EncodedSource) -> None:
-    """Gives an open file's image a source for pixels, and closes the file as Pillow does then."""
+    """Gives the image of an open file a source, and closes the file as Pillow's ``load`` does."""
     image._im = DeferredCore(source, (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None
     call_library(image.load_end)
@@ -132,7 +134,7 @@ def defer(image: PillowImage, source: EncodedSource) -> None:
     source.track(image)
 
 
-def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
+def make_image(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
     """Returns a new Pillow image of a core, as Pillow makes one."""
     image: PillowImage = Image.Image()
     image._im = core
@@ -143,78 +145,78 @@ def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Im
     return image  # type: ignore[no-any-return]
 
 
-def image_of_pixels(pixels: Pixels, info: dict[Any, Any]) -> Image.Image:
-    """Returns a deferred RGB image of pixels, height x width x 3, which are not copied."""
+def wrap_pixels(pixels: Pixels, info: dict[Any, Any]) -> Image.Image:
+    """Returns a deferred RGB image over pixels, height x width x 3, without copying them."""
     height, width, _ = pixels.shape
     size = width, height
-    return image_of(DeferredCore(EncodedSource(b"", size, pixels), (), "RGB", size), info)
+    return make_image(DeferredCore(EncodedSource(b"", size, pixels), (), "RGB", size), info)
 
 
 def like(image: PillowImage, core: DeferredCore) -> Image.Image:
-    """Returns what ``image._new(core)`` returns: with the image's info."""
+    """Returns a new image of a core with the ``info`` of ``image``, as ``image._new`` does."""
     made: Image.Image = image._new(core)
     core.source.track(made)
     return made
 
 
-def info_of(image: PillowImage) -> dict[Any, Any]:
-    """Returns a copy of an image's info, as Pillow copies it to a new image."""
+def copy_info(image: PillowImage) -> dict[Any, Any]:
+    """Returns a copy of ``image.info``, as Pillow makes it for a new image."""
     if hasattr(image, "_copy_info"):  # since Pillow 13
         return image._copy_info()  # type: ignore[no-any-return]
     return image.info.copy()  # type: ignore[no-any-return]
 
 
 def settle(image: PillowImage, why: str = "") -> None:
-    """Puts the pixels of a deferred image in place; counted for what called for them or ``why``."""
+    """Gives a deferred image its pixels; counted under ``why``, by default the calling function."""
     core = image._im
     if type(core) is not DeferredCore:
         return
-    made = _pixels_of(core)
-    if image._im is core:  # no other thread has
+    made = _make_pixels(core)
+    if image._im is core:  # else another thread was faster
         image._im = made
         for reference in image.__dict__.pop(_ACCESSES, ()):
             access = reference()
             if access is not None:
                 access.show(made)
         counts().results["pixels"] += 1
-        counts().ended[why or _asked_by()] += 1
+        counts().ended[why or _find_caller()] += 1
 
 
-def _pixels_of(core: DeferredCore) -> Any:
+def _make_pixels(core: DeferredCore) -> Any:
     made: Any = Image.frombytes(core.mode, core.size, core.pixels().reshape(-1).data)
     return made._im
 
 
 class Access:
-    """What ``load()`` returns of a deferred image: pixels are made when one is asked for."""
+    """The pixel access that ``load()`` returns for a deferred image; makes pixels on first use."""
 
     def __init__(self, image: PillowImage) -> None:
         self._image, self._core, self._real = image, image._im, None
         image.__dict__.setdefault(_ACCESSES, []).append(weakref.ref(self))
 
     def show(self, pixels: Any) -> None:
-        """Goes on with the pixels that the image has now, whatever becomes of the image."""
+        """Uses these pixels from now on, even if the image gets others."""
         self._real = pixels.pixel_access(0)
 
-    def _of_pixels(self) -> Any:
+    def _access_pixels(self) -> Any:
         if self._real is None and self._image._im is self._core:
             settle(self._image)
         if self._real is None:  # the image has other pixels now
-            self.show(_pixels_of(self._core))
+            self.show(_make_pixels(self._core))
         return self._real
 
     def __getitem__(self, xy: Any) -> Any:
-        return self._of_pixels()[xy]
+        return self._access_pixels()[xy]
 
     def __setitem__(self, xy: Any, value: Any) -> None:
-        self._of_pixels()[xy] = value
+        self._access_pixels()[xy] = value
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._of_pixels(), name)
+        return getattr(self._access_pixels(), name)
 
 
-def _asked_by() -> str:
-    """Returns the function of Pillow that user code called for pixels."""
+def _find_caller() -> str:
+    """Returns the outermost function of Pillow on the stack, which user code called."""
     frame: Any = sys._getframe(1)
     name = "pixels"
     while frame is not None:

@@ -1,4 +1,4 @@
-"""How many images were deferred in this process, what was recorded, and what ended it."""
+"""Counters of deferred images in this process."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ Content = TypeVar("Content", bytes, memoryview)
 
 @dataclass(slots=True)
 class Counts:
-    """Counters since they were taken last.
+    """Counters since the last ``take``.
 
     Attributes:
-        files: images of files whose pixels were deferred.
-        left: files that Pillow decodes, by the reason.
-        recorded: operations by name.
-        results: what the native executor was run for (``"tensor"``, ``"array"``), and
-            ``"pixels"`` where a Pillow image got its pixels.
-        collated: tensors of samples by whether their batch was made ``"in place"`` of them, or they
+        files: number of image files whose pixels were deferred.
+        left: number of files decoded by Pillow, by reason.
+        recorded: number of operations, by name.
+        results: number of native results, by kind (``"tensor"``, ``"array"``), and of Pillow images
+            that got their pixels (``"pixels"``).
+        collated: number of sample tensors that were made ``"in place"`` in their batch, and that
             were ``"copied"`` into it.
-        ended: what asked for the pixels of a Pillow image, by name.
-        failed: functions of other libraries whose replacement failed, and its error.
-        read_seconds: spent on reading files, and ``read_bytes`` of them.
-        decode_seconds: spent by the native decoders and executors.
+        ended: number of Pillow images that got their pixels, by the function that needed them.
+        failed: error of the replacement, by the name of the replaced function.
+        read_seconds: time spent reading files, in seconds.
+        decode_seconds: time spent in native decoders and executors, in seconds.
+        read_bytes: bytes read from files.
         cache: images by where they came from, as in ``system/shm/cache_counts.py``.
     """
 
@@ -70,7 +71,7 @@ class Counts:
         self.cache = [ours + theirs for ours, theirs in zip(self.cache, other.cache, strict=True)]
 
     def take_spent(self) -> Spent:
-        """Returns what files have cost, and counts it anew."""
+        """Returns the times, bytes and cache counts, and resets them to zero."""
         parts = [0.0] * FIRST_STAGE
         parts[READ], parts[PASSES] = self.read_seconds, self.decode_seconds
         spent = Spent(parts, self.read_bytes, self.cache)
@@ -79,11 +80,10 @@ class Counts:
         return spent
 
     def __bool__(self) -> bool:
-        """Whether anything was counted."""
         return bool(self.files or self.left or self.results or self.failed)
 
     def as_dict(self) -> dict[str, object]:
-        """Returns them as plain values, for ``stats()``."""
+        """Returns plain values for ``stats()``."""
         return {
             "files": self.files,
             "left_to_pillow": dict(self.left),
@@ -121,7 +121,7 @@ _counts = Counts()
 
 
 class _Thread(threading.local):
-    aside: Counts | None = None
+    scratch: Counts | None = None
     decodes = False
 
 
@@ -129,13 +129,13 @@ _thread = _Thread()
 
 
 def counts() -> Counts:
-    """Returns this process's counters."""
-    return _counts if _thread.aside is None else _thread.aside
+    """Returns the counters of this process, or those that ``uncounted`` drops."""
+    return _counts if _thread.scratch is None else _thread.scratch
 
 
 @contextlib.contextmanager
 def timed_decoding() -> Iterator[None]:
-    """Counts the time of the block, unless it is within another one."""
+    """Adds the time of the outermost block to ``decode_seconds``."""
     if _thread.decodes:
         yield
         return
@@ -149,7 +149,7 @@ def timed_decoding() -> Iterator[None]:
 
 
 def counted_read(read: Callable[[], Content]) -> Content:
-    """Returns what a function reads, and counts the time and the bytes."""
+    """Calls ``read`` and counts its time and bytes."""
     start = time.perf_counter()
     content = read()
     counted = counts()
@@ -160,12 +160,12 @@ def counted_read(read: Callable[[], Content]) -> Content:
 
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
-    """Counts nothing of what this thread does."""
-    _thread.aside = Counts()
+    """Drops what this thread counts in the block."""
+    _thread.scratch = Counts()
     try:
         yield
     finally:
-        _thread.aside = None
+        _thread.scratch = None
 
 
 def take() -> Counts:
@@ -175,5 +175,5 @@ def take() -> Counts:
     return taken
 
 
-if hasattr(os, "register_at_fork"):  # what a child has of its parent's is not its own
+if hasattr(os, "register_at_fork"):  # a forked child starts with empty counters
     os.register_at_fork(after_in_child=take)

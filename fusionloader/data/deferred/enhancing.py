@@ -8,15 +8,15 @@ from typing import Any
 
 from PIL import ImageEnhance
 
-from fusionloader.data.deferred.core import DeferredCore, deferred_core, image_of, info_of, like
+from fusionloader.data.deferred.core import DeferredCore, copy_info, deferred_core, like, make_image
 from fusionloader.data.deferred.guard import PLAIN, guarded
-from fusionloader.data.deferred.methods import color_of
+from fusionloader.data.deferred.methods import parse_color
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.transforms.plan.stages import Operation
 
 Function = Callable[..., Any]
 
-# Whether the result has the image's info: that of the degenerate image, which it is blended into.
+# Operation, and whether the result has the image's ``info``. It has that of the degenerate image.
 _ENHANCERS: dict[type, tuple[str, bool]] = {
     ImageEnhance.Brightness: ("brightness", False),
     ImageEnhance.Contrast: ("contrast", False),
@@ -29,7 +29,7 @@ _MOST_FACTOR = 1e6
 
 
 def enhancer(original: Function) -> Function:
-    """Returns an enhancer's ``__init__``, which makes no degenerate image of a deferred one."""
+    """Returns an ``__init__`` of enhancers that makes no degenerate image of a deferred one."""
 
     def attempt(self: PillowImage, image: PillowImage) -> Any:
         core = deferred_core(image) if type(self) in _ENHANCERS else None
@@ -39,7 +39,7 @@ def enhancer(original: Function) -> Function:
         if type(self) is ImageEnhance.Color:
             self.intermediate_mode = "L"
         setattr(self, _CORE, core)
-        setattr(self, _INFO, info_of(image))
+        setattr(self, _INFO, copy_info(image))
         setattr(self, _INIT, original)
         core.source.track(self)
         return None
@@ -48,36 +48,35 @@ def enhancer(original: Function) -> Function:
 
 
 class Degenerate:
-    """``degenerate`` of an enhancer of a deferred image, made when it is asked for."""
+    """The attribute ``degenerate`` of an enhancer of a deferred image, made on first access."""
 
     def __get__(self, enhancer: PillowImage, kind: type) -> Any:
-        """Returns it as Pillow makes it, of the image as it was."""
+        """Returns the image that Pillow makes of the image that the enhancer was given."""
         if enhancer is None or _CORE not in enhancer.__dict__:
             raise AttributeError("degenerate")
         made = object.__new__(type(enhancer))
-        snapshot = image_of(enhancer.__dict__[_CORE], enhancer.__dict__[_INFO])
-        snapshot.im  # noqa: B018  pixels, so that this is not deferred again
+        snapshot = make_image(enhancer.__dict__[_CORE], enhancer.__dict__[_INFO])
+        snapshot.im  # noqa: B018  makes the pixels, so that __init__ does not defer again
         enhancer.__dict__[_INIT](made, snapshot)
         enhancer.degenerate = made.degenerate
         return made.degenerate
 
 
 def settle_enhancer(enhancer: PillowImage) -> None:
-    """Makes an enhancer one of Pillow's, which outlives what is replaced of Pillow."""
+    """Makes an enhancer a plain one of Pillow's, which works without the replacements."""
     if "degenerate" not in enhancer.__dict__ and _CORE in enhancer.__dict__:
-        enhancer.degenerate  # noqa: B018  which makes it
+        enhancer.degenerate  # noqa: B018  makes the image
     for name in (_CORE, _INIT, _INFO):
         enhancer.__dict__.pop(name, None)
 
 
-def state_of_enhancer(enhancer: PillowImage) -> dict[str, Any]:
-    """``__getstate__`` of an enhancer, which is pickled and copied as one of Pillow's."""
+def get_enhancer_state(enhancer: PillowImage) -> dict[str, Any]:
+    """Adds ``__getstate__``: an enhancer is pickled and copied as a plain one of Pillow's."""
     settle_enhancer(enhancer)
     return dict(enhancer.__dict__)
 
 
 def enhance(self: PillowImage, factor: Argument) -> Any:
-    """``enhance``, which records the factor."""
     core = self.__dict__.get(_CORE)
     known = core is not None and getattr(self.image, "_im", None) is core
     known = known and "degenerate" not in self.__dict__
@@ -85,7 +84,7 @@ def enhance(self: PillowImage, factor: Argument) -> Any:
         return PLAIN
     name, keeps_info = _ENHANCERS[type(self)]
     info = copy.copy(self.__dict__[_INFO]) if keeps_info else None
-    return image_of(core.then((name, float(factor))), info)
+    return make_image(core.then((name, float(factor))), info)
 
 
 _MOST_BORDER = 1 << 14
@@ -93,7 +92,7 @@ Recorder = Callable[..., "Operation | None"]
 
 
 def recording(recorder: Recorder) -> Function:
-    """Returns the attempt to record a function of ``ImageOps``; the result has the image's info."""
+    """Returns an attempt to record a function of ``ImageOps``; the result has the image's info."""
 
     def attempt(image: PillowImage, *arguments: Argument, **named: Argument) -> Any:
         core = deferred_core(image)
@@ -106,18 +105,16 @@ def recording(recorder: Recorder) -> Function:
 
 
 def posterize(bits: Argument) -> Operation | None:
-    """``ImageOps.posterize``."""
     return ("posterize", bits) if type(bits) is int and 1 <= bits <= 8 else None
 
 
 def solarize(threshold: Argument = 128) -> Operation | None:
-    """``ImageOps.solarize``."""
     plain = isinstance(threshold, (int, float)) and 0 <= threshold <= 256
     return ("solarize", float(threshold)) if plain else None
 
 
 def without_arguments(name: str) -> Recorder:
-    """Returns what records a function of ``ImageOps`` that is given nothing but the image."""
+    """Returns the recorder of a function of ``ImageOps`` that takes only the image."""
 
     def record(*arguments: Argument, **named: Argument) -> Operation | None:
         return None if arguments or named else (name,)
@@ -126,17 +123,25 @@ def without_arguments(name: str) -> Recorder:
 
 
 def expand(image: PillowImage, border: Argument = 0, fill: Argument = 0) -> Any:
-    """``ImageOps.expand`` with a border of one color."""
+    """Records ``ImageOps.expand`` with a border of one color."""
     core = deferred_core(image)
     known = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
     after = None
     if core is not None and known:
-        after = padded(core, border, color_of(fill, core.mode))
-    return PLAIN if after is None else image_of(after)
+        after = padded(core, border, parse_color(fill, core.mode))
+    return PLAIN if after is None else make_image(after)
 
 
 def padded(core: DeferredCore, border: Argument, fill: Argument, mode: str = "constant") -> Any:
-    """Returns the core with a border of 1, 2 or 4 widths around it, or ``None``."""
+    """Returns the core with a border around it; ``None`` if that cannot be recorded.
+
+    Args:
+        core: of the image.
+        border: width of the border in pixels, or a tuple of 1, 2 or 4 widths: all sides; left and
+            right, top and bottom; left, top, right, bottom.
+        fill: color of the border for ``mode="constant"``.
+        mode: padding mode of torchvision.
+    """
     widths = border if isinstance(border, (tuple, list)) else (border,)
     if fill is None or len(widths) not in (1, 2, 4):
         return None
@@ -144,7 +149,7 @@ def padded(core: DeferredCore, border: Argument, fill: Argument, mode: str = "co
         return None
     left, top, right, bottom = (tuple(widths) * 4)[:4]
     width, height = core.size
-    # What numpy does with a border wider than the image is left to it.
+    # A border wider than the image is left to numpy.
     if mode != "constant" and (max(left, right) >= width or max(top, bottom) >= height):
         return None
     size = left + width + right, top + height + bottom

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from fusionloader.data.deferred.core import BLACK, DeferredCore, deferred_core, image_of
+from fusionloader.data.deferred.core import BLACK, DeferredCore, deferred_core, make_image
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.enhancing import padded
 from fusionloader.data.deferred.guard import PLAIN, guarded
@@ -23,33 +23,32 @@ Recorder = Callable[..., "DeferredCore | None"]
 
 
 def recording(recorder: Recorder) -> Function:
-    """Returns the attempt to record a function of torchvision's; its result has no info."""
+    """Returns an attempt to record a function of torchvision; its result has no ``info``."""
 
     def attempt(img: Argument, *arguments: Argument, **named: Argument) -> Any:
-        # Some of them do nothing to an image of one channel, which is then not even loaded.
+        # Some functions do nothing to an image of one channel, and do not load it.
         if not isinstance(img, Image.Image) or img.mode != "RGB":
             return PLAIN
         core = deferred_core(img)
         after = None if core is None else recorder(core, *arguments, **named)
-        return PLAIN if after is None else image_of(after)
+        return PLAIN if after is None else make_image(after)
 
     return attempt
 
 
 def adjust_hue(core: DeferredCore, hue_factor: float) -> DeferredCore | None:
-    """``adjust_hue``."""
     return core.then(("hue", float(hue_factor))) if -0.5 <= hue_factor <= 0.5 else None
 
 
 def to_grayscale(core: DeferredCore, num_output_channels: int) -> DeferredCore | None:
-    """``to_grayscale`` to three channels; to one is ``convert("L")``."""
+    """Records ``to_grayscale`` to three channels; for one channel it calls ``convert("L")``."""
     return core.then(("grayscale",)) if num_output_channels == 3 else None
 
 
 def gaussian_blur(
     core: DeferredCore, kernel_size: Argument, sigma: Argument = None
 ) -> DeferredCore | None:
-    """``gaussian_blur`` with given sigmas; a kernel that reaches over the image is left alone."""
+    """Records ``gaussian_blur`` with given sigmas and a kernel that is not wider than the image."""
     kernel = [kernel_size] * 2 if type(kernel_size) is int else kernel_size
     sigmas = [sigma] * 2 if type(sigma) in (int, float) else sigma
     if not (_is_pair(kernel, int) and _is_pair(sigmas, int, float)):
@@ -64,7 +63,7 @@ def gaussian_blur(
 def pad(
     core: DeferredCore, padding: Argument, fill: Argument = 0, padding_mode: str = "constant"
 ) -> DeferredCore | None:
-    """``pad`` with what is in the image; of one color it goes through ``ImageOps.expand``."""
+    """Records ``pad`` with pixels of the image; with a color it calls ``ImageOps.expand``."""
     if padding_mode not in ("edge", "reflect", "symmetric"):
         return None
     if fill is not None and not isinstance(fill, (int, float, tuple, list)):
@@ -78,9 +77,9 @@ def _is_pair(values: Argument, *kinds: type) -> bool:
 
 
 def converting(attempt: Function) -> Callable[[Function], Function]:
-    """Returns what makes the replacement of a function that makes a tensor of an image."""
+    """Returns a function that makes the replacement of a conversion to a tensor."""
 
-    def of(original: Function) -> Function:
+    def replace(original: Function) -> Function:
         @functools.wraps(original)
         def plain(pic: Argument) -> Any:
             made = original(pic)
@@ -89,11 +88,10 @@ def converting(attempt: Function) -> Callable[[Function], Function]:
 
         return guarded(attempt, plain)
 
-    return of
+    return replace
 
 
 def to_tensor(pic: Argument) -> Any:
-    """``to_tensor``, which runs what was recorded."""
     core = deferred_core(pic)
     if core is None or torch.get_default_dtype() is not torch.float32:
         return PLAIN
@@ -104,7 +102,6 @@ def to_tensor(pic: Argument) -> Any:
 
 
 def pil_to_tensor(pic: Argument) -> Any:
-    """``pil_to_tensor``, which runs what was recorded."""
     core = deferred_core(pic)
     if core is None:
         return PLAIN
@@ -117,7 +114,7 @@ def pil_to_tensor(pic: Argument) -> Any:
 
 @functools.cache
 def _fractions(mode: str) -> Convert:
-    """What ``to_tensor`` does to levels."""
+    """Returns the conversion of levels that ``to_tensor`` does."""
     from torchvision.transforms import ToTensor
 
     from fusionloader.transforms.plan.torchvision import conversions

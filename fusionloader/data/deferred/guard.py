@@ -1,14 +1,13 @@
-"""What stands in for other libraries' functions, and never ends training where these would not.
+"""Replacements of other libraries' functions, which never raise where the originals would not.
 
-An attempt does an operation natively or records it. What it does not know it leaves to the
-library's function by returning ``PLAIN``. An attempt that raises has a bug, or was given bad
-arguments. The library's function is called then as well. If that raises, its error is what the
-caller gets. If it does not, the bug is noted: the loader logs one warning for each function, and
-``explain()`` lists them. ``FUSIONLOADER_STRICT=1`` in the environment raises the attempt's error
-instead.
+An attempt does an operation natively or records it. It returns ``PLAIN`` for an operation that it
+leaves to the library's function. An attempt that raises has a bug, or was given bad arguments, and
+the library's function is called then as well. If that function raises, the caller gets its error.
+If it does not, the bug is counted: the loader logs one warning for each function, and ``explain()``
+lists them. ``FUSIONLOADER_STRICT=1`` in the environment raises the attempt's error instead.
 
-When an attempt raises, its arguments have to be as the library's function needs them, and so do the
-states of generators that it has drawn from.
+An attempt that raises must leave its arguments, and the generators that it has drawn from, as the
+library's function needs them.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from fusionloader.data.deferred.counts import counts
 Function = Callable[..., Any]
 
 PLAIN: Final = object()
-"""What an attempt returns for an operation that is left to the library."""
+"""Returned by an attempt that leaves the operation to the library."""
 
 _STRICT = "FUSIONLOADER_STRICT"
 _PACKAGE = Path(__file__).parents[2]
 
 
 def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
-    """Returns what calls ``attempt``, and ``plain`` where that returns ``PLAIN`` or raises.
+    """Returns a function that calls ``attempt``, and ``plain`` if that returns ``PLAIN`` or raises.
 
     Args:
         attempt: called first, with all arguments.
         plain: the library's function.
-        name: of the operation, in the warning; by default that of ``plain``.
+        name: name of the operation in the warning; by default that of ``plain``.
     """
     name = name or f"{plain.__module__}.{plain.__qualname__}"
 
@@ -47,7 +46,7 @@ def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
         try:
             made = attempt(*arguments, **named)
         except Exception as error:
-            if _is_of_others(error):
+            if _comes_from_elsewhere(error):
                 raise
             failure = error
         else:
@@ -57,21 +56,21 @@ def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
             _note(name, failure)
             return made
         finally:
-            del failure  # which refers to this frame
+            del failure  # its traceback refers to this frame
 
     return guard
 
 
 def call_library(function: Function, *arguments: Any) -> Any:
-    """Calls a library's function within an attempt: its errors go through guards as they are."""
+    """Calls a library's function within an attempt; guards let its errors pass."""
     return function(*arguments)
 
 
 _PASSING: Final = (guarded(len, len).__code__, call_library.__code__)
 
 
-def _is_of_others(error: Exception) -> bool:
-    """Whether a library's function raised it, or a signal's handler in the middle of an attempt."""
+def _comes_from_elsewhere(error: Exception) -> bool:
+    """Whether a library's function raised the error, or a signal handler that ran meanwhile."""
     assert error.__traceback__ is not None
     codes = [frame.tb_frame.f_code for frame in _frames(error.__traceback__.tb_next)]
     return any(code in _PASSING for code in codes) or not _handlers().isdisjoint(codes)
@@ -84,7 +83,6 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _handlers() -> set[CodeType | None]:
-    """Returns the code of the program's handlers of signals."""
     codes: set[CodeType | None] = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)

@@ -1,4 +1,4 @@
-"""Pillow's methods of images that are recorded: ``convert``, ``crop``, ``resize``, flips, warps."""
+"""The recorded methods of Pillow's images: ``convert``, ``crop``, ``resize``, flips, warps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from PIL import Image, ImageFilter
 from fusionloader.data.deferred.core import (
     BLACK,
     DeferredCore,
-    core_of,
     deferred_core,
+    find_core,
     like,
     settle,
 )
@@ -22,7 +22,7 @@ from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 
 Method = Callable[..., Any]
-# Gives the core after a call of the method, or None where pixels are needed.
+# Returns the core after a call of the method, or None if the call needs pixels.
 Recorder = Callable[..., "DeferredCore | None"]
 
 FILTERS = {
@@ -37,7 +37,7 @@ INTERPOLATIONS = {
     Image.Resampling.BILINEAR: "bilinear",
     Image.Resampling.BICUBIC: "bicubic",
 }
-# What is larger is left to Pillow: it has its own errors for what is too large.
+# Larger images are left to Pillow, which has its own errors for them.
 MOST_SIDE, _MOST_RADIUS = 1 << 16, 1000
 _FLIPS = {
     Image.Transpose.FLIP_LEFT_RIGHT: ("hflip",),
@@ -48,12 +48,12 @@ _WARPS = {Image.Transform.AFFINE: ("affine", 6), Image.Transform.PERSPECTIVE: ("
 
 
 def recording(recorder: Recorder) -> Method:
-    """Returns the attempt to record a method of Pillow's."""
-    core_for = core_of if recorder in (copy, convert) else deferred_core
+    """Returns an attempt to record a method of Pillow's images."""
+    core_for = find_core if recorder in (copy, convert) else deferred_core
 
     def attempt(self: PillowImage, *arguments: Argument, **named: Argument) -> Any:
         core = core_for(self)
-        # A color that is transparent is converted with the image, by Pillow.
+        # Pillow converts the transparent color together with the image.
         if core is None or "transparency" in self.info:
             return PLAIN
         after = recorder(core, *arguments, **named)
@@ -63,7 +63,7 @@ def recording(recorder: Recorder) -> Method:
 
 
 def core_property(original: property) -> property:
-    """Returns ``Image.im``, which puts pixels in place of what is deferred."""
+    """Returns an ``Image.im`` that gives a deferred image its pixels first."""
     get = original.fget
     assert get is not None
 
@@ -77,7 +77,7 @@ def core_property(original: property) -> property:
 
 
 def array_interface(self: PillowImage) -> Any:
-    """``Image.__array_interface__``, which decodes for numpy without a Pillow image."""
+    """Replaces ``Image.__array_interface__``: decodes for numpy, and the image stays deferred."""
     core = deferred_core(self)
     if core is None:
         return PLAIN
@@ -88,7 +88,7 @@ def array_interface(self: PillowImage) -> Any:
 
 
 def tobytes(self: PillowImage, encoder_name: Argument = "raw", *arguments: Argument) -> Any:
-    """``Image.tobytes``, which decodes without a Pillow image."""
+    """Replaces ``Image.tobytes``: decodes, and the image stays deferred."""
     core = deferred_core(self)
     if core is None or encoder_name != "raw" or arguments not in ((), (core.mode,)):
         return PLAIN
@@ -98,7 +98,6 @@ def tobytes(self: PillowImage, encoder_name: Argument = "raw", *arguments: Argum
 
 
 def copy(core: DeferredCore) -> DeferredCore:
-    """``Image.copy()``."""
     return core
 
 
@@ -110,7 +109,7 @@ def convert(
     palette: Argument = None,
     colors: Argument = None,
 ) -> DeferredCore | None:
-    """``Image.convert``: to RGB and to L."""
+    """Records ``Image.convert`` to RGB and to L."""
     if matrix:
         return None
     mode = mode or core.mode
@@ -118,7 +117,7 @@ def convert(
 
 
 def crop(core: DeferredCore, box: Argument = None) -> DeferredCore | None:
-    """``Image.crop``, also beyond the border, where it is black."""
+    """Records ``Image.crop``; pixels outside the image are black."""
     if box is None:
         return core
     if type(box) not in (tuple, list):
@@ -143,7 +142,7 @@ def resize(
     box: Argument = None,
     reducing_gap: Argument = None,
 ) -> DeferredCore | None:
-    """``Image.resize``; a box in whole pixels, which is the image's, or none."""
+    """Records ``Image.resize`` of the whole image."""
     if type(size) not in (tuple, list) or not _is_choice(resample):
         return None
     width, height = size
@@ -160,7 +159,7 @@ def resize(
 
 
 def transpose(core: DeferredCore, method: Argument) -> DeferredCore | None:
-    """``Image.transpose``: flips and half a turn."""
+    """Records ``Image.transpose``: flips and the rotation by 180 degrees."""
     names = _FLIPS.get(method) if _is_choice(method) else None
     if names is None:
         return None
@@ -178,13 +177,13 @@ def transform(
     fill: int = 1,
     fillcolor: Argument = None,
 ) -> DeferredCore | None:
-    """``Image.transform``: affine and perspective warps that keep the size."""
+    """Records ``Image.transform``: affine and perspective warps that keep the size."""
     if not (_is_choice(method) and _is_choice(resample) and type(size) in (tuple, list)):
         return None
     if type(data) not in (tuple, list):
         return None
     name, count = _WARPS.get(method, ("", 0))
-    color = color_of(0 if fillcolor is None else fillcolor, core.mode)
+    color = parse_color(0 if fillcolor is None else fillcolor, core.mode)
     if not name or data is None or len(data) != count or tuple(size) != core.size:
         return None
     if color is None or resample not in INTERPOLATIONS or fill != 1:
@@ -193,7 +192,7 @@ def transform(
 
 
 def filter(core: DeferredCore, filter: Argument) -> DeferredCore | None:
-    """``Image.filter``: ``GaussianBlur``."""
+    """Records ``Image.filter`` with ``GaussianBlur``."""
     if type(filter) is not ImageFilter.GaussianBlur:
         return None
     radius: Argument = filter.radius
@@ -203,12 +202,12 @@ def filter(core: DeferredCore, filter: Argument) -> DeferredCore | None:
 
 
 def _is_choice(value: Argument) -> bool:
-    """Whether a value names one of Pillow's choices; a float that equals one does not."""
+    """Whether a value may name one of Pillow's choices; a float that equals one does not."""
     return value is None or type(value) is int or isinstance(value, enum.IntEnum)
 
 
-def color_of(fill: Argument, mode: str) -> tuple[int, int, int] | None:
-    """Returns a color's three levels, or ``None`` for what is not as plain as that."""
+def parse_color(fill: Argument, mode: str) -> tuple[int, int, int] | None:
+    """Returns the three levels of a color; ``None`` for other forms, which Pillow handles."""
     if type(fill) is int and (fill == 0 or mode == "L") and 0 <= fill <= 255:
         return fill, fill, fill
     if type(fill) is not tuple or mode != "RGB" or len(fill) != 3:

@@ -1,4 +1,4 @@
-"""What is replaced of Pillow and other libraries: one table, checked before it is installed."""
+"""The replaced functions of Pillow and other libraries: a table, checked before it is installed."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A function of a class or module, or an entry of a dict, and what replaces it.
+    """An attribute of a class or module, or an entry of a dict, and its replacement.
 
     Attributes:
         owner: class, module or dict.
-        name: of the attribute, or the key.
-        attempt: does what the function does, or returns ``guard.PLAIN``; a property's gets its
-            value.
-        make: makes the replacement of what is there, in place of ``attempt``.
-        added: the library has nothing there.
+        name: name of the attribute, or key of the entry.
+        attempt: does the same as the original function, or returns ``guard.PLAIN``; for a property,
+            it computes the value.
+        make: used in place of ``attempt``; makes the replacement from the original.
+        added: whether the library has no such attribute.
     """
 
     owner: Any
@@ -49,12 +49,12 @@ class Patch:
     added: bool = False
 
     def get(self) -> Any:
-        """Returns what is there now; ``None`` for nothing."""
+        """Returns the current value; ``None`` if there is none."""
         found = self.owner if isinstance(self.owner, dict) else vars(self.owner)
         return found.get(self.name)
 
     def set(self, value: Any) -> None:
-        """Puts a value there; ``None`` removes it."""
+        """Sets the value; ``None`` removes the attribute."""
         if isinstance(self.owner, dict):
             self.owner[self.name] = value
         elif value is None:
@@ -63,7 +63,6 @@ class Patch:
             setattr(self.owner, self.name, value)
 
     def replacement(self, original: Any) -> Any:
-        """Returns what replaces the original."""
         if self.make is not None:
             return self.make(original)
         assert self.attempt is not None
@@ -78,7 +77,7 @@ def _pillow() -> list[Patch]:
     from PIL import Image, ImageEnhance, ImageFile, ImageOps
     from PIL.WebPImagePlugin import WebPImageFile
 
-    from fusionloader.data.deferred import decoding, enhancing, methods, opening
+    from fusionloader.data.deferred import enhancing, formats, methods
 
     image = Image.Image
     recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
@@ -92,17 +91,17 @@ def _pillow() -> list[Patch]:
     kinds, base = enhancing.ENHANCERS, ImageEnhance._Enhance
     return [
         Patch(image, "im", make=methods.core_property),
-        Patch(image, "load", opening.load),
-        Patch(ImageFile.ImageFile, "load", opening.load_file),
-        Patch(WebPImageFile, "_open", make=decoding.opening_webp),
-        Patch(WebPImageFile, "load", decoding.load_webp),
+        Patch(image, "load", formats.load),
+        Patch(ImageFile.ImageFile, "load", formats.load_file),
+        Patch(WebPImageFile, "_open", make=formats.opening_webp),
+        Patch(WebPImageFile, "load", formats.load_webp),
         Patch(image, "__array_interface__", methods.array_interface),
         Patch(image, "tobytes", methods.tobytes),
         *(Patch(image, name, methods.recording(getattr(methods, name))) for name in recorded),
         *(Patch(kind, "__init__", make=enhancing.enhancer) for kind in kinds),
         Patch(base, "enhance", enhancing.enhance),
         Patch(base, "degenerate", make=lambda _: enhancing.Degenerate(), added=True),
-        Patch(base, "__getstate__", make=lambda _: enhancing.state_of_enhancer, added=True),
+        Patch(base, "__getstate__", make=lambda _: enhancing.get_enhancer_state, added=True),
         *(Patch(ImageOps, name, enhancing.recording(each)) for name, each in functions.items()),
         Patch(ImageOps, "expand", enhancing.expand),
     ]
@@ -156,21 +155,24 @@ def _torchvision_io() -> list[Patch]:
     import torch
     import torchvision  # noqa: F401  registers the operators
 
-    from fusionloader.data.deferred.decoders import arrays
+    from fusionloader.data.deferred import array_decoders
 
     operators = torch.ops.image
     names = ("decode_jpeg", "decode_image")
     for name in names:
-        getattr(operators, name)  # found from now on among its attributes
-    return [Patch(operators, name, make=arrays.DecodingOperator) for name in names]
+        getattr(operators, name)  # torch adds the operator to vars(operators) on first access
+    return [Patch(operators, name, make=array_decoders.DecodingOperator) for name in names]
 
 
 def _opencv() -> list[Patch]:
     import cv2
 
-    from fusionloader.data.deferred.decoders import arrays
+    from fusionloader.data.deferred import array_decoders
 
-    return [Patch(cv2, "imread", arrays.imread), Patch(cv2, "imdecode", arrays.imdecode)]
+    return [
+        Patch(cv2, "imread", array_decoders.imread),
+        Patch(cv2, "imdecode", array_decoders.imdecode),
+    ]
 
 
 def _webdataset() -> list[Patch]:
@@ -187,18 +189,18 @@ def _webdataset() -> list[Patch]:
 _MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv, _webdataset)
 _TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
 
-# A program's replacement would be a function of Python's.
+# Types of compiled functions. A replacement by the program would be a Python function.
 _COMPILED = (types.BuiltinFunctionType, OpOverloadPacket)
 
 _lock = threading.RLock()
 _users = 0
-_loaded = 0  # modules, when they were last looked through
-_installed: set[str] = set()  # of _MODULES
+_loaded = 0  # number of loaded modules at the last check
+_installed: set[str] = set()  # members of _MODULES
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A patch, what was there, and what replaces it."""
+    """A patch with the original and its replacement."""
 
     patch: Patch
     original: Any
@@ -206,7 +208,7 @@ class _Made:
 
 
 def install() -> None:
-    """Replaces what the table has of the modules that are imported; undone by ``uninstall``."""
+    """Installs the patches of all imported modules; ``uninstall`` undoes it."""
     global _users
     with _lock:
         _users += 1
@@ -215,14 +217,14 @@ def install() -> None:
 
 
 def prepare() -> None:
-    """Imports what ``install`` needs, so that each worker that is forked need not."""
+    """Makes the patches of all imported modules now, so that forked workers inherit them."""
     with _lock:
         for module in filter(sys.modules.__contains__, _MODULES):
             _made(module)
 
 
 def install_imported() -> None:
-    """Does the same for modules that were imported meanwhile."""
+    """Installs the patches of modules that were imported since the last call."""
     global _loaded
     if _loaded != len(sys.modules) and len(_installed) < len(_MODULES):
         _loaded = len(sys.modules)
@@ -231,7 +233,7 @@ def install_imported() -> None:
 
 
 def uninstall() -> None:
-    """Puts everything back, once for every ``install()``; what others replaced since stays."""
+    """Undoes one ``install()``; the last call restores what the program has not replaced since."""
     global _users, _loaded
     with _lock:
         _users -= 1
@@ -256,9 +258,9 @@ def _install_imported() -> None:
 
 @functools.cache
 def _made(module: str) -> list[_Made]:
-    """Returns the patches of a module; none of them where something is not as expected."""
+    """Returns the patches of a module; an empty list if one of them does not fit the library."""
     if module != _MODULES[0] and not _made(_MODULES[0]):
-        return []  # torchvision's are of no use where Pillow is left alone
+        return []  # no patch is of use if Pillow itself is not patched
     patches: list[Patch] = []
     why = _unexpected_release()
     try:
@@ -290,7 +292,7 @@ def _unexpected_release() -> str:
 
 
 def _unexpected(patch: Patch) -> str:
-    """Returns what is not as the library has it."""
+    """Returns how the current value differs from the library's own; ``""`` if it does not."""
     found = patch.get()
     where = getattr(patch.owner, "__qualname__", getattr(patch.owner, "__name__", "a registry"))
     if (found is None) is not patch.added:

@@ -1,10 +1,10 @@
-"""Names for what Pillow, torchvision and their users hand over, which no type describes."""
+"""Type names for values of Pillow, torchvision and user code, which have no better type."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-# An image of Pillow's, or an enhancer of one: private attributes are read and set.
+# An image of Pillow's, or an enhancer, whose private attributes are read and set.
 PillowImage: TypeAlias = Any
-# An argument of a call that user code makes: anything.
+# An argument of a call by user code.
 Argument: TypeAlias = Any

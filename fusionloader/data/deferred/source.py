@@ -1,4 +1,4 @@
-"""The encoded bytes of a deferred image, decoded for one view after the other or once for all."""
+"""The encoded bytes of a deferred image, decoded in part for each view, or once as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from fusionloader._native import Executor, RunStatus
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.counts import counted_read, timed_decoding
-from fusionloader.data.deferred.kept import KnownFile
+from fusionloader.data.deferred.file_cache import KnownFile
 from fusionloader.data.deferred.pillow import PillowImage
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
 from fusionloader.transforms.executors.replay import replay
@@ -25,15 +25,15 @@ from fusionloader.transforms.plan.stages import Operation
 Pixels = npt.NDArray[np.uint8]
 Operations = tuple[Operation, ...]
 
-# Two windows of an image take about as long as all of it; a third comes free then.
+# Decoding two windows takes about as long as the whole image, so the third view decodes it whole.
 _VIEWS_OF_A_WHOLE = 3
 
 
 def read_file(file: Any) -> bytes:
-    """Returns all that is in an open file.
+    """Returns the content of an open file.
 
     Raises:
-        ValueError: not a binary file, or a larger one than native decoders are given.
+        ValueError: not a binary file, or larger than ``MOST_ENCODED_BYTES``.
     """
     if type(file) is io.BytesIO:
         file.seek(0, io.SEEK_END)
@@ -48,24 +48,24 @@ def read_file(file: Any) -> bytes:
 
 
 def is_too_large(file: Any) -> bool:
-    """Whether an open file is larger than those that native decoders are given."""
+    """Whether an open file is larger than ``MOST_ENCODED_BYTES``."""
     try:
         return os.fstat(file.fileno()).st_size > MOST_ENCODED_BYTES
-    except Exception:  # the user's own kind of file
+    except Exception:  # a file object of the user's own class
         return False
 
 
 def read_known(opened: Any, file: KnownFile | None) -> bytes:
-    """Returns all that is in an open file, which is known as ``file`` where it is.
+    """Returns the content of an open file, from the cache if ``file`` is in it.
 
     Raises:
-        ValueError: not a binary file, or a larger one than native decoders are given.
+        ValueError: not a binary file, or larger than ``MOST_ENCODED_BYTES``.
     """
     if file is None:
         return read_file(opened)
-    kept = file.encoded()
-    if kept is not None:
-        return kept
+    cached = file.encoded()
+    if cached is not None:
+        return cached
     began = time.perf_counter()
     encoded = read_file(opened)
     file.was_read(encoded, time.perf_counter() - began)
@@ -73,7 +73,7 @@ def read_known(opened: Any, file: KnownFile | None) -> bytes:
 
 
 class EncodedSource:
-    """An image file's bytes, or an image's pixels, from which views are made.
+    """The encoded bytes of an image file, or the pixels of an image, from which views are made.
 
     Attributes:
         size: width and height.
@@ -81,8 +81,8 @@ class EncodedSource:
 
     __slots__ = ("_encoded", "_file", "_noted", "_uses", "_whole", "size")
 
-    # How many there were in this process, and of how many there were several views: a dataset's
-    # samples are alike.
+    # Images in this process, and those with several views. If most have several, an image is
+    # decoded whole for its first view, since a dataset's samples are alike.
     _made = _often = 0
 
     def __init__(
@@ -92,17 +92,17 @@ class EncodedSource:
         whole: Pixels | None = None,
         file: KnownFile | None = None,
     ) -> None:
-        """``whole`` has the pixels where they are there already, height x width x 3, or 4: RGBX.
+        """``whole`` has the pixels if they are known: RGB or RGBX, height x width x 3 or 4.
 
-        ``file`` is what is known of the file, where something of it may be kept.
+        ``file`` identifies the file if its content may be cached.
         """
         self._encoded, self.size, self._whole, self._file = encoded, size, whole, file
         self._uses = 0
-        self._noted = activity.images_of_fetch()
+        self._noted = activity.fetched_images()
         EncodedSource._made += whole is None
 
     def track(self, image: PillowImage) -> None:
-        """Notes an image of this source, or what holds one, made in whatever thread."""
+        """Remembers an image or enhancer that uses this source, for the end of the fetch."""
         if self._noted is not None:
             self._noted.append(weakref.ref(image))
 
@@ -120,7 +120,7 @@ class EncodedSource:
         EncodedSource._often += self._uses == _VIEWS_OF_A_WHOLE
         if self._whole is None:
             few = self._uses < _VIEWS_OF_A_WHOLE and 2 * EncodedSource._often <= EncodedSource._made
-            if few and not self._is_to_be_kept() and self._run_window(operations, runner, out):
+            if few and not self._is_to_be_cached() and self._run_window(operations, runner, out):
                 if self._file is not None:
                     self._file.keep_bytes()
                 return
@@ -129,13 +129,13 @@ class EncodedSource:
             runner.run_pixels_with(self._whole.data, operations, out)
 
     def _measured(self, what: str) -> AbstractContextManager[None]:
-        """Measures a block for the choice of what is kept of files."""
+        """Measures a block, for the choice of the tier in which files are cached."""
         if self._file is None or not self._file.measuring:
             return nullcontext()
         measured: AbstractContextManager[None] = getattr(self._file, what)()
         return measured
 
-    def _is_to_be_kept(self) -> bool:
+    def _is_to_be_cached(self) -> bool:
         return self._file is not None and self._file.wants_pixels(self.size)
 
     def _run_window(self, operations: Operations, runner: Executor, out: Any) -> bool:
@@ -144,18 +144,18 @@ class EncodedSource:
             return runner.run_with(self._encoded, operations, out, index) is RunStatus.OK
 
     def replayed(self, operations: Operations) -> Image.Image:
-        """Returns the result of operations that the native executor refuses."""
+        """Returns the result of Pillow, for operations that the native executor refuses."""
         if self._whole is None:
             self._whole = self._decode()
         return replay(Image.fromarray(self._whole[..., :3]), operations)
 
     def rgba(self) -> Pixels:
-        """Returns all pixels of an image that has an alpha channel: height x width x 4."""
+        """Returns the pixels of an image with an alpha channel, height x width x 4."""
         assert self._whole is not None
         return self._whole
 
     def decode_natively(self) -> bool:
-        """Decodes all of the file now; returns whether the native decoder does."""
+        """Decodes the whole file now; returns whether the native decoder could."""
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
         with timed_decoding():

@@ -15,7 +15,7 @@ from PIL import Image
 from fusionloader._native import Executor, RunStatus
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.compose import run_listed
-from fusionloader.data.deferred.core import deferred_core, image_of, image_of_pixels
+from fusionloader.data.deferred.core import deferred_core, make_image, wrap_pixels
 from fusionloader.data.sources.arrays import PixelArrays
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.transforms.executors.native import make_executor
@@ -127,12 +127,12 @@ class PlanSource:
             if not self._plan.stages and self._plan.decode == "exact" and self._plan.strict:
                 core = deferred_core(file.convert("RGB")) if activity.is_active() else None
                 if core is not None:
-                    return image_of(core, info_of(file))
+                    return make_image(core, copy_info(file))
             pixels = self._pixels(stored, (key.seed, key.epoch, key.key, key.occurrence), key.group)
             if activity.is_active() and pixels.shape[2] == 3:
-                return image_of_pixels(pixels, info_of(file))
+                return wrap_pixels(pixels, copy_info(file))
             image = _as_image(pixels)
-            image.info = info_of(file)
+            image.info = copy_info(file)
             return image
 
     def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:
@@ -179,7 +179,7 @@ def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     return Image.frombytes(mode, (width, height), pixels.reshape(-1).data)
 
 
-def info_of(file: Image.Image) -> dict[str | tuple[int, int], Any]:
+def copy_info(file: Image.Image) -> dict[str | tuple[int, int], Any]:
     """Returns what Pillow keeps beside an open file's pixels: EXIF, resolution, color profile."""
     # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
     told = file if file.format == "JPEG" else file.convert("RGB")

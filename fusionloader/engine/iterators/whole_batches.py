@@ -432,7 +432,7 @@ class Deferral:
 
     @contextlib.contextmanager
     def _deferring(self) -> Iterator[None]:
-        from fusionloader.data.deferred.loading import deferring
+        from fusionloader.data.deferred.scope import deferring
 
         try:
             with deferring():

@@ -72,7 +72,7 @@ def test_shuffled_samples_have_no_rows():
 def test_tensors_that_are_still_looked_at_have_no_rows_any_more():
     layout = RowLayout()
     layout.collated([(IMAGE, list(range(8)))])
-    layout.keep(0, 2)
+    layout.retain(0, 2)
     assert layout.place(10, IMAGE) is None
     assert layout.place(11, IMAGE) is not None
 
@@ -81,7 +81,7 @@ def test_a_dataset_that_keeps_its_samples_gets_no_rows_for_good():
     layout = RowLayout()
     layout.collated([(IMAGE, [0, 1, 2, 3])])
     for row in range(3):
-        layout.keep(0, row)
+        layout.retain(0, row)
     layout.collated([(IMAGE, [4, 5, 6, 7])])
     assert rows_of(layout, 8, [IMAGE] * 4) == [None] * 4
 

@@ -1,4 +1,4 @@
-"""``Compose`` on a deferred image: recorded where that is known, and ended by one conversion."""
+"""``Compose`` on a deferred image: known transforms are recorded, the last conversions are one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.recorders import TransformRecorder
 from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
-from fusionloader.data.deferred.core import DeferredCore, deferred_core, image_of_pixels, info_of
+from fusionloader.data.deferred.core import DeferredCore, copy_info, deferred_core, wrap_pixels
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.transforms.plan.arguments import (
@@ -37,7 +37,7 @@ Call = Callable[[Transform, Any], Any]
 
 
 def calling(original: Function) -> Function:
-    """Returns ``Compose.__call__`` of v1 or ``Compose.forward`` of v2."""
+    """Returns the replacement of v1's ``Compose.__call__`` or v2's ``Compose.forward``."""
 
     @functools.wraps(original)
     def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
@@ -51,7 +51,7 @@ def calling(original: Function) -> Function:
 
 
 def run_listed(tail: Tail, image: PillowImage) -> Any:
-    """Returns what the transforms at a plan's end make of an image, as in a ``Compose``."""
+    """Applies the transforms at the end of a plan to an image, as a ``Compose`` would."""
     steps = _steps_of(tail) if activity.is_active() else None
     return tail(image) if steps is None else steps.run(tail.transforms, image, called)
 
@@ -61,9 +61,10 @@ class _Step:
     """A transform of a list, or of a list within it.
 
     Attributes:
-        place: in the outer list.
-        recorder: records it; ``None`` where it has to be called.
-        is_known: whether it is torchvision's or timm's, and runs no user code.
+        transform: the transform.
+        place: its position, or that of its list, in the outer list.
+        recorder: records the transform; ``None`` if the transform has to be called.
+        is_known: whether the transform is torchvision's or timm's, and runs no user code.
     """
 
     transform: Transform
@@ -73,7 +74,7 @@ class _Step:
 
 
 class _Steps:
-    """A list of transforms, of which some are recorded and the last conversions are one table."""
+    """A list of transforms: some are recorded, and the conversions at its end are one table."""
 
     def __init__(self, listed: Sequence[Transform]) -> None:
         self._listed = list(listed)
@@ -90,13 +91,16 @@ class _Steps:
         self._steps = [
             _Step(step, at, self._recorder(step), _is_known(step)) for step, at in flat[:first]
         ]
-        # From here on all are known: what is a plain image there may as well be deferred.
+        # All steps from here on are known, so a plain image may be deferred without harm.
         self._known = first
         while self._known and self._steps[self._known - 1].is_known:
             self._known -= 1
 
     def _flattened(self, step: Transform, depth: int = 0) -> list[Transform]:
-        """Returns the steps of a list that runs no user code, which might change the list."""
+        """Returns the steps of a nested list, or the list itself if it runs user code.
+
+        User code might change the list while it runs.
+        """
         if not _is_list(step) or depth == MOST_NESTED:
             return [step]
         inner = [each for one in step.transforms for each in self._flattened(one, depth + 1)]
@@ -106,7 +110,7 @@ class _Steps:
         return inner
 
     def _is_watched(self, step: Transform) -> bool:
-        """Whether a change of the transform will be seen from now on."""
+        """Takes a snapshot of a transform; returns whether later changes can be detected."""
         try:
             self._snapshots.append(Snapshot(step))
         except Unknown:
@@ -118,7 +122,7 @@ class _Steps:
         return recorder if recorder is not None and self._is_watched(step) else None
 
     def are(self, steps: Sequence[Transform]) -> bool:
-        """Whether the steps are still those that this was made of, and as they were."""
+        """Whether these are the steps that this was made of, all of them unchanged."""
         return (
             len(steps) == len(self._listed)
             and all(map(operator.is_, steps, self._listed))
@@ -133,12 +137,12 @@ class _Steps:
         image: PillowImage,
         call: Call = lambda step, image: step(image),
     ) -> Any:
-        """Returns what the steps make of an image; ``listed`` is the list that they are of."""
+        """Applies the steps to an image; ``listed`` is the list that they were taken from."""
         image, number = _record(self, image, 0)
         while number < len(self._steps):
             step = self._steps[number]
             image = call(step.transform, image)
-            if not step.is_known and not _are(self, listed):  # it has changed one of the others
+            if not step.is_known and not _are(self, listed):  # user code changed another step
                 return _run_rest(listed, step.place + 1, image, call)
             image, number = _record(self, image, number + 1)
         for transform in self._last[number - len(self._steps) :]:
@@ -146,10 +150,10 @@ class _Steps:
         return image
 
     def recorded(self, image: Any, number: int) -> tuple[Any, int]:
-        """Records steps from ``number`` on, and runs what was recorded if it can be converted.
+        """Records steps from ``number`` on, and runs them if only conversions follow.
 
         Returns:
-            What they make of the image, and the number of the first step that is to be called.
+            The result, and the number of the first step that has to be called.
         """
         core = None
         if number < len(self._steps):
@@ -201,26 +205,26 @@ class _Steps:
 
 
 _NAME = "torchvision.transforms.Compose"
-# Where one of these fails, the step is called.
+# If one of these fails, the step is called.
 _record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
 _are = guarded(_Steps.are, lambda steps, listed: False, _NAME)
 
 _MOST_STEPS = 64
-# A list that is made for one image is not taken apart.
+# A list that is made for a single image is not analyzed.
 _LEAST_CALLS = 3
-# Steps that change with every image are not taken apart each time, which takes milliseconds.
+# Analysis takes milliseconds, so steps that change with every image are soon left alone.
 _LEAST_CHANGES, _CALLS_PER_CHANGE = 8, 1000
 
 
 class _Known:
-    """What is known of one ``Compose``."""
+    """The analyzed steps of one ``Compose``."""
 
     def __init__(self) -> None:
         self._steps: _Steps | None = None
         self._calls = self._changes = 0
 
     def steps(self, listed: Sequence[Transform]) -> _Steps | None:
-        """Returns its steps as they are now; ``None`` where they change too often."""
+        """Returns the current steps; ``None`` where they change too often."""
         self._calls += 1
         if self._calls < _LEAST_CALLS:
             return None
@@ -236,7 +240,7 @@ _known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
 
 def _find_steps(compose: PillowImage) -> _Steps | None:
-    """Returns the steps of a ``Compose`` as it is now; ``None`` where it is no plain list."""
+    """Returns the current steps of a ``Compose``; ``None`` if they are not in a plain list."""
     listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
         return None
@@ -253,7 +257,7 @@ _steps_of = guarded(_find_steps, lambda compose: None, _NAME)
 
 
 def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call: Call) -> Any:
-    """Goes on with a list that may still change, as a loop over it does."""
+    """Applies the rest of a list that user code may still change, as a ``for`` loop would."""
     while place < len(listed):
         image = call(listed[place], image)
         place += 1
@@ -261,14 +265,14 @@ def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call:
 
 
 def _accepts(recorder: TransformRecorder, core: DeferredCore) -> bool:
-    """Whether a recorder goes on with an image; of one above its limit Pillow warns."""
+    """Whether a recorder takes an image; Pillow warns of one above ``MAX_IMAGE_PIXELS``."""
     most = Image.MAX_IMAGE_PIXELS
     fits = most is None or core.size[0] * core.size[1] <= most
     return fits and recorder.accepts(core.size)
 
 
 def _recordable(image: PillowImage) -> DeferredCore | None:
-    """Returns the core of an image that recorders may go on with; an open file is not loaded."""
+    """Returns the core of an image that recorders take; an open file is not loaded for it."""
     core = getattr(image, "_im", None) if isinstance(image, Image.Image) else None
     if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
         return None
@@ -284,13 +288,13 @@ def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> A
 
 
 def _lifted(image: PillowImage) -> Any:
-    """Returns a plain RGB image as a deferred one, of its pixels."""
+    """Returns a deferred image with a copy of the pixels, for a plain RGB image."""
     kind = type(image)
     if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
         return image
     if type(image._im) is DeferredCore or "transparency" in image.info:
         return image
-    return image_of_pixels(np.array(image), info_of(image))
+    return wrap_pixels(np.array(image), copy_info(image))
 
 
 def _is_list(step: Transform) -> bool:

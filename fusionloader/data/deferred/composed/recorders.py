@@ -1,8 +1,8 @@
 """torchvision's transforms on deferred images: the same draws and operations, with less Python.
 
-Calls between torchvision's functions take longer than its draws. What is here draws from torch's
-generator by the same calls in the same order, and records the same operations. ``trials`` compares
-each recorder with the transform that it is made of before it is used.
+Calls between torchvision's functions take longer than its draws. The recorders draw from torch's
+generator by the same calls in the same order, and record the same operations. ``trials`` compares
+each recorder with its transform before the recorder is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fusionloader.transforms.plan.transforms import make_stage
 
 Size = tuple[int, int]
 
-_ATTEMPTS = 10  # of torchvision's RandomResizedCrop, before it takes the middle
+_ATTEMPTS = 10  # torchvision's RandomResizedCrop tries so often, then it takes the middle
 _PILLOW_FILTERS = {name: number for number, name in methods.FILTERS.items()}
 
 
@@ -34,12 +34,12 @@ def _all(size: Size) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TransformRecorder:
-    """A transform of RGB images.
+    """Records one transform of RGB images.
 
     Attributes:
-        record: gives the core after the transform; draws as the transform does.
-        accepts: whether ``record`` may be called, by the image's width and height.
-        keeps_size: whether the result has the image's size.
+        record: returns the core after the transform; draws as the transform does.
+        accepts: whether ``record`` may be called for an image of a given width and height.
+        keeps_size: whether the result has the size of the image.
     """
 
     record: Callable[[DeferredCore], DeferredCore]
@@ -47,14 +47,14 @@ class TransformRecorder:
     keeps_size: bool = True
 
 
-def recorder_of(step: Transform) -> TransformRecorder | None:
-    """Returns what records a transform, or ``None`` where only torchvision's own code can."""
+def make_recorder(step: Transform) -> TransformRecorder | None:
+    """Returns the recorder of a transform; ``None`` if the transform has to be called."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
     if torch.get_default_dtype() is not torch.float32 or is_patched(step):
         return None
-    if torch.get_default_device().type != "cpu":  # whose generator is another
+    if torch.get_default_device().type != "cpu":  # torchvision draws from another generator
         return None
     if type(step) in (v1.RandomApply, v2.RandomApply):
         return _random_apply(step, inclusive=type(step) is v1.RandomApply)
@@ -67,10 +67,10 @@ def recorder_of(step: Transform) -> TransformRecorder | None:
 
 
 def _random_apply(step: Transform, inclusive: bool) -> TransformRecorder | None:
-    """``RandomApply``; the probability itself is drawn as below it by v1 alone."""
+    """Returns the recorder of ``RandomApply``; ``inclusive`` if a draw equal to p applies it."""
     if type(step.transforms) not in (list, tuple):
         return None
-    found = [recorder_of(inner) for inner in step.transforms]
+    found = [make_recorder(inner) for inner in step.transforms]
     inner = [recorder for recorder in found if recorder is not None and recorder.keeps_size]
     if len(inner) < len(found):
         return None
@@ -87,7 +87,7 @@ def _random_apply(step: Transform, inclusive: bool) -> TransformRecorder | None:
 
 
 def _sometimes(stage: stages.RandomApply) -> TransformRecorder | None:
-    """A transform of one operation that has a probability of its own."""
+    """Returns the recorder of a transform that applies one operation with a probability."""
     if len(stage.stages) != 1 or not isinstance(stage.stages[0], stages.Fixed):
         return None
     return _with_probability(stage.probability, stage.stages[0].operation)
@@ -101,7 +101,7 @@ def _with_probability(probability: float, operation: Operation) -> TransformReco
 
 
 def _single(probability: float) -> float:
-    """Returns a probability as torch rounds it to compare it with a float32."""
+    """Returns a probability rounded to float32, as torch does before it compares."""
     return torch.tensor(probability).item()
 
 
@@ -132,7 +132,7 @@ def _random_resized_crop(stage: stages.RandomResizedCrop) -> TransformRecorder:
                 return resize(_crop(core, left, top, w, h))
         return resize(_middle_within(core, stage.ratio))
 
-    # Of what is smaller there may be no window of that ratio.
+    # A smaller image may have no window of that ratio.
     least = max(1.0, 1 / stage.ratio[1], stage.ratio[0])
     return TransformRecorder(record, lambda size: min(size) >= least, keeps_size=False)
 
@@ -149,7 +149,7 @@ def _middle_within(core: DeferredCore, ratio: stages.Range) -> DeferredCore:
 
 def _crop(core: DeferredCore, left: float, top: float, width: int, height: int) -> DeferredCore:
     size = width, height
-    if size == core.size:  # a new image of the same pixels
+    if size == core.size:  # torchvision returns a new image of the same pixels
         return DeferredCore(core.source, core.operations, core.mode, size)
     return core.then(("crop", left, top, *size, BLACK), size)
 
@@ -182,7 +182,7 @@ def _resize_shorter_side(stage: stages.ResizeShorterSide) -> TransformRecorder:
 
     def record(core: DeferredCore) -> DeferredCore:
         size = sides(core.size)
-        assert size is not None  # accepted
+        assert size is not None  # accepts() was true
         return _resize_to(size, stage.filter)(core)
 
     return TransformRecorder(record, accepts, keeps_size=False)
@@ -213,7 +213,7 @@ def _random_crop(stage: stages.RandomCrop) -> TransformRecorder | None:
         return _crop(core, left, top, stage.width, stage.height)
 
     def accepts(size: Size) -> bool:
-        # Where a side is that of the crop v1 and v2 differ in what they draw.
+        # If a side equals that of the crop, v1 and v2 differ in what they draw.
         return stage.width < size[0] and stage.height < size[1]
 
     return TransformRecorder(record, accepts, keeps_size=False)

@@ -1,4 +1,4 @@
-"""A transform's attributes as they were, to see whether the program has changed one since."""
+"""Snapshots of a transform's attributes, to detect whether the program has changed one since."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ARRAYS = (torch.Tensor, np.ndarray)
 
 
 class Unknown(Exception):
-    """A value that may change without being seen to."""
+    """A value whose changes cannot be detected."""
 
 
 class Snapshot:
-    """The attributes of a transform and of those in it.
+    """The attributes of a transform and of the transforms within it.
 
     Raises:
-        Unknown: one of them may change without being seen to.
+        Unknown: changes of one of them cannot be detected.
     """
 
     def __init__(self, step: Transform) -> None:
@@ -32,12 +32,11 @@ class Snapshot:
         self._add(step)
 
     def is_current(self) -> bool:
-        """Whether all are as they were."""
         try:
             return all(now == then for now, then in self._found) and all(
                 array.tolist() == values for array, values in self._arrays
             )
-        except (RuntimeError, ValueError):  # arrays that have no truth value: others than before
+        except (RuntimeError, ValueError):  # an array without a truth value: it was not there then
             return False
 
     def _add(self, step: Transform) -> None:
@@ -49,7 +48,7 @@ class Snapshot:
         then.update((name, self._copied(value)) for name, value in attributes.items())
 
     def _copied(self, value: Argument) -> Any:
-        """Returns what stays equal to a value as long as that does not change."""
+        """Returns a copy that equals the value until the value is changed."""
         if isinstance(value, _PLAIN):
             return value
         if type(value) in (list, tuple):
@@ -68,9 +67,9 @@ class Snapshot:
 
 
 class ListSnapshot:
-    """Which transforms a ``Compose`` holds, and its hooks; what these transforms hold is not seen.
+    """The transforms in a ``Compose`` and its hooks, without the attributes of these transforms.
 
-    Attributes are compared by ``==``, which transforms have from ``object``.
+    Transforms are compared by ``==``, which they inherit from ``object``.
     """
 
     def __init__(self, compose: Transform) -> None:
@@ -78,10 +77,9 @@ class ListSnapshot:
         self._then = {name: _shallow(value) for name, value in self._now.items()}
 
     def is_current(self) -> bool:
-        """Whether it holds the same."""
         try:
             return self._now == self._then
-        except Exception:  # of a custom __eq__, asked about another transform than before
+        except Exception:  # raised by a custom __eq__ for a transform that was not there then
             return False
 
 

@@ -1,4 +1,4 @@
-"""Whether a recorder does what its transform does: both are run on images without pixels."""
+"""Compares a recorder with its transform: both are run on images without pixels."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 import torch
 
 from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed.recorders import TransformRecorder, recorder_of
-from fusionloader.data.deferred.core import DeferredCore, image_of, info_of
+from fusionloader.data.deferred.composed.recorders import TransformRecorder, make_recorder
+from fusionloader.data.deferred.core import DeferredCore, copy_info, make_image
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.source import EncodedSource
 from fusionloader.transforms.executors.python import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
 
-# Usual images, and such that torchvision's RandomResizedCrop gives up.
+# Usual sizes, and some for which torchvision's RandomResizedCrop finds no window.
 _SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
 _SEEDS = range(4)
 _lock = threading.Lock()
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
-# These give an image that does not have the info of the one before.
+# Operations whose result does not have the ``info`` of the image.
 _WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
 
 
 def tried_recorder(step: Transform) -> TransformRecorder | None:
-    """Returns a transform's recorder, where the trials show no difference; else ``None``.
+    """Returns the recorder of a transform if all trials agree, else ``None``.
 
-    They draw from torch's generator, and put it back: no other thread may draw meanwhile. In
-    workers none does; elsewhere there is none, or no trial.
+    Trials draw from torch's generator and restore its state afterwards, so no other thread may draw
+    at the same time. None does in workers; elsewhere trials need a process with a single thread.
     """
     with _lock:
         if not (activity.is_everywhere() or threading.active_count() == 1):
             return None
-        recorder = recorder_of(step)
+        recorder = make_recorder(step)
         return recorder if recorder is not None and _is_right(step, recorder) else None
 
 
@@ -46,19 +46,19 @@ def _is_right(step: Transform, recorder: TransformRecorder) -> bool:
 
 
 def recorded_image(image: Any, core: DeferredCore) -> Any:
-    """Returns the image that the transforms which recorded ``core`` make of ``image``."""
+    """Returns the image of ``core``, which was recorded from that of ``image``."""
     if core is image._im:
         return image
     recorded = core.operations[len(image._im.operations) :]
     keeps_info = not any(operation[0] in _WITHOUT_INFO for operation in recorded)
-    return image_of(core, info_of(image) if keeps_info else None)
+    return make_image(core, copy_info(image) if keeps_info else None)
 
 
 def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], seed: int) -> bool:
     generator = torch.default_generator
     others = _others()
     core = DeferredCore(EncodedSource(b"", size, _NO_PIXELS), (), "RGB", size)
-    image = image_of(core, {"note": 1})
+    image = make_image(core, {"note": 1})
     generator.manual_seed(seed)
     try:
         expected: Any = step(image)
@@ -76,7 +76,7 @@ def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], 
 
 
 def _others() -> tuple[object, ...]:
-    """Returns the states of the generators that transforms draw from beside torch's."""
+    """Returns the states of Python's and numpy's global generators."""
     state: Any = np.random.get_state()
     return random.getstate(), state[1].tobytes(), state[2:]
 

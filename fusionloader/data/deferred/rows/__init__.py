@@ -1,20 +1,23 @@
-"""Samples' tensors that are made where the batch will have them: collating copies nothing then.
+"""Sample tensors that are made at their place in the batch, so that collating copies nothing.
 
-**How it works.** A worker that makes whole batches collates them in shared memory. Which row of a
-batch a tensor will be is not known when it is made, since user code does with it what it likes. But
-batches are alike. So the tensors of deferred images are numbered. A collated batch shows which of
-those that were made since the one before are in it, and where. The next ones are made at these
-places, in rows of a slot. When they are collated, the batch is a tensor over all rows; only what
-lies elsewhere is copied.
+**How it works.** A worker that makes whole batches collates them in shared memory. The row of a
+tensor in its batch is not known when the tensor is made, since user code may do anything with it.
+But batches are alike, so the rows are predicted. The tensors of deferred images are numbered. A
+collated batch shows which of the tensors made since the batch before it are in it, and in which
+rows. The next tensors are made in the same rows of a new slot. When they are collated, the batch is
+a tensor over all rows. Only tensors that lie elsewhere are copied.
 
-**Why it is right.** Whatever was expected, collating checks the address of each tensor. A row that
-holds something else is never written to; the batch is stacked as torch does it then. Only default
-collating is done like this, torch's own or that of WebDataset's ``batched``; no user code runs till
-it has ended. From then on no tensor but the batch may look into the rows, or a change of the one
-would be a change of the other. Where a tensor still does, the batch becomes a copy, and tensors at
-such places get memory of their own from then on. A generator that keeps the last sample that it has
-yielded is such a case, and so is a dataset that yields its samples again.
+**Why it is right.** A wrong prediction does no harm: collating checks the address of each tensor,
+and never writes to a row that holds another one. The batch is stacked by torch then. Only default
+collating is replaced, that of torch and of WebDataset's ``batched``, and no user code runs during
+it. After collating, no tensor but the batch may refer to the rows, or a change of one would change
+the other. If a tensor still does, the batch becomes a copy, and later tensors at the same position
+get memory of their own. This happens with a generator that keeps the last sample that it has
+yielded, and with a dataset that yields its samples again.
 
-Modules: ``layout`` (what is learned, without memory), ``region`` (a batch's rows), ``memory`` (the
-tensors of samples and batches), ``collating`` (torch's and WebDataset's).
+Modules:
+    layout: predicts rows from the batches before; has no memory.
+    region: the rows of one batch.
+    memory: the tensors of samples and batches.
+    collating: the collate functions of torch and WebDataset.
 """

@@ -1,4 +1,4 @@
-"""Default collating in rows: torch's, and that of WebDataset's ``batched``."""
+"""Default collating in rows, as torch does it and WebDataset's ``batched``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def default_collate(rows: BatchRows) -> Function:
-    """Returns torch's ``default_collate``, whose tensors are made in rows."""
+    """Returns torch's ``default_collate`` with tensors that are made in rows."""
 
     def stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
         made = rows.stacked(batch)
@@ -36,7 +36,7 @@ def default_collate(rows: BatchRows) -> Function:
 
 
 def invoking(original: Function) -> Function:
-    """Returns WebDataset's ``DataPipeline.invoke``, whose ``batched`` makes tensors in rows."""
+    """Returns a ``DataPipeline.invoke`` for WebDataset whose ``batched`` makes tensors in rows."""
     from webdataset import filters  # type: ignore[import-untyped]
 
     batched = filters.batched.f
@@ -55,7 +55,7 @@ def invoking(original: Function) -> Function:
         if len(f.args) > 1 or f.kw.get("collation_fn", default) is not default:
             return PLAIN
         stage = filters.FilterFunction(f.f, *f.args, **{**f.kw, "collation_fn": collate})
-        # Nothing here refers to a batch for longer than the pipeline does.
+        # Unlike a generator, map() drops its reference to a batch as soon as it has returned it.
         return map(_settled, call_library(original, self, stage, *arguments))
 
     return guarded(attempt, original)
@@ -69,7 +69,7 @@ def _settled(batch: Batch) -> Batch:
 
 
 def combine_values(b: Any, combine_tensors: Any = True, combine_scalars: Any = True) -> Any:
-    """WebDataset's ``combine_values``, which stacks tensors in rows."""
+    """Replaces WebDataset's ``combine_values``: stacks tensors in rows."""
     rows = current()
     if rows is None or not combine_tensors or not isinstance(b[0], torch.Tensor):
         return PLAIN

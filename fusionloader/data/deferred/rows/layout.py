@@ -1,4 +1,4 @@
-"""Which row of a batch a sample's tensor will be: learned from the batches before."""
+"""Predicts the row of a batch that a sample's tensor will be, from the batches before."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Kind = tuple[tuple[int, ...], Any]
-"""Shape and type of the elements of a sample's tensor."""
+"""Shape and dtype of a sample's tensor."""
 
-_MOST_KEPT = 0.5  # of a batch's tensors; beyond it nothing is gained
+_MOST_RETAINED = 0.5  # fraction of a batch's tensors; above it nothing is gained
 
 
 class Place(NamedTuple):
-    """Where a tensor will be: ``batch`` is the number of the first tensor of its batch."""
+    """The predicted place of a tensor; ``batch`` is the number of the first tensor of its batch."""
 
     batch: int
     column: int
@@ -22,34 +22,34 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A tensor of a batch: rows of one kind."""
+    """A tensor of a batch, with ``rows`` sample tensors of one kind."""
 
     kind: Kind
     rows: int
 
 
 class RowLayout:
-    """Places of tensors that are numbered as they are made.
+    """Predicts the places of tensors, which are numbered in the order in which they are made.
 
     Attributes:
-        columns: of a batch as the last ones were; none where these were not alike.
+        columns: columns of the last batches; empty while nothing is predicted.
     """
 
     def __init__(self) -> None:
         self.columns: tuple[Column, ...] = ()
         self._places: tuple[tuple[int, int], ...] = ()  # column and row, by position in the batch
         self._begin = 0  # the number of the next batch's first tensor
-        self._kept: set[int] = set()  # positions of tensors that are looked at after collating
+        self._retained: set[int] = set()  # positions of tensors that user code uses after collating
         self._is_given_up = False
 
     def place(self, number: int, kind: Kind) -> Place | None:
-        """Returns where a tensor will be; ``None`` where that is not known, or not to be used.
+        """Returns the place of tensor ``number``; ``None`` if it is unknown, or not to be used.
 
-        A generator may make the first samples of a batch before the one before is collated.
+        A generator may make the first samples of a batch before the batch before it is collated.
         """
         count = len(self._places)
         ahead, position = divmod(number - self._begin, count) if count else (-1, 0)
-        if ahead not in (0, 1) or position in self._kept:
+        if ahead not in (0, 1) or position in self._retained:
             return None
         column, row = self._places[position]
         if self.columns[column].kind != kind:
@@ -57,7 +57,10 @@ class RowLayout:
         return Place(self._begin + ahead * count, column, row)
 
     def collated(self, columns: Sequence[tuple[Kind, Sequence[int | None]]]) -> int:
-        """Learns from a batch: the numbers of each column's tensors; ``None`` for unknown ones.
+        """Learns from a collated batch.
+
+        Args:
+            columns: kind of each column, and the numbers of its tensors, ``None`` for unknown ones.
 
         Returns:
             The number of the next batch's first tensor.
@@ -77,16 +80,16 @@ class RowLayout:
             self._forget()
         return self._begin
 
-    def keep(self, column: int, row: int) -> None:
-        """Gives no row to tensors at this place any more."""
+    def retain(self, column: int, row: int) -> None:
+        """Stops predicting a place for tensors of this column and row."""
         if (column, row) in self._places:
-            self._kept.add(self._places.index((column, row)))
-        if len(self._kept) > _MOST_KEPT * len(self._places):
+            self._retained.add(self._places.index((column, row)))
+        if len(self._retained) > _MOST_RETAINED * len(self._places):
             self._is_given_up = True
             self._forget()
 
     def _is_as_expected(self, columns: Sequence[tuple[Kind, Sequence[int | None]]]) -> bool:
-        """Whether a whole batch is laid out as the last ones, but for unknown tensors."""
+        """Whether a batch has the predicted layout, apart from unknown tensors."""
         found = tuple(Column(kind, len(numbers)) for kind, numbers in columns)
         if not found or found != self.columns:
             return False
@@ -99,7 +102,7 @@ class RowLayout:
         places: dict[int, tuple[int, int]] = {}
         found: list[Column] = []
         for kind, numbers in columns:
-            if None not in numbers:  # others are made elsewhere
+            if None not in numbers:  # columns with unknown tensors are made elsewhere
                 for row, number in enumerate(numbers):
                     assert number is not None
                     places[number - begin] = len(found), row
@@ -108,15 +111,15 @@ class RowLayout:
             return
         learned = tuple(places[position] for position in range(len(places)))
         if learned == self._places[: len(learned)]:
-            return  # an epoch's last batch
+            return  # the short last batch of an epoch
         self.columns, self._places = tuple(found), learned
-        # A generator still looks at the last sample that it has yielded.
-        self._kept = {
+        # A generator still refers to the last sample that it has yielded.
+        self._retained = {
             at for at, (column, row) in enumerate(learned) if row == found[column].rows - 1
         }
 
     def _forget(self) -> None:
-        self.columns, self._places, self._kept = (), (), set()
+        self.columns, self._places, self._retained = (), (), set()
 
 
 def _is_ascending(numbers: Sequence[int | None]) -> bool:

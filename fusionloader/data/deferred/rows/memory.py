@@ -1,4 +1,4 @@
-"""The memory of samples' tensors: rows of the batch that they will be in, as far as it is known."""
+"""The memory of sample tensors: rows of the batch in which they are predicted to be."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.rows.layout import Kind, Place, RowLayout
-from fusionloader.data.deferred.rows.region import Opened, Region, nbytes_of_all
+from fusionloader.data.deferred.rows.region import Opened, Region, batch_nbytes
 
-_MOST_NUMBERS = 1 << 16  # of tensors that no batch was made of
+_MOST_NUMBERS = 1 << 16  # of tensors that are not collated yet
 
 
 class Slots(Protocol):
-    """Where batches are made."""
+    """The slots of shared memory in which batches are made."""
 
     def open(self, nbytes: int) -> Opened | None:
-        """Returns a slot for a batch of so many bytes; ``None`` where there is none."""
+        """Returns a slot for a batch of ``nbytes``; ``None`` if none is free."""
 
     def use(self, opened: Opened) -> None:
-        """Says that the batch that is being collated lies there."""
+        """Makes ``opened`` the slot of the batch that is being collated."""
 
 
 class _Whole(NamedTuple):
-    """A tensor of a batch that lies in the rows of a region."""
+    """A batch tensor that lies in the rows of a region."""
 
     batch: torch.Tensor
     region: Region
@@ -36,25 +36,25 @@ class _Whole(NamedTuple):
 
 
 class BatchRows:
-    """Rows for the tensors of samples, and the batches that these are collated to.
+    """Makes sample tensors in rows, and collates them.
 
-    Threads may make samples at the same time; one at a time collates.
+    Several threads may make samples at the same time; one thread at a time collates.
     """
 
     def __init__(self, slots: Slots) -> None:
         self._slots, self._pid = slots, os.getpid()
         self._layout = RowLayout()
         self._made = 0
-        self._numbers: dict[int, int] = {}  # of tensors, by address
+        self._numbers: dict[int, int] = {}  # numbers of tensors, by address
         self._regions: dict[int, Region | None] = {}  # by the number of the batch's first tensor
         self._lock = threading.Lock()
-        self._collator: int | None = None  # the thread
+        self._collator: int | None = None  # identifier of the collating thread
         self._columns: list[tuple[Kind, list[int | None]]] = []
         self._unsettled: list[_Whole] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Returns a sample's tensor of the shape, not initialized."""
-        if os.getpid() != self._pid:  # a child's rows would be its parent's
+        """Returns an uninitialized tensor for a sample."""
+        if os.getpid() != self._pid:  # a forked child shares the rows with its parent
             return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         with self._lock:
             place = self._layout.place(self._made, (tuple(shape), dtype))
@@ -77,7 +77,7 @@ class BatchRows:
 
     def _row(self, place: Place) -> torch.Tensor | None:
         if place.batch not in self._regions:
-            opened = self._slots.open(nbytes_of_all(self._layout.columns))
+            opened = self._slots.open(batch_nbytes(self._layout.columns))
             region = None if opened is None else Region(opened, self._layout.columns)
             self._regions[place.batch] = region
         region = self._regions[place.batch]
@@ -85,7 +85,7 @@ class BatchRows:
 
     @contextlib.contextmanager
     def collating(self) -> Iterator[None]:
-        """Lets ``stacked`` make the tensors of one batch in the block."""
+        """Within the block, ``stacked`` makes the tensors of one batch."""
         self._collator, self._columns = threading.get_ident(), []
         try:
             yield
@@ -97,7 +97,7 @@ class BatchRows:
             self._collator = None
 
     def stacked(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """Returns ``torch.stack(tensors)`` where that lies in rows; ``None`` elsewhere."""
+        """Returns ``torch.stack(tensors)`` as a tensor over rows; ``None`` if it cannot be."""
         if self._collator != threading.get_ident():
             return None
         kind = tuple(tensors[0].shape), tensors[0].dtype
@@ -117,7 +117,7 @@ class BatchRows:
     ) -> torch.Tensor | None:
         for region in self._regions.values():
             for address in addresses:
-                column = None if region is None else region.column_of(address)
+                column = None if region is None else region.find_column(address)
                 if region is not None and column is not None:
                     batch = region.collated(column, tensors, kind)
                     if batch is not None:
@@ -127,9 +127,9 @@ class BatchRows:
         return None
 
     def settle(self) -> None:
-        """Makes batches whose rows are looked into copies, which nothing else looks into.
+        """Replaces each batch tensor by a copy if sample tensors still refer to its rows.
 
-        To be called when collating is over and before user code sees the batch.
+        To be called after collating and before user code gets the batch.
         """
         settled, self._unsettled = self._unsettled, []
         for batch, region, column in settled:
@@ -139,11 +139,11 @@ class BatchRows:
                 counts().collated["in place"] -= len(batch)
                 counts().collated["copied"] += len(batch)
             for row in rows:
-                self._layout.keep(column, row)
+                self._layout.retain(column, row)
 
 
 def _is_plain(tensor: torch.Tensor, kind: Kind) -> bool:
-    """Whether a tensor can be a row, as one of that kind."""
+    """Whether a tensor is of this kind and can be a row."""
     if type(tensor) is not torch.Tensor or (tuple(tensor.shape), tensor.dtype) != kind:
         return False
     if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
@@ -155,27 +155,27 @@ _current: BatchRows | None = None
 
 
 def use(rows: BatchRows | None) -> None:
-    """Makes the tensors of this process's samples in rows of their batches from now on.
+    """Makes sample tensors of this process in ``rows`` from now on.
 
-    ``None`` has them made in memory of their own.
+    With ``None`` each tensor has memory of its own.
     """
     global _current
     _current = rows
 
 
 def current() -> BatchRows | None:
-    """Returns what this process makes samples in; ``None`` where that is memory of their own."""
+    """Returns the rows in use; ``None`` if each tensor has memory of its own."""
     return _current
 
 
 def sample_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Returns a tensor for a sample, not initialized."""
+    """Returns an uninitialized tensor for a sample."""
     if _current is None:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     return _current.empty(shape, dtype)
 
 
 def made_elsewhere(tensor: object) -> None:
-    """Notes what was made of an image by other means."""
+    """Numbers a tensor that was made of an image without ``sample_tensor``."""
     if _current is not None and type(tensor) is torch.Tensor and tensor.is_cpu:
         _current.made_elsewhere(tensor)

@@ -1,4 +1,4 @@
-"""The rows of one batch in shared memory: which were given to samples' tensors, and to which."""
+"""The rows of one batch in shared memory, and the sample tensors that refer to them."""
 
 from __future__ import annotations
 
@@ -16,76 +16,74 @@ _ALIGN = 64
 
 
 class Opened(Protocol):
-    """A slot's memory that a batch is being made in."""
+    """The memory of a slot in which a batch is being made."""
 
     owner: Any
-    """Gives its bytes; what refers to it keeps the slot from being used again.
+    """Buffer over the slot; the slot is not reused while anything refers to the buffer.
 
-    ``None`` when the batch has been made.
+    ``None`` after the batch has been made.
     """
     begin: int
-    """The address."""
+    """Address of the buffer."""
 
     def take(self, nbytes: int) -> int | None:
-        """Returns the offset of so many bytes, ``None`` where there is no room for them."""
+        """Allocates ``nbytes`` and returns their offset; ``None`` if they do not fit."""
 
 
-def nbytes_of(kind: Kind) -> int:
-    """Returns the bytes of a sample's tensor."""
+def row_nbytes(kind: Kind) -> int:
     shape, dtype = kind
     return math.prod(shape) * int(dtype.itemsize)
 
 
-def nbytes_of_all(columns: Sequence[Column]) -> int:
-    """Returns the bytes of a batch."""
-    sizes = [nbytes_of(column.kind) * column.rows for column in columns]
+def batch_nbytes(columns: Sequence[Column]) -> int:
+    """Returns the bytes of a batch, each column padded to a multiple of 64."""
+    sizes = [row_nbytes(column.kind) * column.rows for column in columns]
     return sum(-(-size // _ALIGN) * _ALIGN for size in sizes)
 
 
 class Region:
-    """A batch's columns, one behind the other, and the rows of them that tensors look into."""
+    """The columns of a batch, one behind the other, and the tensors that refer to their rows."""
 
     def __init__(self, opened: Opened, columns: Sequence[Column]) -> None:
         self.opened, self.columns = opened, columns
         self._offsets: list[int] = []
         for column in columns:
-            offset = opened.take(nbytes_of(column.kind) * column.rows)
+            offset = opened.take(row_nbytes(column.kind) * column.rows)
             assert offset is not None  # the slot was opened for them
             self._offsets.append(offset)
         self._given: dict[tuple[int, int], weakref.ref[Any]] = {}
         self._collated: set[int] = set()
 
     def row(self, column: int, row: int) -> torch.Tensor | None:
-        """Returns a new tensor for a row; ``None`` if there was one, or there is a batch."""
+        """Returns a new tensor over a row; ``None`` if the row was given out, or is collated."""
         if self._collated or (column, row) in self._given:
             return None
         shape, dtype = self.columns[column].kind
-        nbytes = nbytes_of((shape, dtype))
+        nbytes = row_nbytes((shape, dtype))
         offset = self._offsets[column] + row * nbytes
         memory = (ctypes.c_char * nbytes).from_buffer(self.opened.owner, offset)
         self._given[column, row] = weakref.ref(memory)
         return _tensor(memory, shape, dtype)
 
-    def column_of(self, address: int) -> int | None:
-        """Returns the column that an address lies in."""
+    def find_column(self, address: int) -> int | None:
         offset = address - self.opened.begin
         for number, (column, begin) in enumerate(zip(self.columns, self._offsets, strict=True)):
-            if begin <= offset < begin + column.rows * nbytes_of(column.kind):
+            if begin <= offset < begin + column.rows * row_nbytes(column.kind):
                 return number
         return None
 
     def collated(
         self, column: int, tensors: Sequence[torch.Tensor], kind: Kind
     ) -> torch.Tensor | None:
-        """Returns the batch of tensors, all of that kind, most of which lie in their rows.
+        """Returns the batch of ``tensors``, all of the same kind, as a tensor over the column.
 
-        Those that lie elsewhere are copied. ``None`` where a row that they need holds something.
+        Tensors that lie elsewhere are copied to their rows. ``None`` if such a row is in use.
         """
         if kind != self.columns[column].kind or len(tensors) > self.columns[column].rows:
             return None
-        if column in self._collated or self.opened.owner is None:  # samples that come again
+        if column in self._collated or self.opened.owner is None:  # the same samples again
             return None
-        nbytes = nbytes_of(kind)
+        nbytes = row_nbytes(kind)
         begin = self.opened.begin + self._offsets[column]
         elsewhere = [
             row for row, tensor in enumerate(tensors) if tensor.data_ptr() != begin + row * nbytes
@@ -103,7 +101,7 @@ class Region:
         return batch
 
     def in_use(self, column: int, rows: int) -> list[int]:
-        """Returns which of the first rows tensors look into."""
+        """Returns those of the first ``rows`` rows that sample tensors still refer to."""
         return [row for row in range(rows) if self._is_in_use(column, row)]
 
     def _is_in_use(self, column: int, row: int) -> bool:
@@ -112,7 +110,7 @@ class Region:
 
 
 def _tensor(memory: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Returns a tensor over memory, which is no view of another."""
+    """Returns a tensor over memory that is no view of another tensor."""
     flat = torch.frombuffer(memory, dtype=torch.uint8)
     tensor = torch.empty(0, dtype=dtype, device="cpu")
     storage: Any = flat.untyped_storage()

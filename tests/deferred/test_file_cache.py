@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
 from fusionloader.cache.tiers.file_store import FileStore
-from fusionloader.data.deferred.kept import KnownFile, Store
+from fusionloader.data.deferred.file_cache import KnownFile, Store
 
 FILES = 12
 BUDGET = 4 << 20
@@ -282,7 +282,7 @@ def test_a_store_gives_back_what_was_put_for_a_file(files, places):
         assert (found is not None) is (description in put)
         if found is not None:
             assert found.data == put[description]
-        elif store.has_room(file, 16):
+        elif store.can_put(file, 16):
             put[description] = repr(description).encode().ljust(16)
             store.put(file, (1, 2), put[description])
     assert memory.kept == len(put) <= places

@@ -1,4 +1,4 @@
-"""Where images are deferred: in a worker, or in the training process while it fetches."""
+"""How long images are deferred: always in a worker, in the training process while it fetches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from fusionloader.data.deferred import activity, patches
 
 
 def begin_in_worker() -> None:
-    """Defers images in this worker process from now on."""
     patches.install()
     activity.defer_everywhere()
 
 
 @contextlib.contextmanager
 def deferring() -> Iterator[None]:
-    """Defers images that this thread opens; afterwards Pillow is as it was, and so are images."""
+    """Defers images that this thread opens; at the end they get pixels, and Pillow is restored."""
     patches.install()
     try:
         with activity.active() as images:
@@ -44,6 +43,6 @@ def _settle(images: list[Any]) -> None:
                 settle_enhancer(found)
             elif found is not None:
                 settle(found, "the end of the fetch")
-        except Exception as error:  # raised by Pillow when pixels are asked for
+        except Exception as error:  # Pillow raises it on first access to the pixels
             found._im = DeferredError(error)
     images.clear()

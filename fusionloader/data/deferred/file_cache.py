@@ -1,7 +1,7 @@
-"""What a worker keeps of the files that user code opens: pixels, bytes, entry indexes.
+"""A worker's cache of the files that user code opens: pixels, encoded bytes, entry indexes.
 
-A file is told by its device, inode, size and time of change. Its place in a store follows from
-these by hashing, and the places behind it are tried where that one is taken.
+A file is identified by its device, inode, size and modification time. A hash of these is its place
+in a store. If that place is taken, the places behind it are probed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fusionloader.system.shm import cache_counts
 
 Pixels = npt.NDArray[np.uint8]
 
-_PROBES = 8
+_PROBES = 8  # places of a store that are tried for a file
 _MOST_HASH = (1 << 63) - 1
 _PIXELS = (("decoded", cache_counts.DECODED), ("disk_decoded", cache_counts.DISK_DECODED))
 _BYTES = (("encoded", cache_counts.ENCODED), ("disk_encoded", cache_counts.DISK_ENCODED))
@@ -34,13 +34,13 @@ NO_STORES = StoreHandles({}, {})
 
 
 class Store:
-    """A store in which files have no numbers."""
+    """A store of a dataset whose files have no item numbers."""
 
     def __init__(self, view: _native.FileStoreView) -> None:
         self._view, self._places = view, view.items
 
     def find(self, file: KnownFile) -> KeptFile | None:
-        """Returns what is kept of a file."""
+        """Returns the entry of a file; ``None`` if there is none."""
         for place in self._near(file):
             if self._view.is_of(place, file.nbytes, file.stamp):
                 return self._view.find(place, file.nbytes, file.stamp)
@@ -48,12 +48,12 @@ class Store:
                 break
         return None
 
-    def has_room(self, file: KnownFile, nbytes: int) -> bool:
-        """Whether a file is not there, and could be."""
+    def can_put(self, file: KnownFile, nbytes: int) -> bool:
+        """Whether a file is not in the store, and ``nbytes`` of it would fit."""
         return self._free(file, nbytes) is not None
 
     def put(self, file: KnownFile, size: tuple[int, int], data: Any) -> bool:
-        """Keeps something of a file; returns whether it is kept."""
+        """Stores data of a file; returns ``False`` if there is no place for it."""
         place = self._free(file, memoryview(data).nbytes)
         if place is None:
             return False
@@ -64,7 +64,7 @@ class Store:
             if self._view.lacks(place, nbytes):
                 return place
             if self._view.is_of(place, file.nbytes, file.stamp) or self._view.lacks(place, 0):
-                break  # there already, or without room
+                break  # the file is there already, or the store is full
         return None
 
     def _near(self, file: KnownFile) -> list[int]:
@@ -72,7 +72,7 @@ class Store:
 
 
 class OpenStores:
-    """The stores of a loader in this process."""
+    """The stores of one loader, opened in this process."""
 
     def __init__(self, handles: StoreHandles = NO_STORES) -> None:
         opened: OpenHandles = handles.open()
@@ -83,11 +83,11 @@ class OpenStores:
         self.tiers = opened.native
         self._any = bool(stores)
 
-    def file_of(self, opened: Any) -> KnownFile | None:
-        """Returns what an open file is known as; ``None`` for what is not a file of its own."""
+    def find_file(self, opened: Any) -> KnownFile | None:
+        """Returns the identity of an open file; ``None`` for other file-like objects."""
         if not self._any:
             return None
-        # Others may give the descriptor of what they are a part of, as of a shard.
+        # Another class may return the descriptor of a larger file, such as a shard.
         raw = opened.raw if type(opened) is io.BufferedReader else opened
         if type(raw) is not io.FileIO or raw.closed:
             return None
@@ -96,39 +96,39 @@ class OpenStores:
 
 
 class KnownFile:
-    """A file that was opened, and what is kept of it.
+    """An opened file, and access to its cached data.
 
-    The pixels lie in the store's memory: they are there as long as this is.
+    Cached pixels lie in the store's memory, and are valid as long as this object lives.
     """
 
     __slots__ = ("_found", "_read", "_stores", "nbytes", "stamp")
 
     def __init__(self, stores: OpenStores, info: os.stat_result) -> None:
         self._stores = stores
-        self._found = False  # its bytes were
-        self._read: bytes | None = None  # that may be kept
+        self._found = False  # whether the encoded bytes were cached
+        self._read: bytes | None = None  # encoded bytes that may be cached
         self.nbytes = info.st_size
         known = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
-        # Of integers alone: such a hash is the same in every process.
+        # The hash of a tuple of integers is the same in every process.
         self.stamp = hash(known) & _MOST_HASH
 
     def if_whole(self, encoded: bytes) -> KnownFile | None:
-        """Returns this, unless something else was read than the file that was asked about."""
+        """Returns ``self``, or ``None`` if ``encoded`` is not as long as the file."""
         return self if len(encoded) == self.nbytes else None
 
     def pixels(self) -> Pixels | None:
-        """Returns what is kept of it, height x width x 3, not to be written to."""
+        """Returns the cached pixels, height x width x 3, read-only; ``None`` if there are none."""
         for store, count in self._stores.pixels:
             found = store.find(self)
             if found is not None:
                 counts().cache[count] += 1
-                # What comes from a disk is gone with what was found.
+                # Bytes from a disk belong to ``found``, so they are copied.
                 data = found.view if count == cache_counts.DECODED else found.data
                 return np.frombuffer(data, np.uint8).reshape(found.height, found.width, 3)
         return None
 
     def encoded(self) -> bytes | None:
-        """Returns the file's bytes, if they are kept."""
+        """Returns the cached bytes of the file; ``None`` if there are none."""
         for store, count in self._stores.encoded:
             found = store.find(self)
             if found is not None:
@@ -138,7 +138,7 @@ class KnownFile:
         return None
 
     def was_read(self, encoded: bytes, seconds: float) -> None:
-        """Notes that the file was read from storage, and that its bytes may be kept."""
+        """Counts a read from storage, and remembers the bytes for ``keep_bytes``."""
         stores = self._stores
         if stores.pixels or stores.encoded:
             counts().cache[cache_counts.MISSED] += 1
@@ -146,7 +146,7 @@ class KnownFile:
             self._read = encoded if len(encoded) == self.nbytes else None
 
     def keep_bytes(self) -> None:
-        """Keeps what was read, where there is room."""
+        """Caches the bytes that were read, if there is a place for them."""
         encoded, self._read = self._read, None
         if encoded is None:
             return
@@ -154,19 +154,19 @@ class KnownFile:
             counts().cache[cache_counts.FILLED] += 1
 
     def wants_pixels(self, size: tuple[int, int]) -> bool:
-        """Whether pixels of an image of that size would be kept, or are to be measured."""
+        """Whether pixels of this size (width, height) are to be cached, or measured."""
         stores, nbytes = self._stores, size[0] * size[1] * 3
         if stores.pixels and stores.encoded:
             if self.measuring:
                 return not self._found and stores.tiers.tries_pixels(self.stamp)
             if not stores.tiers.wants_pixels(self.stamp) and (
-                self._found or _has_room(stores.encoded, self, self.nbytes)
+                self._found or _can_put(stores.encoded, self, self.nbytes)
             ):
                 return False
-        return _has_room(stores.pixels, self, nbytes)
+        return _can_put(stores.pixels, self, nbytes)
 
     def keep_pixels(self, pixels: Pixels) -> None:
-        """Keeps pixels, height x width x 3, or the file's bytes, whatever is its tier."""
+        """Caches pixels, height x width x 3, or the file's bytes, according to the tier."""
         height, width, _ = pixels.shape
         if self.measuring:
             self._stores.tiers.count_image(pixels.nbytes)
@@ -177,8 +177,8 @@ class KnownFile:
                 return
         self.keep_bytes()
 
-    def took_all(self, seconds: float, nbytes: int) -> None:
-        """Notes what it took to decode an image of which no window can be decoded."""
+    def count_whole(self, seconds: float, nbytes: int) -> None:
+        """Counts the decoding of an image whose format has no region decoding."""
         tiers = self._stores.tiers
         tiers.count_window(seconds)
         tiers.count_pixels(0.0)
@@ -186,51 +186,51 @@ class KnownFile:
 
     @property
     def measuring(self) -> bool:
-        """Whether it is not decided yet in which of two tiers files are kept."""
+        """Whether rates are still being measured to choose one of two tiers for files."""
         return bool(self._stores.pixels and self._stores.encoded) and self._stores.tiers.measuring
 
     @contextmanager
     def made_of_bytes(self) -> Iterator[None]:
-        """Measures the block, which makes a sample of encoded bytes."""
+        """Measures the time of the block, which makes a sample from encoded bytes."""
         began = time.perf_counter()
         yield
         self._stores.tiers.count_window(time.perf_counter() - began)
 
     @contextmanager
     def made_of_pixels(self) -> Iterator[None]:
-        """Measures the block, which makes a sample of pixels that are there."""
+        """Measures the time of the block, which makes a sample from decoded pixels."""
         began = time.perf_counter()
         yield
         self._stores.tiers.count_pixels(time.perf_counter() - began)
 
     def index(self, encoded: bytes, runner: Executor) -> bytes:
-        """Returns the entry index, recorded by an executor if there is none; may be empty."""
+        """Returns the JPEG entry index, recorded by ``runner`` if not cached; may be empty."""
         store = self._stores.index
         if store is None:
             return b""
         found = store.find(self)
         if found is not None:
             return found.data
-        if not store.has_room(self, 0):
+        if not store.can_put(self, 0):
             return b""
         index = runner.record(encoded)
         store.put(self, (0, 0), index)
         return index
 
 
-def _has_room(stores: list[tuple[Store, int]], file: KnownFile, nbytes: int) -> bool:
-    return any(store.has_room(file, nbytes) for store, _ in stores)
+def _can_put(stores: list[tuple[Store, int]], file: KnownFile, nbytes: int) -> bool:
+    return any(store.can_put(file, nbytes) for store, _ in stores)
 
 
 _current = OpenStores()
 
 
 def use(stores: OpenStores) -> None:
-    """Keeps what this process opens from now on in ``stores``."""
+    """Makes ``stores`` the cache of the files that this process opens from now on."""
     global _current
     _current = stores
 
 
-def file_of(opened: Any) -> KnownFile | None:
-    """Returns an open file as the stores in use know it, or ``None``."""
-    return _current.file_of(opened)
+def find_file(opened: Any) -> KnownFile | None:
+    """Like ``OpenStores.find_file``, in the stores in use."""
+    return _current.find_file(opened)
