@@ -16,7 +16,7 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.transforms.executors.native import file_decoder, sized_executor
-from fusionloader.transforms.plan.stages import Convert, Filter, Operation
+from fusionloader.transforms.plan.stages import Convert, Operation, PillowFilter
 
 __all__ = ["decode_jpeg", "decode_window", "encoded_size"]
 
@@ -70,7 +70,7 @@ def decode_window(
     box: Box,
     size: tuple[int, int] | None = None,
     *,
-    filter: Filter = "bilinear",
+    filter: PillowFilter = "bilinear",
     tensor: Literal[False] = False,
 ) -> Pixels: ...
 
@@ -81,7 +81,7 @@ def decode_window(
     box: Box,
     size: tuple[int, int] | None = None,
     *,
-    filter: Filter = "bilinear",
+    filter: PillowFilter = "bilinear",
     tensor: Literal[True],
 ) -> torch.Tensor: ...
 
@@ -91,7 +91,7 @@ def decode_window(
     box: Box,
     size: tuple[int, int] | None = None,
     *,
-    filter: Filter = "bilinear",
+    filter: PillowFilter = "bilinear",
     tensor: bool = False,
 ) -> Pixels | torch.Tensor:
     """Returns a window of an image, resized; of a baseline JPEG only the window is decoded.
@@ -114,8 +114,8 @@ def decode_window(
     width, height = right - left, lower - upper
     if width < 1 or height < 1:
         raise ValueError(f"the box {box} is empty: it is left, upper, right, lower")
-    if filter not in get_args(Filter):
-        raise ValueError(f"filter should be one of {get_args(Filter)}, not {filter!r}")
+    if filter not in get_args(PillowFilter):
+        raise ValueError(f"filter should be one of {get_args(PillowFilter)}, not {filter!r}")
     operations: list[Operation] = [("crop", left, upper, width, height, _BLACK)]
     if size is not None and size != (width, height):
         if min(size) < 1:

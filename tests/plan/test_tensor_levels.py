@@ -12,7 +12,10 @@ from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from fusionloader import compile_plan
 from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
 from fusionloader.transforms.plan.stages import Plan, Resize
 from fusionloader.transforms.plan.transforms import compile_transform
 
@@ -107,3 +110,13 @@ def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():
     for make in (OTHER["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
         compiled = compile_transform(v2.Compose([v2.ToImage(), make(v2)]), "fast")
         assert compiled.tail is None and "as on PIL images" in compiled.explain()
+
+
+def test_a_drawn_resize_of_tensors_can_be_replayed_and_sent():
+    transform = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(20), v2.RandomHorizontalFlip()])
+    plan = compile_plan(transform)
+    image = photo(np.random.default_rng(0), 50, 40)
+    for index in range(5):
+        operations = plan.draw(*image.size, index=index)
+        assert plan.picture(image, operations).tobytes() == replay(image, operations).tobytes()
+    assert plan_from_data(plan_to_data(plan.plan)) == plan.plan

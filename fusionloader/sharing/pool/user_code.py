@@ -9,7 +9,7 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.data.deferred.sample_source import with_descriptors
 from fusionloader.options.loader_options import OnError
-from fusionloader.sharing.pool.worker import ServedLoader
+from fusionloader.sharing.pool.served_loader import ServedLoader
 from fusionloader.system.processes import restore_affinity
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.batch_transport import Sends

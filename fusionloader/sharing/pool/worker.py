@@ -27,12 +27,12 @@ import mmap
 import os
 import pickle
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
+from fusionloader.sharing.pool.served_loader import ServedLoader
 from fusionloader.system import fd_messages
 from fusionloader.workers import failures, messages
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
@@ -61,48 +61,6 @@ class PoolWorkerConfig:
     parent: int
     control_fd: int
     loaders_fd: int
-
-
-class LoaderWorker(Protocol):
-    """The part of a worker that serves one loader, native or Python."""
-
-    queue: _native.WorkerQueue
-
-    def serve(self, once: bool = False) -> _native.WorkerEvent:
-        """Works until there is no work or another assignment; with ``once`` for one claim."""
-
-    def rest(self, seen: int) -> None:
-        """Sleeps until there may be work; ``seen`` is the queue's word from before the last try."""
-
-
-def _nothing() -> None:
-    pass
-
-
-@dataclass(slots=True, eq=False)
-class ServedLoader:
-    """A loader's worker, and how to switch the process's state to that loader and back.
-
-    Attributes:
-        worker: serves the loader.
-        fds: descriptors of the loader's memory, which the worker maps.
-        activate: called before the worker serves after another loader's did.
-        deactivate: called before another loader's worker serves.
-        batch_requested: called when the loader waits for a batch, if it is a background loader.
-        background: whether it is served only while no other loader has work.
-    """
-
-    worker: LoaderWorker
-    fds: tuple[int, ...] = ()
-    activate: Callable[[], None] = _nothing
-    deactivate: Callable[[], None] = _nothing
-    batch_requested: Callable[[], None] = _nothing
-    background: bool = False
-
-    def close(self) -> None:
-        """Unmaps the loader's memory."""
-        del self.worker
-        _close_all(self.fds)
 
 
 def main(config: PoolWorkerConfig) -> None:

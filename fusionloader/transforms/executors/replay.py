@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms import _functional_pil as functional_pil
+from torchvision.transforms.v2 import functional as functional_v2
 
 from fusionloader.transforms.plan.stages import Operation
 
@@ -42,6 +43,13 @@ def _fill(image: Image.Image, fill: tuple[int, int, int]) -> Any:
 
 
 def _resize(image: Image.Image, width: int, height: int, filter: str) -> Image.Image:
+    if filter.startswith("torch_"):
+        mode = InterpolationMode(filter.removeprefix("torch_"))
+        resized = functional_v2.resize(
+            functional_v2.pil_to_tensor(image), [height, width], mode, antialias=True
+        )
+        replayed: Image.Image = functional_v2.to_pil_image(resized)
+        return replayed
     return image.resize((width, height), Image.Resampling[filter.upper()])
 
 

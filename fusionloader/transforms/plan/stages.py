@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 # What a plan does to one image, with all parameters drawn: a name and its arguments, such as
 # ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
 Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
-Filter = Literal[
-    "box", "bilinear", "hamming", "bicubic", "lanczos", "torch_bilinear", "torch_bicubic"
-]
+PillowFilter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic"]
 """Pillow's filters, and torch's antialiased ones for uint8 tensors, with weights of 16 bits."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Range = tuple[float, float]

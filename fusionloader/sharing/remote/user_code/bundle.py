@@ -19,6 +19,10 @@ _DIGEST_BYTES = 16
 _COMPARED = ("torch", "torchvision", "numpy", "pillow")  # other versions may make other samples
 
 
+class NotMade(Exception):
+    """Samples cannot be made here; the text says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodeBundle:
     """The code and data that make a loader's samples.

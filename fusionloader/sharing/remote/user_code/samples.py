@@ -11,8 +11,8 @@ from fusionloader.sharing.remote.protocol import (
     MalformedMessage,
     WorkRequest,
 )
+from fusionloader.sharing.remote.user_code.bundle import NotMade
 from fusionloader.sharing.remote.user_code.layouts import layout_digest
-from fusionloader.sharing.remote.user_code.store import NotMade
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer

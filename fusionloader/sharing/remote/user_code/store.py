@@ -23,10 +23,6 @@ class NotLoaded(Exception):
     """The dataset does not run here; the text completes "the remote worker ..."."""
 
 
-class NotMade(Exception):
-    """Samples cannot be made here; the text says why."""
-
-
 class CodeStore:
     """Holds the dataset that was brought last. Imports torch only when samples are requested."""
 

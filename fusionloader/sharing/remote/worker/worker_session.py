@@ -25,12 +25,8 @@ from fusionloader.sharing.remote.protocol import (
     WorkRequest,
     decode_range,
 )
-from fusionloader.sharing.remote.user_code.store import (
-    CodeStore,
-    NotBrought,
-    NotLoaded,
-    NotMade,
-)
+from fusionloader.sharing.remote.user_code.bundle import NotMade
+from fusionloader.sharing.remote.user_code.store import CodeStore, NotBrought, NotLoaded
 from fusionloader.sharing.remote.worker.known_files import compare_file
 from fusionloader.sharing.remote.worker.reading import (
     EncodedCache,
