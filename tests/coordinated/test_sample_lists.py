@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sharing.jobs.sample_lists import SampleLists, identity, pack, unpack
+from fusionloader.sharing.jobs.sample_lists import (
+    SampleLists,
+    first_items,
+    identity,
+    pack,
+    unpack,
+)
 
 
 @st.composite
@@ -38,3 +44,10 @@ def test_what_is_cut_off_is_refused():
     raw = pack(SampleLists([1, 2], [1, 2], [0, 0], [0, 1]))
     with pytest.raises(ValueError, match=r"cut off|bytes length"):
         unpack(raw[:-4])
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_the_first_items_can_be_read_of_what_is_shown(count):
+    items = list(range(5, 5 + count))
+    packed = pack(SampleLists(items, items, [1] * count, items))
+    assert first_items(identity(packed)[:256]) == items[:4]

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 import weakref
-from array import array
 from collections.abc import Callable, Sequence
 
 from fusionloader.data.epochs.epoch_state import EpochState
@@ -16,6 +15,7 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.sharing.jobs.address import connect, coordinator_address
 from fusionloader.sharing.jobs.agreement import Agreement, total_batches
 from fusionloader.sharing.jobs.connection import CoordinatorConnection, LeftGroup
+from fusionloader.sharing.jobs.sample_lists import first_items
 from fusionloader.system.fd_messages import Fields
 from fusionloader.workers.worker_set import WorkerSet
 
@@ -174,11 +174,11 @@ class GroupMembership:
             number, there = connection.differs
             text = f"mini-batch {number} of the epoch has other samples than in another job"
             if self._delivered == 0:
-                first = list(array("q", there[16:48]))  # four items, behind the two words of `pack`
                 raise ValueError(
                     f"jobs that share {self.word!r} have to draw the same mini-batches, and {text} "
-                    f"(there it begins with {first}): give the samplers of all jobs the same seed, "
-                    "generator=torch.Generator().manual_seed(...), or this job another word"
+                    f"(there it begins with {first_items(there)}): give the samplers of all jobs "
+                    "the same seed, generator=torch.Generator().manual_seed(...), or this job "
+                    "another word"
                 )
             raise LeftGroup(text)
         if connection.left or not connection.is_open:

@@ -39,6 +39,12 @@ def identity(raw: bytes) -> bytes:
     return raw[: len(raw) - count * array("I").itemsize]
 
 
+def first_items(raw: bytes, most: int = 4) -> list[int]:
+    """Returns the first items of packed lists, which may be cut off behind them."""
+    (count,) = array("Q", raw[:8])
+    return array("q", raw[16 : 16 + 8 * min(count, most)]).tolist()
+
+
 def unpack(raw: bytes) -> SampleLists:
     """Undoes ``pack``.
 
