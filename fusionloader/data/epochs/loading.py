@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol, cast
 
 from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.data.epochs.identity import describe_loader
-from fusionloader.data.epochs.resharding import load_resharded
+from fusionloader.data.epochs.rank_shares import RankStage, Share, of_same_order, share_of
+from fusionloader.data.epochs.stateful import owner_of_state
 from fusionloader.options.aliases import State
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.transforms.executors.fetchers import Stateful
 
 _RANKS = ("same", "reshard")
+# What a loader may have otherwise than the one that saved the state.
+_FREE = ("world_size", "batch_size", "drop_last")
 
 
 def load_state(options: LoaderOptions, state: State | Sequence[State], ranks: str) -> EpochState:
@@ -30,3 +36,176 @@ def load_state(options: LoaderOptions, state: State | Sequence[State], ranks: st
             'loaded with ranks="reshard"'
         )
     return EpochState.from_state(state, identity)
+
+
+def load_resharded(
+    options: LoaderOptions, states: State | Sequence[State], identity: State
+) -> EpochState:
+    """Returns where a loader stands after ``load_state_dict(states, ranks="reshard")``.
+
+    Args:
+        options: of the loader that is to go on.
+        states: of all ranks, in any order, or that of one if all had delivered as many batches.
+        identity: of the loader.
+
+    Raises:
+        ValueError: it cannot be told from the states what is left, or they are not of such a
+            loader.
+    """
+    if not isinstance(states, Iterable) or isinstance(states, str):
+        raise ValueError(
+            "states are a dict, or a list with those of all ranks, not a "
+            f"{type(states).__name__}; what was gathered on one rank has to be sent to the others"
+        )
+    given = [states] if isinstance(states, dict) else list(states)
+    if not given:
+        raise ValueError("states of all ranks are to be loaded, and the list is empty")
+    ours = share_of(options)
+    sampler = merging_sampler(options)
+    alone = sampler is None or (len(given) == 1 and identity["world_size"] == 1)
+    if alone and (same := _own_state(given, ours, identity)) is not None:
+        return EpochState.from_state(same, identity)
+    fixed = {name: value for name, value in identity.items() if name not in _FREE}
+    found = [EpochState.from_state(state, fixed) for state in given]
+    if any(any(epoch_state.worker_states()) for epoch_state in found):
+        raise ValueError(
+            "the dataset keeps a state in every worker of every rank: it cannot be resharded"
+        )
+    if sampler is not None:
+        return merged(sampler, found)
+    if all(epoch_state.finished for epoch_state in found):
+        return found[0]
+    by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
+    first, epoch_state = by_rank[0]
+    ours = of_same_order(first, ours)
+    return EpochState(
+        epoch_state.epoch,
+        epoch_state.seed,
+        epoch_state.generator,
+        epoch_state.base_seed,
+        resumed=True,
+        num_workers=epoch_state.num_workers,
+        share=replace(ours, epoch=first.epoch, before=(*first.before, _stage(by_rank))),
+    )
+
+
+def _own_state(given: list[State], ours: Share | None, identity: State) -> State | None:
+    """Returns the state to go on from with the very batches, ``None`` if there is none."""
+    if any(not isinstance(s, dict) or s.get("loader") != identity for s in given):
+        return None
+    if len(given) == 1 and (ours is None or not given[0].get("ahead")):
+        return given[0]  # every rank stands there
+    if ours is None or len(given) not in (1, ours.ranks):
+        return None
+    own = [s for s in given if (s.get("ranks") or {}).get("rank") == ours.rank]
+    return own[0] if len(own) == 1 else None
+
+
+def _shares(found: list[EpochState]) -> list[Share]:
+    shares = [epoch_state.share for epoch_state in found if epoch_state.share is not None]
+    if len(shares) < len(found):
+        raise ValueError(
+            "what is left of an epoch is told from the order of torch's DistributedSampler, in "
+            "batches of a BatchSampler: the state was saved by a loader that had none"
+        )
+    numbers = {epoch_state.epoch for epoch_state in found}
+    places = {replace(share, rank=0, before=()) for share in shares}
+    finished = any(epoch_state.finished for epoch_state in found)
+    agree = all(share.before == shares[0].before for share in shares)
+    if len(numbers) > 1 or len(places) > 1 or finished or not agree:
+        raise ValueError(
+            "the states are not of one epoch of one job: save those of all ranks at the same step"
+        )
+    return shares
+
+
+def _stage(by_rank: list[tuple[Share, EpochState]]) -> RankStage:
+    """Returns what the ranks of the states have delivered."""
+    first = by_rank[0][0]
+    there = [share.rank for share, _ in by_rank]
+    if len(by_rank) > 1 and there != list(range(first.ranks)):
+        raise ValueError(
+            f"states of the ranks {there} are given, and there were {first.ranks}: give one for "
+            "each of them, or a single one if all had delivered as many batches"
+        )
+    delivered = [epoch_state.delivered for _, epoch_state in by_rank]
+    ahead = [sorted(epoch_state.ahead) for _, epoch_state in by_rank]
+    if len(by_rank) == 1 and ahead[0] and first.ranks > 1:
+        raise ValueError(
+            "with in_order=False each rank has delivered other batches: give a list with the "
+            "states of all of them"
+        )
+    if len(set(delivered)) == 1 and not any(ahead):
+        delivered, ahead = delivered[:1], [[]]
+    return RankStage(first.ranks, first.batch_size, first.drop_last, delivered, ahead)
+
+
+# ---- samplers that merge states -----------------------------------------------------------------
+
+
+class MergingSampler(Stateful, Protocol):
+    """A sampler, or batch sampler, that shares what other ranks have left of an epoch.
+
+    Those of ``fusionloader.data.samplers`` and of ``TarStream`` are such. Any other that has the
+    three methods is one, too: no class is asked for.
+    """
+
+    def merge_states(self, states: Sequence[State]) -> State:
+        """Returns the state from which this rank shares what the ranks of ``states`` have left.
+
+        Args:
+            states: what ``state_dict()`` returned on the ranks that there were, all in one epoch,
+                in any order.
+
+        Returns:
+            A state for this sampler's own ``load_state_dict``.
+
+        Raises:
+            ValueError: it cannot be told from the states what is left.
+        """
+
+
+def merging_sampler(options: LoaderOptions) -> MergingSampler | None:
+    """Returns the sampler of a loader if it merges states, ``None`` if it does not."""
+    owner = owner_of_state(options.index_sampler)
+    if owner is not None and callable(getattr(owner, "merge_states", None)):
+        return cast(MergingSampler, owner)
+    return None
+
+
+def merged(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochState:
+    """Returns where a loader stands whose ``sampler`` shares what the ranks of states have left.
+
+    Raises:
+        ValueError: the states are not those of the ranks of a job in one epoch.
+    """
+    # A state that was saved before the epoch's first batch has nothing of it but its number.
+    first = next((each for each in found if not each.finished), found[0])
+    if any(each.epoch != first.epoch for each in found):
+        raise ValueError(
+            "the states are of several epochs: save those of all ranks at the same step"
+        )
+    if any(each.ahead for each in found):
+        raise ValueError(
+            "with in_order=False a rank has delivered batches beyond its first gap, and its "
+            "sampler's state tells where a gap begins only: save states with in_order=True"
+        )
+    states = [each.sampler["sampler"] for each in found if each.sampler is not None]
+    if len(states) < len(found):
+        raise ValueError(
+            "a state has none of its sampler: it was saved by a loader with another sampler"
+        )
+    # Numbers go on, so that a rank with nothing left does not begin the next pass.
+    delivered = 0 if first.finished else max(1, *(each.delivered for each in found))
+    state = {"sampler": sampler.merge_states(states), "iterator": None, "ended": False}
+    return EpochState(
+        first.epoch,
+        first.seed,
+        first.generator,
+        first.base_seed,
+        delivered=delivered,
+        finished=first.finished,
+        resumed=True,
+        num_workers=first.num_workers,
+        drawn={delivered - 1: state},
+    )

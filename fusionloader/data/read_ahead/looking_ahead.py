@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Subset
+from torch.utils.data import SequentialSampler, Subset
 
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.streams.sampler import StreamSampler
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.options.aliases import AnyDataset, Index
 
@@ -34,6 +35,25 @@ def read_settings(dataset: AnyDataset) -> ReadSettings | None:
     if isinstance(settings, ReadSettings):
         return settings
     return ReadSettings(storage_options=dataset.storage_options)
+
+
+def explain_reading(dataset: AnyDataset, sampler: object, why_one_by_one: str) -> str:
+    """Returns how samples at URLs are asked for.
+
+    Args:
+        dataset: of them, or a subset of it.
+        sampler: of single samples.
+        why_one_by_one: why no process reads ahead; empty where one does.
+    """
+    if why_one_by_one:
+        return f"URLs are read with a request for each sample: {why_one_by_one}"
+    if read_settings(dataset) is None:
+        return "URLs are read by the dataset's own remote_files()"
+    text = "URLs are read ahead by a process, in the sampler's order"
+    whole = type(dataset) is not Subset and callable(getattr(dataset, "sampler", None))
+    if whole and not isinstance(sampler, (StreamSampler, SequentialSampler)):
+        text += "; with sampler=dataset.sampler() neighbours come with one request"
+    return text
 
 
 class WantedRange:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     )
     from fusionloader.data.sources.shards.packed.lmdb_images import LMDBImages as LMDBImages
     from fusionloader.data.sources.shards.packed.mds_images import MDSImages as MDSImages
-    from fusionloader.data.sources.shards.tar_errors import ShardError as ShardError
     from fusionloader.data.sources.shards.tar_folder import TarFolder as TarFolder
+    from fusionloader.data.sources.shards.tar_members import ShardError as ShardError
     from fusionloader.data.sources.streams.sampler import StreamSampler as StreamSampler
     from fusionloader.data.sources.streams.tar_stream import TarStream as TarStream
     from fusionloader.data.sources.url_reading import UrlUnreadable as UrlUnreadable
@@ -61,7 +61,7 @@ _MODULES = {
     "ParquetImages": "shards.columns.parquet_images",
     "SampleNames": "sample_names",
     "ShardChanged": "..cache.range_reading",
-    "ShardError": "shards.tar_errors",
+    "ShardError": "shards.tar_members",
     "StreamSampler": "streams.sampler",
     "TarFolder": "shards.tar_folder",
     "TarStream": "streams.tar_stream",

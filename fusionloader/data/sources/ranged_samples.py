@@ -12,6 +12,9 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.byte_ranges import ByteRanges
 
 Targets = Sequence[Any] | npt.NDArray[Any]
+ShardTargets = npt.NDArray[np.int64] | list[Any]
+NO_TARGET = -1
+"""Target of samples whose source has none, as in torchvision's ``STL10``."""
 
 
 class RangedSamples:
@@ -87,3 +90,22 @@ def _integers(targets: Targets) -> npt.NDArray[np.int64] | None:
     found = np.asarray(targets).astype(np.int64, copy=False).view()
     found.flags.writeable = False
     return found
+
+
+def are_int64(values: Sequence[Any]) -> bool:
+    """Whether all of some targets are integers, of 64 bits or fewer."""
+    if not set(map(type, values)) <= {int}:
+        return False
+    return not values or (min(values) >= -(1 << 63) and max(values) < 1 << 63)
+
+
+def no_targets(count: int) -> npt.NDArray[np.int64]:
+    """Returns the targets of samples that have none."""
+    return np.full(count, NO_TARGET, np.int64)
+
+
+def joined(parts: Sequence[ShardTargets]) -> ShardTargets:
+    """Returns the targets of shards as one array, or one list where some are no integers."""
+    if any(isinstance(part, list) for part in parts):
+        return [target for part in parts for target in part]
+    return np.concatenate(parts) if parts else no_targets(0)

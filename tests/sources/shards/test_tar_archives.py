@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tar_shards import jpeg, tar_of
 
-from fusionloader.data.sources.shards.tar_errors import (
+from fusionloader.data.sources.shards.tar_index import TarIndex
+from fusionloader.data.sources.shards.tar_members import (
     BadTarSample,
     CorruptTar,
     ShardError,
+    TarMember,
     UnreadableIndex,
     UnsupportedTar,
+    scan,
 )
-from fusionloader.data.sources.shards.tar_index import TarIndex
-from fusionloader.data.sources.shards.tar_members import TarMember, scan
 from fusionloader.data.sources.shards.tar_samples import MemberChoice, samples_of
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)

@@ -11,8 +11,8 @@ from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
 from fusionloader.data.sources import ShardChanged, TarFolder
-from fusionloader.data.sources.shards.tar_errors import BadTarSample, CorruptTar, ShardError
 from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.shards.tar_members import BadTarSample, CorruptTar, ShardError
 
 
 @pytest.fixture(autouse=True)

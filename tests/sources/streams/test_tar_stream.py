@@ -10,18 +10,18 @@ from PIL import Image
 from support.faulty_server import serving
 from support.tar_shards import image_shards, jpeg, tar_of
 
-from fusionloader.data.sources.shards.tar_errors import (
+from fusionloader.data.sources.shards.shard_paths import expand_urls
+from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.shards.tar_members import (
     BadTarSample,
     CorruptTar,
     ShardError,
     UnreadableIndex,
 )
-from fusionloader.data.sources.shards.tar_index import SUFFIX
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import write_indexes
 from fusionloader.data.sources.streams.store_errors import UrlAbsent
 from fusionloader.data.sources.streams.tar_stream import TarStream
-from fusionloader.data.sources.streams.url_patterns import expand_urls
 from fusionloader.data.sources.url_reading import UrlUnreadable
 
 COUNTS = (5, 1, 9)

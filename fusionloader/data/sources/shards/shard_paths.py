@@ -6,7 +6,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fusionloader.cache.range_reading import is_url
 
@@ -34,6 +34,28 @@ def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
     if not found:
         raise FileNotFoundError(f"no shards: the list of {suffix} files is empty")
     return tuple(found)
+
+
+def expand_urls(urls: str | Iterable[str]) -> list[str]:
+    """Returns the URLs that patterns stand for, in their order.
+
+    ``{000..146}`` counts with as many digits as are written, ``{a,b}`` lists.
+
+    Args:
+        urls: one pattern, or several.
+
+    Raises:
+        ValueError: braces are not closed or nested, a range is empty, a URL is there twice, or
+            there is none.
+    """
+    patterns = [urls] if isinstance(urls, str) else list(urls)
+    found = [url for pattern in patterns for url in braces_expanded(str(pattern))]
+    if not found:
+        raise ValueError("urls names no shard: give a URL, a pattern with braces, or a list")
+    if len(set(found)) < len(found):
+        twice = next(url for url in found if found.count(url) > 1)
+        raise ValueError(f"urls names a shard twice: {twice}")
+    return found
 
 
 def braces_expanded(pattern: str) -> list[str]:

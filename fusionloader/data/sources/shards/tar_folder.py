@@ -13,12 +13,11 @@ import numpy as np
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, are_int64, joined
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.tar_errors import BadTarSample, ShardError
-from fusionloader.data.sources.shards.tar_local_index import local_index
-from fusionloader.data.sources.shards.tar_names import MemberNames
+from fusionloader.data.sources.shards.tar_local_index import MemberNames, local_index
+from fusionloader.data.sources.shards.tar_members import BadTarSample, ShardError
 from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
-from fusionloader.data.sources.shards.targets import Targets, are_int64, joined
 from fusionloader.system.amounts import counted
 
 _THREADS = 4  # headers are read one after the other, so that storage answers several at a time
@@ -91,7 +90,7 @@ class TarFolder(EncodedImages):
         archives = counted(len(self.byte_ranges().files), "archive")
         return f"{counted(len(self), 'member')} of {archives}, by their indexes"
 
-    def _classified(self, targets: list[Any]) -> Targets:
+    def _classified(self, targets: list[Any]) -> ShardTargets:
         if are_int64(targets):
             return np.array(targets, np.int64)
         kinds = set(map(type, targets))
@@ -140,8 +139,8 @@ def _check_counts(
 
 
 def _at_key(
-    targets: Targets, key: str, paths: Sequence[str], parts: Sequence[ShardSamples]
-) -> Targets:
+    targets: ShardTargets, key: str, paths: Sequence[str], parts: Sequence[ShardSamples]
+) -> ShardTargets:
     """Returns the values of a key in decoded JSON: ``"label"``, ``"meta.label"``."""
     found: list[Any] = list(targets)
     for part in key.split("."):

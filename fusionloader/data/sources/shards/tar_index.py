@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
-from fusionloader.data.sources.shards.tar_members import TarMember
+from fusionloader.data.sources.shards.tar_members import TarMember, UnreadableIndex
 
 SUFFIX = ".fusionloader-index"
 VERSION = 1

@@ -14,9 +14,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension, scan
+from fusionloader.data.sources.shards.tar_members import (
+    INLINE_BYTES,
+    TarMember,
+    UnreadableIndex,
+    extension,
+    scan,
+)
 from fusionloader.data.sources.shards.tar_samples import MemberChoice
 from fusionloader.data.sources.shards.wds2idx import parse_wds2idx
 from fusionloader.system.user_cache import cache_folder
@@ -60,6 +65,20 @@ def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
             return LocalIndex(index, str(path))
     index = TarIndex.of_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
     return LocalIndex(index, _keep(index, shard))
+
+
+class MemberNames:
+    """Names samples by their members: ``train-003.tar: cats/5.jpg``."""
+
+    def __init__(self, indexes: dict[str, str | None]) -> None:
+        """Takes the paths of the archives' indexes."""
+        self._indexes = indexes
+
+    def name(self, file: str, offset: int, item: int) -> str:
+        """See ``SampleNames``. Names are looked up, not kept."""
+        path = self._indexes.get(file)
+        found = None if path is None else name_in(path, offset)
+        return f"{os.path.basename(file)}: {found or f'byte {offset}'}"
 
 
 def name_in(path: str, offset: int) -> str | None:

@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.shards.tar_errors import BadTarSample, ShardError
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension
-from fusionloader.data.sources.shards.targets import are_int64, no_targets
+from fusionloader.data.sources.ranged_samples import are_int64, no_targets
+from fusionloader.data.sources.shards.tar_members import (
+    INLINE_BYTES,
+    BadTarSample,
+    ShardError,
+    TarMember,
+    extension,
+)
 
 _MOST_IMAGE_BYTES = 1 << 32
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")

@@ -16,9 +16,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fusionloader.data.sources.shards.tar_errors import CorruptTar, UnreadableIndex
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
-from fusionloader.data.sources.shards.tar_members import scan
+from fusionloader.data.sources.shards.tar_members import CorruptTar, UnreadableIndex, scan
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.store_errors import UrlAbsent, UrlDenied

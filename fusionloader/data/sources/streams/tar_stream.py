@@ -17,15 +17,15 @@ import numpy.typing as npt
 from fusionloader.cache.range_reading import FileRange, is_url
 from fusionloader.data.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages
-from fusionloader.data.sources.shards.tar_errors import ShardError
+from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import TarIndex
+from fusionloader.data.sources.shards.tar_members import ShardError
 from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
 from fusionloader.data.sources.streams.order import ShuffleShape
 from fusionloader.data.sources.streams.sampler import StreamSampler
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import IndexMode, find_indexes, kept_index
 from fusionloader.data.sources.streams.store_errors import is_worth_another_try
-from fusionloader.data.sources.streams.url_patterns import expand_urls
 from fusionloader.data.sources.url_reading import UrlUnreadable
 from fusionloader.scheduler.retries import Backoff
 from fusionloader.system.amounts import counted, mib, parse_bytes

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.ranged_samples import ShardTargets
 from fusionloader.data.sources.shards.mapped_files import MappedFiles
-from fusionloader.data.sources.shards.targets import Targets
 
 _CHECKED = 8  # values that are compared with what their file has
 
@@ -119,7 +119,9 @@ def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     return kind
 
 
-def targets_of(column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool) -> Targets:
+def targets_of(
+    column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool
+) -> ShardTargets:
     """Returns the targets in a column: int64, or a list where a transform makes them targets.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, no_targets
 from fusionloader.data.sources.shards.columns.arrow_columns import (
     column_of,
     ranges_of,
@@ -16,7 +17,6 @@ from fusionloader.data.sources.shards.columns.arrow_columns import (
     targets_of,
 )
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.targets import Targets, no_targets
 from fusionloader.system.amounts import counted
 
 
@@ -109,7 +109,7 @@ def from_hugging_face(
 
 def _targets(
     table: pa.Table, name: str | None, where: str, target_transform: Transform | None
-) -> Targets:
+) -> ShardTargets:
     if name is None:
         return no_targets(table.num_rows)
     column = column_of(table, name, where)

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
+from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.columns.arrow_columns import (
     Values,
     binary_part,
@@ -23,9 +25,7 @@ from fusionloader.data.sources.shards.columns.arrow_columns import (
     column_of,
     targets_of,
 )
-from fusionloader.data.sources.shards.row_names import RowNames
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.targets import Targets, joined, no_targets
 from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
 from fusionloader.system.amounts import counted
 
@@ -114,7 +114,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-def _targets(path: str, name: str | None, has_transform: bool) -> Targets:
+def _targets(path: str, name: str | None, has_transform: bool) -> ShardTargets:
     with _opened(path) as file:
         if name is None:
             return no_targets(file.metadata.num_rows)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
-from fusionloader.data.sources.shards.packed.litdata_chunks import NUMBERS, TEXTS, images_in
-from fusionloader.data.sources.shards.packed.packed_items import index_errors
-from fusionloader.data.sources.shards.row_names import RowNames
-from fusionloader.data.sources.shards.targets import joined
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
+from fusionloader.data.sources.sample_names import RowNames
+from fusionloader.data.sources.shards.packed.packed_items import (
+    Integers,
+    bounds_of,
+    fields_of,
+    index_errors,
+    numbers_at,
+    texts_at,
+)
 from fusionloader.system.amounts import counted
 
-_IMAGES = ("jpeg", "image", "bytes")
+_IMAGES = ("jpeg", "image", "bytes")  # formats of leaves
+_NUMBERS = {"int": "<i8", "bool": "|u1"}
+_TEXTS = ("str", "text")
+_END = struct.Struct("<I8s")  # of an Arrow file in a chunk: its length, and a mark
+_MARK = b"LDARW01\0"
 
 
 class LitDataImages(EncodedImages):
@@ -54,12 +66,14 @@ class LitDataImages(EncodedImages):
             formats = _formats_of(index["config"], str(folder))
             _check_leaf(formats, image, _IMAGES, "images", str(folder))
             if target is not None:
-                texts = TEXTS if target_transform is not None else ()
-                _check_leaf(formats, target, (*NUMBERS, *texts), "targets", str(folder))
+                texts = _TEXTS if target_transform is not None else ()
+                _check_leaf(formats, target, (*_NUMBERS, *texts), "targets", str(folder))
             paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
             places, targets = [], []
             for path in paths:
-                place, found = images_in(path, formats, image, target, target_transform is not None)
+                place, found = _images_in(
+                    path, formats, image, target, target_transform is not None
+                )
                 places.append(place)
                 targets.append(found)
         counts = [place.shape[1] for place in places]
@@ -135,3 +149,76 @@ def _check_leaf(
         f"{folder!r} has no leaf {name!r} of {what}, which are {', '.join(expected)}: its leaves "
         f'are {there}; choose with image="..." and target="...", or give a target_transform for str'
     )
+
+
+def _images_in(
+    path: str, formats: dict[str, str], image: str, target: str | None, has_transform: bool
+) -> tuple[Integers, ShardTargets]:
+    """Returns where the images of a chunk are, an array (start and length, samples), and targets.
+
+    Args:
+        path: of the chunk.
+        formats: of the leaves by name, in the order of the fields.
+        image: the leaf of images.
+        target: that of targets, ``None`` for none.
+        has_transform: whether something makes targets of what is no integer.
+
+    Raises:
+        ValueError: the chunk is damaged, or has no such leaves.
+        FileNotFoundError: it is not there.
+    """
+    data = _mapped(path)
+    bounds = bounds_of(data, 4, path)
+    if len(bounds) > 1 and bounds[0] == bounds[-1]:
+        return _in_arrow(path, data, len(bounds) - 1, image, target, has_transform)
+    leaves = list(formats)
+    starts, lengths = fields_of(data, bounds, [None] * len(leaves), path)
+    column = leaves.index(image)
+    place = np.stack([starts[column], lengths[column]])
+    if target is None:
+        return place, no_targets(len(bounds) - 1)
+    column = leaves.index(target)
+    if formats[target] in _TEXTS:
+        return place, texts_at(data, starts[column], lengths[column])
+    return place, numbers_at(data, starts[column], np.dtype(_NUMBERS[formats[target]]))
+
+
+def _mapped(path: str) -> npt.NDArray[np.uint8]:
+    try:
+        return np.memmap(path, np.uint8, "r")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path!r} of index.json is not there: download it") from None
+    except ValueError as error:  # an empty file cannot be mapped
+        raise ValueError(f"{path!r} is empty: download or write it again") from error
+
+
+def _in_arrow(
+    path: str,
+    data: npt.NDArray[np.uint8],
+    count: int,
+    image: str,
+    target: str | None,
+    has_transform: bool,
+) -> tuple[Integers, ShardTargets]:
+    import pyarrow as pa
+
+    from fusionloader.data.sources.shards.columns.arrow_columns import (
+        column_of,
+        ranges_of,
+        table_of,
+        targets_of,
+    )
+
+    nbytes, mark = _END.unpack(data[-_END.size :].tobytes())
+    if mark != _MARK or nbytes + _END.size > len(data):
+        raise ValueError(f"{path!r} has {count} empty samples: it is damaged, write it again")
+    end = len(data) - _END.size
+    with pa.memory_map(path) as file:
+        rows = file.read_buffer().slice(end - nbytes, nbytes)
+    table = table_of(pa.BufferReader(rows), path)
+    found = ranges_of(column_of(table, image, path), image, path)
+    place = np.stack([found.offset.astype(np.int64), found.nbytes.astype(np.int64)])
+    if target is None:
+        return place, no_targets(count)
+    column = column_of(table, target, path)
+    return place, targets_of(column, target, path, has_transform=has_transform)

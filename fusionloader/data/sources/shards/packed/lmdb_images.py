@@ -9,6 +9,7 @@ import numpy as np
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, no_targets
 from fusionloader.data.sources.shards.mapped_files import MappedFiles
 from fusionloader.data.sources.shards.packed.lmdb_keys import (
     KeyNames,
@@ -17,7 +18,6 @@ from fusionloader.data.sources.shards.packed.lmdb_keys import (
     opened,
     some_keys,
 )
-from fusionloader.data.sources.shards.targets import Targets, no_targets
 from fusionloader.system.amounts import counted
 
 
@@ -103,7 +103,7 @@ def _text(
 
 def _targets(
     texts: list[str], count: int, path: str | os.PathLike[str], *, has_transform: bool
-) -> Targets:
+) -> ShardTargets:
     if has_transform:
         return list(texts)
     try:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
+from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.packed.packed_items import (
     bounds_of,
     fields_of,
@@ -22,8 +24,6 @@ from fusionloader.data.sources.shards.packed.packed_items import (
     numbers_at,
     texts_at,
 )
-from fusionloader.data.sources.shards.row_names import RowNames
-from fusionloader.data.sources.shards.targets import Targets, joined, no_targets
 from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
 from fusionloader.system.amounts import counted
 
@@ -184,7 +184,7 @@ def _decompress(path: str, codec: str, out: BinaryIO) -> None:
 
 def _of_shard(
     shard: dict[str, Any], path: str, image: str, target: str | None
-) -> tuple[npt.NDArray[np.int64], Targets]:
+) -> tuple[npt.NDArray[np.int64], ShardTargets]:
     """Returns the places of a shard's images, an array (start and length, samples), and targets."""
     data = np.memmap(path, np.uint8, "r")
     bounds = bounds_of(data, 4, path)
