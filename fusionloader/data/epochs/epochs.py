@@ -6,7 +6,7 @@ import torch
 from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.data.epochs.epoch_state import EpochState, generator_state, set_generator_state
-from fusionloader.data.epochs.rank_shares import share_of, taken_on
+from fusionloader.data.epochs.rank_shares import find_share, resume_share
 from fusionloader.data.epochs.sampling import sampling_generator
 from fusionloader.data.epochs.stateful import resting_state
 from fusionloader.options.aliases import State
@@ -90,7 +90,7 @@ class Epochs:
             elif before is not None and options.persistent_workers:
                 self.current.workers = before.workers_between()
         if self.current.share is None or not self.current.share.before:
-            self.current.share = share_of(options)
+            self.current.share = find_share(options)
         self._next = self.current.epoch + 1
         self._numbered = False
         return self.current
@@ -136,7 +136,7 @@ class Epochs:
         state = generator_state(sampling_generator(options))
         coming = EpochState(self._next, 0, state, finished=True)
         coming.num_workers = options.num_workers
-        coming.share = share_of(options)
+        coming.share = find_share(options)
         if resting is not None:
             coming.drawn[-1] = resting
         if current is not None:
@@ -149,7 +149,7 @@ class Epochs:
         """Makes the next iterator go on from ``epoch_state``."""
         _check_workers(options, epoch_state)
         if not epoch_state.finished:
-            epoch_state.share = taken_on(epoch_state.share, share_of(options))
+            epoch_state.share = resume_share(epoch_state.share, find_share(options))
         self.current = None
         self._loaded = epoch_state
         self._next = epoch_state.epoch

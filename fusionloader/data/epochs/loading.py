@@ -8,8 +8,8 @@ from typing import Protocol, cast
 
 from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.data.epochs.identity import describe_loader
-from fusionloader.data.epochs.rank_shares import RankStage, Share, of_same_order, share_of
-from fusionloader.data.epochs.stateful import owner_of_state
+from fusionloader.data.epochs.rank_shares import RankStage, Share, check_same_order, find_share
+from fusionloader.data.epochs.stateful import find_stateful_sampler
 from fusionloader.options.aliases import State
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.fetchers import Stateful
@@ -60,8 +60,8 @@ def load_resharded(
     given = [states] if isinstance(states, dict) else list(states)
     if not given:
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
-    ours = share_of(options)
-    sampler = merging_sampler(options)
+    ours = find_share(options)
+    sampler = find_merging_sampler(options)
     alone = sampler is None or (len(given) == 1 and identity["world_size"] == 1)
     if alone and (same := _own_state(given, ours, identity)) is not None:
         return EpochState.from_state(same, identity)
@@ -72,12 +72,12 @@ def load_resharded(
             "the dataset keeps a state in every worker of every rank: it cannot be resharded"
         )
     if sampler is not None:
-        return merged(sampler, found)
+        return merge_epochs(sampler, found)
     if all(epoch_state.finished for epoch_state in found):
         return found[0]
     by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
     first, epoch_state = by_rank[0]
-    ours = of_same_order(first, ours)
+    ours = check_same_order(first, ours)
     return EpochState(
         epoch_state.epoch,
         epoch_state.seed,
@@ -165,15 +165,15 @@ class MergingSampler(Stateful, Protocol):
         """
 
 
-def merging_sampler(options: LoaderOptions) -> MergingSampler | None:
+def find_merging_sampler(options: LoaderOptions) -> MergingSampler | None:
     """Returns the sampler of a loader if it merges states, ``None`` if it does not."""
-    owner = owner_of_state(options.index_sampler)
+    owner = find_stateful_sampler(options.index_sampler)
     if owner is not None and callable(getattr(owner, "merge_states", None)):
         return cast(MergingSampler, owner)
     return None
 
 
-def merged(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochState:
+def merge_epochs(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochState:
     """Returns where a loader stands whose ``sampler`` shares what the ranks of states have left.
 
     Raises:

@@ -122,7 +122,7 @@ def left_over(order: Sequence[int], stages: Iterable[RankStage]) -> list[int]:
     return rest
 
 
-def share_of(options: LoaderOptions) -> Share | None:
+def find_share(options: LoaderOptions) -> Share | None:
     """Returns the share that a loader's ``DistributedSampler`` gives it.
 
     ``None`` where there is none, or one that yields something else than torch's, or keeps a state.
@@ -147,7 +147,7 @@ def share_of(options: LoaderOptions) -> Share | None:
     )
 
 
-def taken_on(theirs: Share | None, ours: Share | None) -> Share | None:
+def resume_share(theirs: Share | None, ours: Share | None) -> Share | None:
     """Returns the share that a state has of an epoch under way, as this rank goes on with it.
 
     Raises:
@@ -155,12 +155,12 @@ def taken_on(theirs: Share | None, ours: Share | None) -> Share | None:
     """
     if theirs is None or not theirs.before:
         if theirs is not None and ours is not None:
-            of_same_order(theirs, ours)
+            check_same_order(theirs, ours)
         return theirs
-    return replace(theirs, rank=of_same_order(theirs, ours).rank)
+    return replace(theirs, rank=check_same_order(theirs, ours).rank)
 
 
-def of_same_order(theirs: Share, ours: Share | None) -> Share:
+def check_same_order(theirs: Share, ours: Share | None) -> Share:
     """Returns ``ours``.
 
     Raises:

@@ -19,7 +19,7 @@ from fusionloader.options.loader_options import LoaderOptions
 _MASK = (1 << 64) - 1
 
 
-def key_of(index: Index) -> int:
+def make_key(index: Index) -> int:
     """Returns 64 bits that stand for an index: an integer itself, anything else hashed."""
     try:
         return as_integer(index) & _MASK
@@ -28,12 +28,12 @@ def key_of(index: Index) -> int:
         return int.from_bytes(digest, "little")
 
 
-def keys_of(indices: Sequence[Index]) -> list[int]:
-    """Returns ``key_of`` each index."""
+def make_keys(indices: Sequence[Index]) -> list[int]:
+    """Returns ``make_key`` each index."""
     try:
         return [number & _MASK for number in map(as_integer, indices)]
     except TypeError:
-        return [key_of(index) for index in indices]
+        return [make_key(index) for index in indices]
 
 
 class Occurrences:
@@ -97,7 +97,7 @@ def numbered_batches(
         return
     run = SamplerRun(options.index_sampler, fresh)
     if run.stateful:
-        yield from _batches_of_stateful(run, state)
+        yield from _resume_stateful(run, state)
         return
     generator = sampling_generator(options)
     before = generator_state(generator)
@@ -116,7 +116,7 @@ def numbered_batches(
         yield from batches
 
 
-def _batches_of_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
+def _resume_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
     number, saved = state.delivered, state.sampler
     if saved is not None and number == 0:
         run.begin_after(saved)
@@ -146,10 +146,10 @@ def undelivered_batches(
     occurrences = Occurrences(samples if keyed else 0)
     if keyed and delivered > 0 and state.sampler is not None:
         for batch in batches_before(options.index_sampler, state.sampler):
-            occurrences.count(keys_of(_listed(batch, options)))
+            occurrences.count(make_keys(_listed(batch, options)))
     for number, batch in numbered_batches(options, state, fresh):
         indices = _listed(batch, options)
-        keys = keys_of(indices) if keyed else []
+        keys = make_keys(indices) if keyed else []
         counts = occurrences.count(keys)
         if number >= delivered and number not in ahead:
             yield SampledBatch(number, indices, keys, counts)
@@ -196,7 +196,7 @@ class Draws:
             ) from self._error
 
 
-def set_epoch_of_samplers(options: LoaderOptions, epoch: int) -> None:
+def set_sampler_epochs(options: LoaderOptions, epoch: int) -> None:
     """Tells each of the samplers of a loader that has ``set_epoch``."""
     samplers: tuple[Any, ...] = (options.sampler, options.batch_sampler, options.inner_sampler)
     for sampler in {id(each): each for each in samplers}.values():

@@ -14,13 +14,13 @@ from fusionloader.transforms.executors.fetchers import Stateful, copy_state, has
 
 def resting_state(sampler: object) -> State | None:
     """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
-    owner = owner_of_state(sampler)
+    owner = find_stateful_sampler(sampler)
     if owner is None:
         return None
     return {"sampler": copy_state(owner), "iterator": None, "ended": False}
 
 
-def owner_of_state(sampler: object) -> Stateful | None:
+def find_stateful_sampler(sampler: object) -> Stateful | None:
     """Returns the batch sampler, or the sampler in a plain one, if it has a state."""
     owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
     return owner if has_state(owner) else None

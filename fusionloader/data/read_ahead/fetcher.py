@@ -132,7 +132,7 @@ class StreamFetcher:
                 continue
             if message is None:
                 return None
-            answer = ReadAnswer.of_message(message)
+            answer = ReadAnswer.from_message(message)
             if answer.memory:
                 self._memory = memoryview(mmap.mmap(message.fds[0], answer.memory))
             message.close()

@@ -122,7 +122,7 @@ class HeldSamples:
         """Reads one request, and gives each sample its part or the error."""
         url = self._url(request)
         try:
-            data = await self._bytes_of(request, url)
+            data = await self._read_range(request, url)
         except Exception as error:
             for sample in samples.values():
                 sample.set_exception(error)
@@ -133,7 +133,7 @@ class HeldSamples:
             _, start, stop = self._places.range(self._places.place(item))
             sample.set_result(bytes(whole[start - request.start : stop - request.start]))
 
-    async def _bytes_of(self, request: RangeRequest, url: str) -> bytes:
+    async def _read_range(self, request: RangeRequest, url: str) -> bytes:
         """Returns the bytes of a request; that the file has changed comes before other errors."""
         unchanged, data = await asyncio.gather(
             self._unchanged(request.file, url),

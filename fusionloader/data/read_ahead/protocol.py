@@ -57,7 +57,7 @@ class ReadAnswer:
         return FdMessage({"memory": self.memory, "found": len(self.found)}, places + errors, fds)
 
     @classmethod
-    def of_message(cls, message: FdMessage) -> ReadAnswer:
+    def from_message(cls, message: FdMessage) -> ReadAnswer:
         """Undoes ``message``."""
         split = message.fields["found"] * _FOUND.size
         found = tuple(Found(*each) for each in _FOUND.iter_unpack(message.payload[:split]))
@@ -70,6 +70,6 @@ def items_message(kind: str, items: Iterable[int]) -> FdMessage:
     return FdMessage({"kind": kind}, b"".join(map(_ITEM.pack, items)))
 
 
-def items_of(message: FdMessage) -> list[int]:
+def parse_items(message: FdMessage) -> list[int]:
     """Returns the samples that a message is about."""
     return [item for (item,) in _ITEM.iter_unpack(message.payload)]

@@ -92,7 +92,7 @@ class _Reader:
         self._samples = HeldSamples(table, settings, self._store)
         self._counters = StreamCounters(config.counters_fd)
         self._training = config.training
-        self._told: dict[str, int] = {}
+        self._last_counts: dict[str, int] = {}
         self._listener = socket.socket(fileno=config.listen_fd)
         self._control = socket.socket(fileno=config.control_fd)
         self._ended = asyncio.Event()
@@ -119,7 +119,7 @@ class _Reader:
             if not message.fields:
                 self._count()
                 return
-            items, kind = protocol.items_of(message), message.fields["kind"]
+            items, kind = protocol.parse_items(message), message.fields["kind"]
             if kind == protocol.BEGIN:
                 self._samples.begin()
             elif kind == protocol.ANNOUNCE:
@@ -153,7 +153,7 @@ class _Reader:
         elif message.fields:
             self._follow()  # what was announced before is known before
             task = asyncio.get_running_loop().create_task(
-                self._answer(connection, protocol.items_of(message))
+                self._answer(connection, protocol.parse_items(message))
             )
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
@@ -206,8 +206,8 @@ class _Reader:
         now = {name: getattr(counts, name) for name in counts.__slots__}
         now["on_demand"] = self._samples.on_demand
         for name, value in now.items():
-            self._counters.add(name, value - self._told.get(name, 0))
-        self._told = now
+            self._counters.add(name, value - self._last_counts.get(name, 0))
+        self._last_counts = now
         self._counters.set("held_bytes", self._samples.nbytes)
 
 

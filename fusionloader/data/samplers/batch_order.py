@@ -60,6 +60,6 @@ def smallest_choice(count: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.min_scalar_type(count - 1)
 
 
-def generator_of(*key: int) -> np.random.Generator:
+def make_generator(*key: int) -> np.random.Generator:
     """Returns a generator whose draws are a function of ``key``, whole numbers from 0, alone."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))

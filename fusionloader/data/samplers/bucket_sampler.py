@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fusionloader.data.samplers.batch_limit import BatchLimit, Keys, Oversized, costs
-from fusionloader.data.samplers.batch_order import BatchOrder, generator_of, smallest_signed
+from fusionloader.data.samplers.batch_order import BatchOrder, make_generator, smallest_signed
 from fusionloader.data.samplers.buckets import (
     Boundaries,
     Division,
@@ -113,7 +113,7 @@ class BucketSampler(EpochSampler):
         """Returns all batches of an epoch, a function of the seed and ``epoch`` alone."""
         if not self.shuffle:
             return BatchOrder(self._buckets.members, self._starts, self._stops)
-        generator = generator_of(self.seed, epoch)
+        generator = make_generator(self.seed, epoch)
         indices = self._buckets.members.copy()
         for there in self._buckets.slices():
             generator.shuffle(indices[there])

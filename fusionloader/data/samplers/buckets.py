@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fusionloader.data.samplers.batch_limit import Keys
-from fusionloader.data.samplers.batch_order import Indices, generator_of, smallest_unsigned
+from fusionloader.data.samplers.batch_order import Indices, make_generator, smallest_unsigned
 
 Boundaries = NDArray[np.float64]
 Numbers = NDArray[np.uint16]
@@ -72,7 +72,7 @@ def quantile_boundaries(keys: Keys, of: Callable[[Keys], NDArray[Any]], count: i
     the same ones in every process.
     """
     if len(keys) > _LOOKED_AT:
-        keys = keys[generator_of(0).integers(0, len(keys), _LOOKED_AT)]
+        keys = keys[make_generator(0).integers(0, len(keys), _LOOKED_AT)]
     values = of(keys)
     at = np.arange(1, count) / count
     found = np.unique(np.quantile(values, at, method="higher").astype(np.float64))

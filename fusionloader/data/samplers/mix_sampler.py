@@ -11,7 +11,7 @@ import numpy as np
 from fusionloader.data.samplers.batch_order import (
     BatchOrder,
     Indices,
-    generator_of,
+    make_generator,
     smallest_signed,
 )
 from fusionloader.data.samplers.epoch_sampler import EpochSampler
@@ -20,7 +20,7 @@ from fusionloader.data.samplers.proportions import (
     Counts,
     even_choices,
     random_choices,
-    turns_of_total,
+    turns_for_total,
     turns_until_all,
     turns_until_first,
 )
@@ -128,7 +128,7 @@ class MixSampler(EpochSampler):
         if self._order_of_sources == "even":
             choices = even_choices(self._sources.shares, self._turns)
         else:
-            choices = random_choices(self._turns, generator_of(self.seed, epoch, _CHOICES))
+            choices = random_choices(self._turns, make_generator(self.seed, epoch, _CHOICES))
         indices = put_together(choices, samples, self._sources.offsets, self._turn)
         places = smallest_signed(len(indices))
         starts = np.arange(self.batches, dtype=places) * places.type(self.batch_size)
@@ -181,12 +181,12 @@ class MixSampler(EpochSampler):
                 "stop should be 'first_exhausted', 'all_exhausted' or a number of samples from 1 "
                 f"on, not {self._stop!r}"
             )
-        return turns_of_total(shares, -(-self._stop // self._turn))
+        return turns_for_total(shares, -(-self._stop // self._turn))
 
     def _draw(self, epoch: int, place: int) -> Indices:
         """Returns what the source ``place`` gives in an epoch, numbered within it."""
         length, count = self._sources.lengths[place], int(self._turns[place]) * self._turn
-        generator = generator_of(self.seed, epoch, place + 1)
+        generator = make_generator(self.seed, epoch, place + 1)
         if self._sources.replacement[place]:
             return with_replacement(length, count, generator)
         if not self.shuffle:

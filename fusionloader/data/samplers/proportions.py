@@ -40,7 +40,7 @@ def turns_until_all(weights: Weights, lengths: Counts) -> Counts:
     return np.asarray(np.maximum(turns, lengths))
 
 
-def turns_of_total(weights: Weights, total: int) -> Counts:
+def turns_for_total(weights: Weights, total: int) -> Counts:
     """Returns the turns of each source among the first ``total``."""
     turns = np.floor(total * weights + 0.5).astype(np.int64)
     while turns.sum() < total:

@@ -40,7 +40,7 @@ class Ranks:
                 f"num_replicas = {num_replicas!r} and rank = {rank!r}: give both or neither"
             )
         if num_replicas is None or rank is None:
-            return cls(*_ranks_of_job(), drop_last)
+            return cls(*_find_ranks(), drop_last)
         count, this = as_integer(num_replicas), as_integer(rank)
         if count < 1 or not 0 <= this < count:
             raise ValueError(
@@ -59,7 +59,7 @@ class Ranks:
         return place % batches
 
 
-def _ranks_of_job() -> tuple[int, int]:
+def _find_ranks() -> tuple[int, int]:
     """Returns the number of ranks, and which this process is."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():

@@ -129,7 +129,7 @@ class ByteRanges:
         if len(nbytes) and int(nbytes.min()) == 0:
             raise ValueError(f"sample {int(nbytes.argmin())} has no bytes (nbytes 0)")
         if stamps is None:
-            stamps = np.zeros((len(names), 2), np.int64) if urls else _stamps_of(names)
+            stamps = np.zeros((len(names), 2), np.int64) if urls else _read_stamps(names)
         if stamps.shape != (len(names), 2) or stamps.dtype != np.int64:
             raise ValueError(f"stamps are int64 of shape ({len(names)}, 2), not {stamps.shape}")
         _check_ends(names, packed, nbytes, stamps)
@@ -238,7 +238,7 @@ def _check_ends(
             )
 
 
-def _stamps_of(files: Sequence[str]) -> npt.NDArray[np.int64]:
+def _read_stamps(files: Sequence[str]) -> npt.NDArray[np.int64]:
     stamps = np.empty((len(files), 2), np.int64)
     for number, name in enumerate(files):
         info = os.stat(name)

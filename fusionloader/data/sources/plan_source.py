@@ -127,12 +127,12 @@ class PlanSource:
             if not self._plan.stages and self._plan.decode == "exact" and self._plan.strict:
                 core = deferred_core(file.convert("RGB")) if activity.is_active() else None
                 if core is not None:
-                    return make_image(core, copy_info(file))
+                    return make_image(core, _read_info(file))
             pixels = self._pixels(stored, (key.seed, key.epoch, key.key, key.occurrence), key.group)
             if activity.is_active() and pixels.shape[2] == 3:
-                return wrap_pixels(pixels, copy_info(file))
+                return wrap_pixels(pixels, _read_info(file))
             image = _as_image(pixels)
-            image.info = copy_info(file)
+            image.info = _read_info(file)
             return image
 
     def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:
@@ -179,11 +179,11 @@ def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     return Image.frombytes(mode, (width, height), pixels.reshape(-1).data)
 
 
-def copy_info(file: Image.Image) -> dict[str | tuple[int, int], Any]:
+def _read_info(file: Image.Image) -> dict[str | tuple[int, int], Any]:
     """Returns what Pillow keeps beside an open file's pixels: EXIF, resolution, color profile."""
     # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
-    told = file if file.format == "JPEG" else file.convert("RGB")
-    return dict(told.info)
+    source = file if file.format == "JPEG" else file.convert("RGB")
+    return dict(source.info)
 
 
 def decode_with_pillow(encoded: bytes) -> npt.NDArray[np.uint8]:

@@ -65,7 +65,7 @@ class RangedSamples:
             self._table = table
         return self._table
 
-    def table_of(self, indices: npt.NDArray[np.int64]) -> DatasetTable:
+    def subset_table(self, indices: npt.NDArray[np.int64]) -> DatasetTable:
         """Returns some of the samples in shared memory, a new table each time."""
         assert self.has_integers
         table = _empty_table(self.ranges, len(indices))

@@ -42,10 +42,10 @@ class Tables:
         It is made once while the dataset stays the same.
         """
         if compiled.kind == "pixels":
-            return self._of_pixels(compiled.arrays(dataset))
+            return self._pixels_table(compiled.arrays(dataset))
         if compiled.kind == "ranges":
             images, indices = compiled.ranged(dataset)
-            return self._of_ranges(images.ranged, indices)
+            return self._ranges_table(images.ranged, indices)
         self._look_at(compiled.samples(dataset))
         if self._files is None:
             assert self._targets is not None
@@ -80,17 +80,17 @@ class Tables:
             self._targets = targets if set(map(type, targets)) == {int} else None
             self._samples, self._files = list(samples), None
 
-    def _of_ranges(
+    def _ranges_table(
         self, samples: RangedSamples, indices: npt.NDArray[np.int64] | None
     ) -> DatasetTable:
         if indices is None:
             return samples.table()
-        kept = self._subset
-        if kept is None or kept[0] is not samples or not np.array_equal(kept[1], indices):
-            self._subset = kept = (samples, indices.copy(), samples.table_of(indices))
-        return kept[2]
+        subset = self._subset
+        if subset is None or subset[0] is not samples or not np.array_equal(subset[1], indices):
+            self._subset = subset = (samples, indices.copy(), samples.subset_table(indices))
+        return subset[2]
 
-    def _of_pixels(self, arrays: PixelArrays) -> DatasetTable | None:
+    def _pixels_table(self, arrays: PixelArrays) -> DatasetTable | None:
         table = self._pixels
         if table is None or not table.has_pixels(arrays.images, arrays.targets):
             self._pixels = None

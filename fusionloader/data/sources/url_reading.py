@@ -83,8 +83,8 @@ def _unreadable(
         remedy = "install the file system that fsspec names"
     else:
         remedy = "see that the server answers, and try again"
-    told = f"status {status}, " if status is not None else ""
-    why = f"cannot be read ({told}{type(error).__name__}: {error}): {remedy}"
+    status_text = f"status {status}, " if status is not None else ""
+    why = f"cannot be read ({status_text}{type(error).__name__}: {error}): {remedy}"
     made = UrlUnreadable(_text(where, name, why))
     made.status = status
     return made

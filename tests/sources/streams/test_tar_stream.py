@@ -76,19 +76,19 @@ def test_an_index_is_made_once_and_kept(server):
 
 def test_an_index_beside_the_shard_is_taken(server):
     from fusionloader.data.sources.shards.tar_index import TarIndex
-    from fusionloader.data.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
     stream_of(server)
     for name in list(server.files):
-        path = kept_index(server.url(name))
+        path = cached_index_path(server.url(name))
         server.files[name + SUFFIX] = path.read_bytes()
         path.unlink()
     server.asked.clear()
     assert stream_of(server, index="beside").targets.tolist() == list(range(15))
     assert not server.ranges()
-    wrong = TarIndex.of_members([], 10, 20)
+    wrong = TarIndex.from_members([], 10, 20)
     server.files["train-001.tar" + SUFFIX] = wrong.to_bytes()
-    kept_index(server.url("train-001.tar")).unlink()
+    cached_index_path(server.url("train-001.tar")).unlink()
     with pytest.raises(UnreadableIndex, match="is the index of a shard of 10 bytes"):
         stream_of(server)
 
@@ -99,10 +99,10 @@ def test_an_index_that_should_be_beside_the_shard_is_missed(server):
 
 
 def test_a_damaged_index_in_the_cache_is_made_again(server):
-    from fusionloader.data.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
     stream_of(server)
-    kept_index(server.url("train-000.tar")).write_bytes(b"damaged")
+    cached_index_path(server.url("train-000.tar")).write_bytes(b"damaged")
     assert len(stream_of(server)) == 15
 
 
@@ -110,16 +110,16 @@ def test_an_index_of_another_version_beside_a_shard_is_named_and_in_the_cache_ma
     server, monkeypatch
 ):
     from fusionloader.data.sources.shards import tar_index
-    from fusionloader.data.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
     with monkeypatch.context() as patch:
         patch.setattr(tar_index, "VERSION", 99)
         stream_of(server)
-        other = {name: kept_index(server.url(name)).read_bytes() for name in server.files}
+        other = {name: cached_index_path(server.url(name)).read_bytes() for name in server.files}
     assert stream_of(server).targets.tolist() == list(range(15))
     for name, data in other.items():
         server.files[name + SUFFIX] = data
-        kept_index(server.url(name)).unlink()
+        cached_index_path(server.url(name)).unlink()
     with pytest.raises(UnreadableIndex, match=r"train-00\d.tar.* version 99, .* write it again"):
         stream_of(server, index="beside")
 

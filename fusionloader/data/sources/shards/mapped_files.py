@@ -45,7 +45,7 @@ class MappedFiles:
                 self._starts.append(start)
                 self._mappings.append((end, int(columns[2], 16), _unescaped(columns[5])))
 
-    def place_of(self, address: int) -> MappedPlace | None:
+    def find_place(self, address: int) -> MappedPlace | None:
         """Returns what an address is mapped from; ``None`` for memory without a file.
 
         Raises:

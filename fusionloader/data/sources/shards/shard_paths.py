@@ -30,7 +30,7 @@ def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
         ValueError: a path is a URL.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found = [path for one in given for path in _of_one(os.fspath(one), suffix)]
+    found = [path for one in given for path in _expand(os.fspath(one), suffix)]
     if not found:
         raise FileNotFoundError(f"no shards: the list of {suffix} files is empty")
     return tuple(found)
@@ -79,7 +79,7 @@ def braces_expanded(pattern: str) -> list[str]:
     return ["".join(chosen) for chosen in itertools.product(*parts)]
 
 
-def _of_one(path: str, suffix: str) -> list[str]:
+def _expand(path: str, suffix: str) -> list[str]:
     if is_url(path):
         raise ValueError(
             f"{path!r} is a URL, and these shards are local: download them, or see "

@@ -17,7 +17,7 @@ from fusionloader.data.sources.ranged_samples import ShardTargets, are_int64, jo
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
 from fusionloader.data.sources.shards.tar_local_index import MemberNames, local_index
 from fusionloader.data.sources.shards.tar_members import BadTarSample, ShardError
-from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, group_samples
 from fusionloader.system.amounts import counted
 
 _THREADS = 4  # headers are read one after the other, so that storage answers several at a time
@@ -57,7 +57,7 @@ class TarFolder(EncodedImages):
             ShardError: an archive is damaged or empty, or a sample lacks a member or has it twice.
             FileNotFoundError: there are no such archives.
         """
-        paths, counts = _shards_of(shards)
+        paths, counts = _find_shards(shards)
         extension, _, key = (target or "").partition(":")
         choice = MemberChoice.of(image, extension or None)
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
@@ -107,10 +107,10 @@ class TarFolder(EncodedImages):
 
 def _samples(path: str, choice: MemberChoice) -> tuple[ShardSamples, str | None]:
     local = local_index(path, choice)
-    return samples_of(local.index.members(), choice, path), local.path
+    return group_samples(local.index.members(), choice, path), local.path
 
 
-def _shards_of(shards: Paths) -> tuple[tuple[str, ...], list[int | None]]:
+def _find_shards(shards: Paths) -> tuple[tuple[str, ...], list[int | None]]:
     """Returns the paths of archives, and the samples that a list of wids says they have."""
     if not isinstance(shards, (str, os.PathLike)) or not os.fspath(shards).endswith(".json"):
         paths = shard_paths(shards, ".tar")

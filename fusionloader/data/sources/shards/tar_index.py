@@ -62,7 +62,7 @@ class TarIndex:
     inline_nbytes: npt.NDArray[np.int32]
 
     @classmethod
-    def of_members(
+    def from_members(
         cls, members: Sequence[TarMember], shard_bytes: int, shard_version: int
     ) -> TarIndex:
         """Returns the index of scanned members."""

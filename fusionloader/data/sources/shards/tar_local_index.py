@@ -54,8 +54,8 @@ def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
         OSError: it cannot be read.
     """
     info = os.stat(shard)
-    for path in _places(shard):
-        index = _kept(path)
+    for path in _candidate_paths(shard):
+        index = _read_cached(path)
         if index is None or (index.shard_bytes, index.shard_version) != (
             info.st_size,
             info.st_mtime_ns,
@@ -63,8 +63,8 @@ def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
             continue
         if _has_targets(index, choice):
             return LocalIndex(index, str(path))
-    index = TarIndex.of_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
-    return LocalIndex(index, _keep(index, shard))
+    index = TarIndex.from_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
+    return LocalIndex(index, _write_cached(index, shard))
 
 
 class MemberNames:
@@ -77,22 +77,22 @@ class MemberNames:
     def name(self, file: str, offset: int, item: int) -> str:
         """See ``SampleNames``. Names are looked up, not kept."""
         path = self._indexes.get(file)
-        found = None if path is None else name_in(path, offset)
+        found = None if path is None else _read_member_name(path, offset)
         return f"{os.path.basename(file)}: {found or f'byte {offset}'}"
 
 
-def name_in(path: str, offset: int) -> str | None:
+def _read_member_name(path: str, offset: int) -> str | None:
     """Returns the name of the member at an offset, looked up in a kept index."""
-    index = _kept(Path(path))
+    index = _read_cached(Path(path))
     return None if index is None else index.name_at(offset)
 
 
-def _places(shard: str) -> list[Path]:
+def _candidate_paths(shard: str) -> list[Path]:
     digest = hashlib.blake2b(os.fsencode(os.path.realpath(shard)), digest_size=16).hexdigest()
     return [Path(shard + SUFFIX), cache_folder() / "indexes" / (digest + SUFFIX)]
 
 
-def _kept(path: Path) -> TarIndex | None:
+def _read_cached(path: Path) -> TarIndex | None:
     try:
         return TarIndex.from_bytes(path.read_bytes(), str(path))
     except OSError:
@@ -130,10 +130,10 @@ def _members(shard: str, choice: MemberChoice) -> list[TarMember]:
         os.close(fd)
 
 
-def _keep(index: TarIndex, shard: str) -> str | None:
+def _write_cached(index: TarIndex, shard: str) -> str | None:
     """Writes an index to the first place that takes it; returns its path."""
     data = index.to_bytes()
-    for path in _places(shard):
+    for path in _candidate_paths(shard):
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, data)

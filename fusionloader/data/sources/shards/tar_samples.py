@@ -75,7 +75,7 @@ INLINE_EXTENSIONS = frozenset((b"cls", b"cls2", b"index", b"inx", b"id", b"txt",
 """What targets are usually called: an index keeps them, whoever makes it."""
 
 
-def samples_of(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> ShardSamples:
+def group_samples(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> ShardSamples:
     """Groups members to samples.
 
     Members whose base name begins with a dot belong to none, nor do those without extension.

@@ -58,10 +58,10 @@ def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None)
     """
     base = Path(folder) if folder is not None else cache_folder() / "unpacked"
     base.mkdir(parents=True, exist_ok=True)
-    paths = [_result_of(shard, base) for shard in shards]
+    paths = [_result_path(shard, base) for shard in shards]
     missing = [pair for pair in zip(shards, paths, strict=True) if not pair[1].exists()]
     if missing:
-        _check_room(base, [shard for shard, _ in missing])
+        _check_free_space(base, [shard for shard, _ in missing])
         log.info("unpacking %d of %d shards to %s, once", len(missing), len(shards), base)
         threads = min(len(missing), len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads) as pool:
@@ -71,7 +71,7 @@ def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None)
     return [str(path) for path in paths]
 
 
-def _result_of(shard: Unpacking, base: Path) -> Path:
+def _result_path(shard: Unpacking, base: Path) -> Path:
     info = os.stat(shard.source)
     which = f"{_FORMAT}\0{os.path.realpath(shard.source)}\0{shard.what}"
     state = f"{info.st_size}\0{info.st_mtime_ns}"
@@ -82,14 +82,16 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
 
 
-def _check_room(base: Path, shards: Sequence[Unpacking]) -> None:
+def _check_free_space(base: Path, shards: Sequence[Unpacking]) -> None:
     info = os.statvfs(base)
     room, needed = info.f_bavail * info.f_frsize, sum(shard.nbytes for shard in shards)
     if needed > room:
-        raise _no_room(base, f"{needed} bytes are needed for {len(shards)} shards, {room} are free")
+        raise _disk_full(
+            base, f"{needed} bytes are needed for {len(shards)} shards, {room} are free"
+        )
 
 
-def _no_room(base: Path, why: str) -> OSError:
+def _disk_full(base: Path, why: str) -> OSError:
     remedy = 'make room, or choose another disk by unpack_to="..."'
     return OSError(errno.ENOSPC, f"no room to unpack shards in {str(base)!r}: {why}; {remedy}")
 
@@ -109,7 +111,7 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
             except OSError as error:
                 os.unlink(file.name)
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                    raise _no_room(path.parent, str(error.strerror)) from error
+                    raise _disk_full(path.parent, str(error.strerror)) from error
                 raise
             except BaseException:
                 os.unlink(file.name)

@@ -188,7 +188,7 @@ class RankOrder:
         """Returns which of its first ``n`` this rank has not delivered, and ``n``."""
         if self._window <= 1:
             return np.empty(0, np.int64), delivered
-        at = self._chunk_of(delivered)
+        at = self._chunk_start(delivered)
         low = self._surely_before(at)
         missing = delivered - self._count_before(at)
         taken = [np.empty(0, np.int64)]
@@ -215,13 +215,13 @@ class RankOrder:
             for low in range(delivered, self.count, BLOCK):
                 yield np.arange(low, min(low + BLOCK, self.count))
             return
-        at = self._chunk_of(delivered)
+        at = self._chunk_start(delivered)
         skipped = delivered - self._count_before(at)
         for own in self._chunks(at):
             yield own[skipped:]
             skipped = max(0, skipped - len(own))
 
-    def _chunk_of(self, delivered: int) -> int:
+    def _chunk_start(self, delivered: int) -> int:
         """Returns the beginning of a chunk of keys before which fewer are delivered."""
         return delivered // self._window * self._window
 
@@ -248,7 +248,9 @@ class RankOrder:
             yield own[chosen][np.argsort(keys[chosen], kind="stable")]
 
 
-def left_by(order: EpochOrder, left: Remaining, delivered: list[int], drop_last: bool) -> Remaining:
+def remaining_after(
+    order: EpochOrder, left: Remaining, delivered: list[int], drop_last: bool
+) -> Remaining:
     """Returns what ranks leave that have delivered so many samples each of ``left``."""
     ranks = len(delivered)
     orders = [RankOrder(order, left, rank, ranks, drop_last) for rank in range(ranks)]

@@ -15,7 +15,7 @@ from fusionloader.data.sources.streams.order import (
     RankOrder,
     Remaining,
     ShuffleShape,
-    left_by,
+    remaining_after,
 )
 
 State = dict[str, Any]
@@ -183,7 +183,7 @@ class StreamSampler(Sampler[int]):
         order = self._epoch_order()
         left = Remaining.of_whole(order.count)
         for drop_last, *delivered in self._stages:
-            left = left_by(order, left, delivered, bool(drop_last))
+            left = remaining_after(order, left, delivered, bool(drop_last))
         return left
 
     def _order(self) -> RankOrder:

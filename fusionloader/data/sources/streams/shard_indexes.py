@@ -1,7 +1,7 @@
 """The indexes of remote tar archives: beside them, in the user's cache, or made by reading them.
 
 An index beside a shard is its URL with ``.fusionloader-index`` behind. Whichever is found, it is
-kept in the user's cache, by the shard's URL, where the next run finds it.
+cached in the user's cache, by the shard's URL, where the next run finds it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find_indexes(
             progressed(url)
             return found
 
-        return await _few_at_a_time(urls, one)
+        return await _gather(urls, one)
 
     return run_apart(settings, all_of_them)
 
@@ -86,17 +86,17 @@ def write_indexes(
 
     async def all_of_them(store: ObjectStore) -> list[TarIndex]:
         async def one(url: str) -> TarIndex:
-            made = await _made(store, url, await store.version(url), inline)
+            made = await _make_index(store, url, await store.version(url), inline)
             await store.write(url + SUFFIX, made.to_bytes())
             progressed(url)
             return made
 
-        return await _few_at_a_time(urls, one)
+        return await _gather(urls, one)
 
     return run_apart(settings, all_of_them)
 
 
-def kept_index(url: str) -> Path:
+def cached_index_path(url: str) -> Path:
     """Returns where the user's cache keeps the index of a shard."""
     digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
     return cache_folder() / "tar-indexes" / f"{digest}{SUFFIX}"
@@ -131,13 +131,11 @@ def run_apart(settings: ReadSettings, work: Callable[[ObjectStore], Coroutine[An
     return done[0]
 
 
-async def _few_at_a_time(
-    urls: Sequence[str], one: Callable[[str], Coroutine[Any, Any, T]]
-) -> list[T]:
-    room = asyncio.Semaphore(_SHARDS_AT_A_TIME)
+async def _gather(urls: Sequence[str], one: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
+    slots = asyncio.Semaphore(_SHARDS_AT_A_TIME)
 
     async def in_turn(url: str) -> T:
-        async with room:
+        async with slots:
             return await one(url)
 
     tasks = [asyncio.ensure_future(in_turn(url)) for url in urls]
@@ -152,11 +150,11 @@ async def _find(
     store: ObjectStore, url: str, mode: IndexMode, inline: frozenset[bytes]
 ) -> TarIndex:
     version = await store.version(url)
-    kept = kept_index(url)
-    if mode == "auto" and (found := _read_kept(kept, version)) is not None:
+    cached = cached_index_path(url)
+    if mode == "auto" and (found := _read_cached(cached, version)) is not None:
         return found
     try:
-        index = await _beside(store, url, version)
+        index = await _read_beside(store, url, version)
     except UrlAbsent:
         if mode == "beside":
             raise UnreadableIndex(
@@ -166,12 +164,12 @@ async def _find(
         index = None
     if index is None:
         log.info("%s has no index: the shard is read once to make it", url)
-        index = await _made(store, url, version, inline)
-    _keep(kept, index)
+        index = await _make_index(store, url, version, inline)
+    _write_cached(cached, index)
     return index
 
 
-async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
+async def _read_beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
     """Returns the index beside a shard; ``None`` where it may not be read, or is of another one."""
     try:
         # An index is shorter than its shard, whose headers have 512 bytes for each member.
@@ -179,7 +177,7 @@ async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | 
     except UrlDenied:  # S3 says so of what is absent, to who may not list the bucket
         return None
     index = TarIndex.from_bytes(data, url + SUFFIX)
-    if not _is_of(index, version):
+    if not _matches(index, version):
         raise UnreadableIndex(
             f"{url}{SUFFIX} is the index of a shard of {index.shard_bytes} bytes and version "
             f"{index.shard_version:x}, and this one has {version.nbytes} and {version.tag:x}: "
@@ -188,13 +186,13 @@ async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | 
     return index
 
 
-def _is_of(index: TarIndex, version: Version) -> bool:
+def _matches(index: TarIndex, version: Version) -> bool:
     same_size = not version.nbytes or index.shard_bytes == version.nbytes
     known = bool(version.tag and index.shard_version)
     return same_size and (not known or index.shard_version == version.tag)
 
 
-async def _made(
+async def _make_index(
     store: ObjectStore, url: str, version: Version, inline: frozenset[bytes]
 ) -> TarIndex:
     """Returns the index of a shard that is read from its beginning to its end."""
@@ -207,7 +205,7 @@ async def _made(
         while True:
             wanted = walk.send(await blocks.read(wanted.offset, wanted.nbytes))
     except StopIteration as end:
-        return TarIndex.of_members(end.value, version.nbytes, version.tag)
+        return TarIndex.from_members(end.value, version.nbytes, version.tag)
     finally:
         blocks.close()
 
@@ -246,7 +244,7 @@ class _Blocks:
         return await self._tasks[number]
 
 
-def _read_kept(path: Path, version: Version) -> TarIndex | None:
+def _read_cached(path: Path, version: Version) -> TarIndex | None:
     try:
         index = TarIndex.from_bytes(path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -254,10 +252,10 @@ def _read_kept(path: Path, version: Version) -> TarIndex | None:
     except (OSError, UnreadableIndex) as error:
         log.warning("%s; it is made again", error)
         return None
-    return index if _is_of(index, version) else None
+    return index if _matches(index, version) else None
 
 
-def _keep(path: Path, index: TarIndex) -> None:
+def _write_cached(path: Path, index: TarIndex) -> None:
     """Writes an index to the user's cache; another process may do so at the same time."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:

@@ -61,7 +61,7 @@ _CREDENTIALS = {
 _ALIASES = {"https": "http", "s3a": "s3", "gcs": "gs"}
 
 
-def status_of(error: BaseException) -> int | None:
+def find_status(error: BaseException) -> int | None:
     """Returns the HTTP status that a file system's error is about, ``None`` without one."""
     if _has_name(error, _CONNECTION_ERRORS):
         return None  # aiohttp gives a cut answer the code of a malformed one
@@ -79,7 +79,7 @@ def status_of(error: BaseException) -> int | None:
 
 def is_worth_another_try(error: BaseException) -> bool:
     """Whether the same request may succeed later: timeouts, resets, cut answers, 429 and 5xx."""
-    status = status_of(error)
+    status = find_status(error)
     if status is not None:
         return status in _AGAIN or status >= 500
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, ConnectionError, WrongLength)):
@@ -101,12 +101,12 @@ def unreadable(
         error: of the last attempt.
         attempts: how many there were.
     """
-    status = status_of(error)
+    status = find_status(error)
     kind, remedy = _kind(url, error, status)
-    told = f"status {status}, " if status is not None else ""
+    status_text = f"status {status}, " if status is not None else ""
     times = f"{attempts} attempts" if attempts > 1 else "1 attempt"
     made = kind(
-        f"{url!r}, bytes {start} to {stop - 1} cannot be read ({told}{times}; "
+        f"{url!r}, bytes {start} to {stop - 1} cannot be read ({status_text}{times}; "
         f"{type(error).__name__}: {error}): {remedy}"
     )
     made.status = status

@@ -20,11 +20,15 @@ from fusionloader.data.sources.encoded_images import EncodedImages
 from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import TarIndex
 from fusionloader.data.sources.shards.tar_members import ShardError
-from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, group_samples
 from fusionloader.data.sources.streams.order import ShuffleShape
 from fusionloader.data.sources.streams.sampler import StreamSampler
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.data.sources.streams.shard_indexes import IndexMode, find_indexes, kept_index
+from fusionloader.data.sources.streams.shard_indexes import (
+    IndexMode,
+    cached_index_path,
+    find_indexes,
+)
 from fusionloader.data.sources.streams.store_errors import is_worth_another_try
 from fusionloader.data.sources.url_reading import UrlUnreadable
 from fusionloader.scheduler.retries import Backoff
@@ -198,15 +202,15 @@ class TarNames:
     def name(self, file: str, offset: int, item: int) -> str:
         """See ``SampleNames``."""
         shard = os.path.basename(file)
-        index = _kept(file)
+        index = _read_cached_index(file)
         found = None if index is None else index.name_at(offset)
         return f"{shard}: byte {offset}" if found is None else f"{shard}: {found}"
 
 
 @functools.lru_cache(maxsize=4)
-def _kept(url: str) -> TarIndex | None:
+def _read_cached_index(url: str) -> TarIndex | None:
     try:
-        path = kept_index(url)
+        path = cached_index_path(url)
         return TarIndex.from_bytes(path.read_bytes(), str(path))
     except (OSError, ShardError):
         return None
@@ -226,7 +230,7 @@ class _Collected:
         packed, nbytes, targets, stamps = [], [], [], []
         for number, url in enumerate(urls):
             index, indexes[number] = indexes[number], None  # type: ignore[call-overload]
-            samples = samples_of(index.members(), choice, url)
+            samples = group_samples(index.members(), choice, url)
             order = np.argsort(samples.offset, kind="stable")
             packed.append((np.uint64(number) << np.uint64(OFFSET_BITS)) | samples.offset[order])
             nbytes.append(samples.nbytes[order])

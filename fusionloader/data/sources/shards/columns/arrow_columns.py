@@ -45,7 +45,7 @@ class Values:
         return cls(ends[:-1], lengths, data)
 
 
-def table_of(source: pa.NativeFile, path: str) -> pa.Table:
+def read_table(source: pa.NativeFile, path: str) -> pa.Table:
     """Returns what is in an Arrow file, of the file or the stream format, without a copy.
 
     Args:
@@ -67,7 +67,7 @@ def table_of(source: pa.NativeFile, path: str) -> pa.Table:
         ) from error
 
 
-def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
+def find_column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
     """Returns a column; ``"image.bytes"`` is a field of a struct.
 
     Args:
@@ -85,10 +85,10 @@ def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
     chunks = table.column(first).chunks
     for field in fields:
         chunks = [chunk.field(field) for chunk in chunks]
-    return pa.chunked_array(chunks, type=type_of(table.schema, name))
+    return pa.chunked_array(chunks, type=find_type(table.schema, name))
 
 
-def type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
+def find_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     """Returns the type of a column or of a field in it, ``None`` where there is none."""
     if name in schema.names:
         return schema.field(name).type
@@ -109,7 +109,7 @@ def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     Raises:
         ValueError: there is no such column; the text names those that there are.
     """
-    kind = type_of(schema, name)
+    kind = find_type(schema, name)
     if kind is None:
         columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise ValueError(
@@ -119,7 +119,7 @@ def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     return kind
 
 
-def targets_of(
+def read_targets(
     column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool
 ) -> ShardTargets:
     """Returns the targets in a column: int64, or a list where a transform makes them targets.
@@ -147,7 +147,7 @@ def targets_of(
     )
 
 
-def ranges_of(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
+def find_ranges(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
     """Returns the ranges that the images of a column have in mapped files.
 
     Args:
@@ -221,7 +221,7 @@ def _places(
     assert values.data is not None
     begin = int(values.starts[0])
     nbytes = int(values.starts[-1] + values.lengths[-1]) - begin
-    place = mapped.place_of(values.data.address + begin)
+    place = mapped.find_place(values.data.address + begin)
     if place is None or place.room < nbytes:
         raise ValueError(
             f"images in {name!r} of {where} are in memory, not in an uncompressed Arrow file on "

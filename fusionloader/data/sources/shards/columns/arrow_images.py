@@ -11,10 +11,10 @@ import pyarrow as pa
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
 from fusionloader.data.sources.ranged_samples import ShardTargets, no_targets
 from fusionloader.data.sources.shards.columns.arrow_columns import (
-    column_of,
-    ranges_of,
-    table_of,
-    targets_of,
+    find_column,
+    find_ranges,
+    read_table,
+    read_targets,
 )
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
 from fusionloader.system.amounts import counted
@@ -49,7 +49,7 @@ class ArrowImages(EncodedImages):
         table = _joined(paths)
         where = os.path.basename(paths[0]) if len(paths) == 1 else f"{len(paths)} Arrow files"
         super().__init__(
-            ranges_of(column_of(table, image, where), image, where),
+            find_ranges(find_column(table, image, where), image, where),
             _targets(table, target, where, target_transform),
             transform=transform,
             target_transform=target_transform,
@@ -96,7 +96,7 @@ def from_hugging_face(
     """
     _check_is_dataset(dataset)
     table, where = dataset.data.table, f"the dataset of {len(dataset)} rows"
-    ranges = ranges_of(column_of(table, image, where), image, where)
+    ranges = find_ranges(find_column(table, image, where), image, where)
     targets = _targets(table, target, where, target_transform)
     if dataset._indices is not None:
         rows = dataset._indices.column(0).to_numpy()
@@ -112,12 +112,12 @@ def _targets(
 ) -> ShardTargets:
     if name is None:
         return no_targets(table.num_rows)
-    column = column_of(table, name, where)
-    return targets_of(column, name, where, has_transform=target_transform is not None)
+    column = find_column(table, name, where)
+    return read_targets(column, name, where, has_transform=target_transform is not None)
 
 
 def _joined(paths: Sequence[str]) -> pa.Table:
-    tables = [table_of(pa.memory_map(path), path) for path in paths]
+    tables = [read_table(pa.memory_map(path), path) for path in paths]
     for table, path in zip(tables, paths, strict=True):
         if not table.schema.equals(tables[0].schema):
             raise ValueError(

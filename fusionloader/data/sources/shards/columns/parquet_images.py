@@ -22,8 +22,8 @@ from fusionloader.data.sources.shards.columns.arrow_columns import (
     Values,
     binary_part,
     check_column,
-    column_of,
-    targets_of,
+    find_column,
+    read_targets,
 )
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
 from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
@@ -120,8 +120,8 @@ def _targets(path: str, name: str | None, has_transform: bool) -> ShardTargets:
             return no_targets(file.metadata.num_rows)
         check_column(file.schema_arrow, name, repr(path))
         table = file.read(columns=[name])
-        return targets_of(
-            column_of(table, name, repr(path)), name, repr(path), has_transform=has_transform
+        return read_targets(
+            find_column(table, name, repr(path)), name, repr(path), has_transform=has_transform
         )
 
 
@@ -147,7 +147,7 @@ def _write(path: str, column: str, out: BinaryIO) -> None:
         each = _column_bytes(file.metadata, column) // max(file.metadata.num_rows, 1)
         rows = max(1, _BATCH_BYTES // max(each, 1))
         for batch in file.iter_batches(min(rows, 1 << 16), columns=[column]):
-            array = column_of(pa.Table.from_batches([batch]), column, path).combine_chunks()
+            array = find_column(pa.Table.from_batches([batch]), column, path).combine_chunks()
             for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
                 values = Values.of(chunk)
                 if not values.lengths.all():

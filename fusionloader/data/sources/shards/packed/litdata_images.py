@@ -18,10 +18,10 @@ from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_ta
 from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.packed.packed_items import (
     Integers,
-    bounds_of,
-    fields_of,
+    find_fields,
     index_errors,
     numbers_at,
+    read_bounds,
     texts_at,
 )
 from fusionloader.system.amounts import counted
@@ -62,8 +62,8 @@ class LitDataImages(EncodedImages):
             FileNotFoundError: the index or a chunk is not there.
         """
         with index_errors(os.path.join(folder, "index.json")):
-            index = _index_of(Path(folder))
-            formats = _formats_of(index["config"], str(folder))
+            index = _read_index(Path(folder))
+            formats = _parse_formats(index["config"], str(folder))
             _check_leaf(formats, image, _IMAGES, "images", str(folder))
             if target is not None:
                 texts = _TEXTS if target_transform is not None else ()
@@ -93,7 +93,7 @@ class LitDataImages(EncodedImages):
         return f"{counted(len(self), 'sample')} of {chunks}"
 
 
-def _index_of(folder: Path) -> dict[str, Any]:
+def _read_index(folder: Path) -> dict[str, Any]:
     path = folder / "index.json"
     try:
         index: dict[str, Any] = json.loads(path.read_text())
@@ -116,7 +116,7 @@ def _index_of(folder: Path) -> dict[str, Any]:
     return index
 
 
-def _formats_of(config: dict[str, Any], folder: str) -> dict[str, str]:
+def _parse_formats(config: dict[str, Any], folder: str) -> dict[str, str]:
     """Returns the formats of the leaves by name, in the order of the fields."""
     formats = [str(name).split(":")[0] for name in config["data_format"]]
     try:
@@ -168,11 +168,11 @@ def _images_in(
         FileNotFoundError: it is not there.
     """
     data = _mapped(path)
-    bounds = bounds_of(data, 4, path)
+    bounds = read_bounds(data, 4, path)
     if len(bounds) > 1 and bounds[0] == bounds[-1]:
         return _in_arrow(path, data, len(bounds) - 1, image, target, has_transform)
     leaves = list(formats)
-    starts, lengths = fields_of(data, bounds, [None] * len(leaves), path)
+    starts, lengths = find_fields(data, bounds, [None] * len(leaves), path)
     column = leaves.index(image)
     place = np.stack([starts[column], lengths[column]])
     if target is None:
@@ -203,10 +203,10 @@ def _in_arrow(
     import pyarrow as pa
 
     from fusionloader.data.sources.shards.columns.arrow_columns import (
-        column_of,
-        ranges_of,
-        table_of,
-        targets_of,
+        find_column,
+        find_ranges,
+        read_table,
+        read_targets,
     )
 
     nbytes, mark = _END.unpack(data[-_END.size :].tobytes())
@@ -215,10 +215,10 @@ def _in_arrow(
     end = len(data) - _END.size
     with pa.memory_map(path) as file:
         rows = file.read_buffer().slice(end - nbytes, nbytes)
-    table = table_of(pa.BufferReader(rows), path)
-    found = ranges_of(column_of(table, image, path), image, path)
+    table = read_table(pa.BufferReader(rows), path)
+    found = find_ranges(find_column(table, image, path), image, path)
     place = np.stack([found.offset.astype(np.int64), found.nbytes.astype(np.int64)])
     if target is None:
         return place, no_targets(count)
-    column = column_of(table, target, path)
-    return place, targets_of(column, target, path, has_transform=has_transform)
+    column = find_column(table, target, path)
+    return place, read_targets(column, target, path, has_transform=has_transform)

@@ -14,8 +14,8 @@ from fusionloader.data.sources.shards.mapped_files import MappedFiles
 from fusionloader.data.sources.shards.packed.lmdb_keys import (
     KeyNames,
     KeyPattern,
-    file_of,
-    opened,
+    database_file,
+    open_database,
     some_keys,
 )
 from fusionloader.system.amounts import counted
@@ -53,21 +53,21 @@ class LMDBImages(EncodedImages):
         """
         keys = KeyPattern(image, target)
         offsets, lengths, texts = [], [], []
-        with opened(path) as environment, environment.begin(buffers=True) as transaction:
+        with open_database(path) as environment, environment.begin(buffers=True) as transaction:
             mapped = MappedFiles()
-            before = os.stat(file_of(path)).st_mtime_ns
+            before = os.stat(database_file(path)).st_mtime_ns
             for key, value in keys.images(transaction):
                 address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
                 offsets.append(address)
                 lengths.append(len(value))
                 if target is not None:
-                    texts.append(_text(transaction, keys.target_of(key), key, path))
+                    texts.append(_text(transaction, keys.target_key(key), key, path))
             if not offsets:
                 raise ValueError(
                     f"{os.fspath(path)!r} has no keys {image!r}; it has {some_keys(transaction)}: "
                     'choose with image="..."'
                 )
-            place = mapped.place_of(min(offsets))
+            place = mapped.find_place(min(offsets))
             if place is None or max(offsets) - min(offsets) >= place.room:
                 raise OSError(f"{os.fspath(path)!r} is not mapped as one file")
         if os.stat(place.path).st_mtime_ns != before:

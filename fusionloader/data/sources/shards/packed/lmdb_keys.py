@@ -52,7 +52,7 @@ class KeyPattern:
             if name.endswith(self._after) and len(name) >= len(self._before) + len(self._after):
                 yield name, value
 
-    def target_of(self, key: bytes) -> bytes:
+    def target_key(self, key: bytes) -> bytes:
         """Returns the key of an image's target."""
         assert self._target is not None
         part = key[len(self._before) : len(key) - len(self._after)]
@@ -70,7 +70,10 @@ class KeyNames:
         """See ``SampleNames``. Keys are looked up, not kept."""
         where = os.path.basename(os.path.normpath(self._path))
         try:
-            with opened(self._path) as environment, environment.begin(buffers=True) as transaction:
+            with (
+                open_database(self._path) as environment,
+                environment.begin(buffers=True) as transaction,
+            ):
                 for number, (key, _) in enumerate(self._keys.images(transaction)):
                     if number == item:
                         return f"{where}: {key.decode(errors='replace')}"
@@ -79,19 +82,19 @@ class KeyNames:
         return f"{where}: byte {offset}"
 
 
-def file_of(path: str | os.PathLike[str]) -> str:
+def database_file(path: str | os.PathLike[str]) -> str:
     """Returns the file of a database that is given as a folder or a file."""
     return os.path.join(path, "data.mdb") if os.path.isdir(path) else os.fspath(path)
 
 
-def opened(path: str | os.PathLike[str]) -> lmdb.Environment:
+def open_database(path: str | os.PathLike[str]) -> lmdb.Environment:
     """Returns a database, open for reading.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: the file is no database, or cut off.
     """
-    file = file_of(path)
+    file = database_file(path)
     if not os.path.exists(file):
         raise FileNotFoundError(f"{file!r} is not there: give the folder or file of a database")
     try:

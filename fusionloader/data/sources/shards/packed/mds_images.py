@@ -18,10 +18,10 @@ from fusionloader.data.sources.encoded_images import EncodedImages, Transform
 from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
 from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.packed.packed_items import (
-    bounds_of,
-    fields_of,
+    find_fields,
     index_errors,
     numbers_at,
+    read_bounds,
     texts_at,
 )
 from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
@@ -68,7 +68,7 @@ class MDSImages(EncodedImages):
             FileNotFoundError: the index or a shard is not there.
         """
         with index_errors(os.path.join(folder, "index.json")):
-            shards = _shards_of(Path(folder))
+            shards = _read_index(Path(folder))
             for shard in shards:
                 _check(shard, image, _IMAGES, "images")
                 if target is not None:
@@ -77,7 +77,7 @@ class MDSImages(EncodedImages):
             paths = _local_paths(Path(folder), shards, unpack_to)
             places, targets = [], []
             for shard, path in zip(shards, paths, strict=True):
-                place, found = _of_shard(shard, path, image, target)
+                place, found = _read_shard(shard, path, image, target)
                 places.append(place)
                 targets.append(found)
         counts = [place.shape[1] for place in places]
@@ -100,7 +100,7 @@ class MDSImages(EncodedImages):
         return ", unpacked in ".join([text, *self._unpacked_in])
 
 
-def _shards_of(folder: Path) -> list[dict[str, Any]]:
+def _read_index(folder: Path) -> list[dict[str, Any]]:
     index = folder / "index.json"
     try:
         found = json.loads(index.read_text())
@@ -182,13 +182,13 @@ def _decompress(path: str, codec: str, out: BinaryIO) -> None:
             raise ValueError(f"{path!r} cannot be decompressed: {error}") from error
 
 
-def _of_shard(
+def _read_shard(
     shard: dict[str, Any], path: str, image: str, target: str | None
 ) -> tuple[npt.NDArray[np.int64], ShardTargets]:
     """Returns the places of a shard's images, an array (start and length, samples), and targets."""
     data = np.memmap(path, np.uint8, "r")
-    bounds = bounds_of(data, 4, path)
-    starts, lengths = fields_of(data, bounds, shard["column_sizes"], path)
+    bounds = read_bounds(data, 4, path)
+    starts, lengths = find_fields(data, bounds, shard["column_sizes"], path)
     names = shard["column_names"]
     column = names.index(image)
     place = np.stack([starts[column], lengths[column]])

@@ -39,7 +39,7 @@ def index_errors(path: str) -> Iterator[None]:
         raise ValueError(f"{path!r}: {error}") from error
 
 
-def bounds_of(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
+def read_bounds(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
     """Returns where the samples of a shard begin, and the end of the last.
 
     Args:
@@ -60,7 +60,7 @@ def bounds_of(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
     return bounds
 
 
-def fields_of(
+def find_fields(
     data: npt.NDArray[np.uint8], bounds: Integers, sizes: Sequence[int | None], path: str
 ) -> tuple[Integers, Integers]:
     """Returns where the fields of samples begin, and their lengths: two arrays (fields, samples).
