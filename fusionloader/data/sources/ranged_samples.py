@@ -105,7 +105,8 @@ def no_targets(count: int) -> npt.NDArray[np.int64]:
 
 
 def joined(parts: Sequence[ShardTargets]) -> ShardTargets:
-    """Returns the targets of shards as one array, or one list where some are no integers."""
+    """Returns the targets of shards as one array, or as one list if a part is a list."""
     if any(isinstance(part, list) for part in parts):
-        return [target for part in parts for target in part]
+        lists = [part if isinstance(part, list) else part.tolist() for part in parts]
+        return [target for part in lists for target in part]
     return np.concatenate(parts) if parts else no_targets(0)

@@ -14,8 +14,8 @@ from fusionloader.cache.range_reading import FileRange
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.data.sources import http_ranges
 
-_DENIED = (401, 403)
-_ABSENT = (404, 410)
+DENIED = (401, 403)
+ABSENT = (404, 410)
 RANGES_NEEDED = "the server ignores ranges: copy the shard to one that answers them, or to a disk"
 """What to do about ``RangesIgnored``."""
 
@@ -73,9 +73,9 @@ def _unreadable(
 ) -> UrlUnreadable:
     status = getattr(error, "status", None) or getattr(error, "code", None)
     status = status if isinstance(status, int) else None
-    if status in _DENIED or isinstance(error, PermissionError):
+    if status in DENIED or isinstance(error, PermissionError):
         remedy = "pass credentials by storage_options, as fsspec's file system names them"
-    elif status in _ABSENT or isinstance(error, FileNotFoundError):
+    elif status in ABSENT or isinstance(error, FileNotFoundError):
         remedy = "check the URL; if the shard was replaced, index it again"
     elif isinstance(error, http_ranges.RangesIgnored):
         remedy = RANGES_NEEDED

@@ -48,6 +48,12 @@ def index_of(shard):
     return shard.with_name(shard.name + SUFFIX)
 
 
+def test_the_type_of_a_target_does_not_depend_on_other_shards(tmp_path, images):
+    for name, target in (("0.tar", b"7"), ("1.tar", b"seven")):
+        write_tar(tmp_path / name, [("a.jpg", images[0]), ("a.cls", target)])
+    assert [target for _, target in TarFolder(tmp_path, target_transform=type)] == [int, str]
+
+
 def test_texts_are_classes_and_keys_of_json_are_targets(shard):
     found = TarFolder(shard, target="txt")
     assert found.classes == ["cat", "dog"] and found.targets.tolist() == [1, 0] * 3

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension
 
 log = logging.getLogger("fusionloader.sources")
 
@@ -72,6 +72,6 @@ def _with_content(
         raise ValueError(f"{name!r} is beyond the end of the archive")
     raw = os.fsencode(name)
     content = None
-    if nbytes <= INLINE_BYTES and raw.rsplit(b"/", 1)[-1].partition(b".")[2].lower() in inline:
+    if nbytes <= INLINE_BYTES and extension(raw) in inline:
         content = os.pread(fd, nbytes, offset)
     return TarMember(raw, offset, nbytes, content)

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Iterator
 
 from fusionloader.data.sources.http_ranges import RangesIgnored, WrongLength
-from fusionloader.data.sources.url_reading import RANGES_NEEDED, UrlUnreadable
+from fusionloader.data.sources.url_reading import ABSENT, DENIED, RANGES_NEEDED, UrlUnreadable
 
 
 class UrlDenied(UrlUnreadable):
@@ -22,8 +22,6 @@ class ServerFailed(UrlUnreadable):
     """The server did not answer, or answered with errors, as often as it was asked."""
 
 
-_DENIED = (401, 403)
-_ABSENT = (404, 410)
 _AGAIN = (408, 425, 429)
 _CONNECTION_ERRNOS = frozenset(
     (
@@ -114,9 +112,9 @@ def unreadable(
 
 
 def _kind(url: str, error: BaseException, status: int | None) -> tuple[type[UrlUnreadable], str]:
-    if status in _ABSENT or isinstance(error, FileNotFoundError):
+    if status in ABSENT or isinstance(error, FileNotFoundError):
         return UrlAbsent, "check the URL; if the shard was replaced or removed, index it again"
-    if status in _DENIED or isinstance(error, PermissionError) or _has_name(error, _NO_CREDENTIALS):
+    if status in DENIED or isinstance(error, PermissionError) or _has_name(error, _NO_CREDENTIALS):
         protocol = url.partition(":")[0].lower()
         how = _CREDENTIALS.get(_ALIASES.get(protocol, protocol), "storage_options={...}")
         return UrlDenied, f"give credentials as fsspec takes them: {how}"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fusionloader.cache.range_reading import FileRange, is_url
 from fusionloader.data.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined
 from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import TarIndex
 from fusionloader.data.sources.shards.tar_members import ShardError
@@ -221,7 +222,7 @@ class _Collected:
     """The samples of all shards, one shard after the other."""
 
     ranges: ByteRanges
-    targets: npt.NDArray[np.int64] | list[Any]
+    targets: ShardTargets
     counts: npt.NDArray[np.int64]
 
     @classmethod
@@ -240,22 +241,10 @@ class _Collected:
             urls, np.concatenate(packed), np.concatenate(nbytes), stamps=np.array(stamps, np.int64)
         )
         counts = np.array([len(part) for part in packed], np.int64)
-        return cls(ranges, _joined(targets), counts)
+        return cls(ranges, joined(targets), counts)
 
 
-def _ordered(
-    samples: ShardSamples, order: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64] | list[Any]:
+def _ordered(samples: ShardSamples, order: npt.NDArray[np.int64]) -> ShardTargets:
     if isinstance(samples.targets, np.ndarray):
         return samples.targets[order]
     return [samples.targets[place] for place in order.tolist()]
-
-
-def _joined(
-    parts: list[npt.NDArray[np.int64] | list[Any]],
-) -> npt.NDArray[np.int64] | list[Any]:
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return [
-        value for part in parts for value in (part if isinstance(part, list) else part.tolist())
-    ]
