@@ -1,4 +1,4 @@
-"""What ``load_state_dict`` takes: a state of this rank, or those of another number of ranks."""
+"""``load_state_dict``: the state of this rank, or states of another number of ranks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.fetchers import Stateful
 
 _RANKS = ("same", "reshard")
-# What a loader may have otherwise than the one that saved the state.
+# What may differ between the loader that saved the state and the one that reshards it.
 _FREE = ("world_size", "batch_size", "drop_last")
 
 
 def load_state(options: LoaderOptions, state: State | Sequence[State], ranks: str) -> EpochState:
-    """Returns where a loader stands after ``load_state_dict``, whose arguments these are.
+    """Returns the epoch that ``load_state_dict(state, ranks)`` restores.
 
     Raises:
         ValueError: as ``load_state_dict`` does.
@@ -41,15 +41,16 @@ def load_state(options: LoaderOptions, state: State | Sequence[State], ranks: st
 def load_resharded(
     options: LoaderOptions, states: State | Sequence[State], identity: State
 ) -> EpochState:
-    """Returns where a loader stands after ``load_state_dict(states, ranks="reshard")``.
+    """Returns the epoch that ``load_state_dict(states, ranks="reshard")`` restores.
 
     Args:
-        options: of the loader that is to go on.
-        states: of all ranks, in any order, or that of one if all had delivered as many batches.
-        identity: of the loader.
+        options: options of the loader that loads the states.
+        states: states of all ranks, in any order; or of one if all delivered the same number of
+            batches.
+        identity: identity of the loader, see ``describe_loader``.
 
     Raises:
-        ValueError: it cannot be told from the states what is left, or they are not of such a
+        ValueError: the states do not determine what is left, or they are of another kind of
             loader.
     """
     if not isinstance(states, Iterable) or isinstance(states, str):
@@ -90,11 +91,11 @@ def load_resharded(
 
 
 def _own_state(given: list[State], ours: Share | None, identity: State) -> State | None:
-    """Returns the state to go on from with the very batches, ``None`` if there is none."""
+    """Returns the state that this rank can resume without resharding; ``None`` if there is none."""
     if any(not isinstance(s, dict) or s.get("loader") != identity for s in given):
         return None
     if len(given) == 1 and (ours is None or not given[0].get("ahead")):
-        return given[0]  # every rank stands there
+        return given[0]  # every rank is at this position
     if ours is None or len(given) not in (1, ours.ranks):
         return None
     own = [s for s in given if (s.get("ranks") or {}).get("rank") == ours.rank]
@@ -120,7 +121,6 @@ def _shares(found: list[EpochState]) -> list[Share]:
 
 
 def _stage(by_rank: list[tuple[Share, EpochState]]) -> RankStage:
-    """Returns what the ranks of the states have delivered."""
     first = by_rank[0][0]
     there = [share.rank for share, _ in by_rank]
     if len(by_rank) > 1 and there != list(range(first.ranks)):
@@ -144,29 +144,27 @@ def _stage(by_rank: list[tuple[Share, EpochState]]) -> RankStage:
 
 
 class MergingSampler(Stateful, Protocol):
-    """A sampler, or batch sampler, that shares what other ranks have left of an epoch.
+    """A sampler, or batch sampler, that can share what other ranks have left of an epoch.
 
-    Those of ``fusionloader.data.samplers`` and of ``TarStream`` are such. Any other that has the
-    three methods is one, too: no class is asked for.
+    The samplers of ``fusionloader.data.samplers`` and of ``TarStream`` do so, and any other one
+    with the three methods.
     """
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """Returns the state from which this rank shares what the ranks of ``states`` have left.
+        """Returns the state with which this rank takes its share of what is left.
 
         Args:
-            states: what ``state_dict()`` returned on the ranks that there were, all in one epoch,
-                in any order.
+            states: what ``state_dict()`` returned on all ranks in one epoch, in any order.
 
         Returns:
             A state for this sampler's own ``load_state_dict``.
 
         Raises:
-            ValueError: it cannot be told from the states what is left.
+            ValueError: the states do not determine what is left.
         """
 
 
 def find_merging_sampler(options: LoaderOptions) -> MergingSampler | None:
-    """Returns the sampler of a loader if it merges states, ``None`` if it does not."""
     owner = find_stateful_sampler(options.index_sampler)
     if owner is not None and callable(getattr(owner, "merge_states", None)):
         return cast(MergingSampler, owner)
@@ -174,12 +172,12 @@ def find_merging_sampler(options: LoaderOptions) -> MergingSampler | None:
 
 
 def merge_epochs(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochState:
-    """Returns where a loader stands whose ``sampler`` shares what the ranks of states have left.
+    """Returns the epoch in which ``sampler`` takes its share of what is left.
 
     Raises:
-        ValueError: the states are not those of the ranks of a job in one epoch.
+        ValueError: the states are not of all ranks of a job in one epoch.
     """
-    # A state that was saved before the epoch's first batch has nothing of it but its number.
+    # A state that was saved before the epoch's first batch only has the number of the epoch.
     first = next((each for each in found if not each.finished), found[0])
     if any(each.epoch != first.epoch for each in found):
         raise ValueError(
@@ -195,7 +193,7 @@ def merge_epochs(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochS
         raise ValueError(
             "a state has none of its sampler: it was saved by a loader with another sampler"
         )
-    # Numbers go on, so that a rank with nothing left does not begin the next pass.
+    # At least 1, so that a rank with nothing left does not begin the next pass.
     delivered = 0 if first.finished else max(1, *(each.delivered for each in found))
     state = {"sampler": sampler.merge_states(states), "iterator": None, "ended": False}
     return EpochState(
