@@ -1,4 +1,4 @@
-"""The files that a pattern, a folder or a list of them names."""
+"""Expands patterns, folders and lists to the paths or URLs of shards."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _MOST = 1_000_000
 
 
 def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
-    """Returns the paths of shards, in the order of the list, sorted within a pattern or folder.
+    """Returns the paths of shards, in the order of the list, and sorted in a pattern or folder.
 
     Args:
         paths: a path, a folder, a glob pattern (``data/*.parquet``), one with braces
             (``train-{000..146}.tar``, ``{train,val}.tar``), or a list of these.
-        suffix: of the shards in a folder: ``.tar``.
+        suffix: suffix of the shards in a folder, such as ``.tar``.
 
     Raises:
-        FileNotFoundError: there is no such file, or the folder or pattern has none.
+        FileNotFoundError: a file does not exist, or a folder or pattern has no files.
         ValueError: a path is a URL.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
@@ -37,16 +37,11 @@ def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
 
 
 def expand_urls(urls: str | Iterable[str]) -> list[str]:
-    """Returns the URLs that patterns stand for, in their order.
-
-    ``{000..146}`` counts with as many digits as are written, ``{a,b}`` lists.
-
-    Args:
-        urls: one pattern, or several.
+    """Returns the URLs of one or more patterns with braces, in order.
 
     Raises:
-        ValueError: braces are not closed or nested, a range is empty, a URL is there twice, or
-            there is none.
+        ValueError: a pattern is invalid, see ``braces_expanded``; a URL occurs twice; or there is
+            none.
     """
     patterns = [urls] if isinstance(urls, str) else list(urls)
     found = [url for pattern in patterns for url in braces_expanded(str(pattern))]
@@ -59,9 +54,9 @@ def expand_urls(urls: str | Iterable[str]) -> list[str]:
 
 
 def braces_expanded(pattern: str) -> list[str]:
-    """Returns the names that a pattern stands for, in order.
+    """Returns the names of a pattern, in order.
 
-    ``{000..146}`` counts with as many digits as are written, ``{a,b}`` lists.
+    ``{000..146}`` counts with the same number of digits, and ``{a,b}`` lists.
 
     Raises:
         ValueError: braces are not closed or nested, or a range is empty.

@@ -1,7 +1,9 @@
-"""The index of a local archive: read where it is kept, or made and kept.
+"""The index of a local archive: read from its file, or made and written.
 
-It is kept beside the archive, or, where that folder cannot be written to, in the user's cache. One
-of another size or time of modification than the archive's is made again.
+The file is beside the archive, or in the user's cache if that folder cannot be written to. When the
+archive's size or time of modification has changed, the index is made again.
+
+Native workers import this module for messages, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ log = logging.getLogger("fusionloader.sources")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalIndex:
-    """An index and where it is kept.
+    """The index of an archive and its file.
 
     Attributes:
-        index: of the archive.
-        path: of its file, ``None`` where it could not be written.
+        index: the index.
+        path: path of its file; ``None`` if it could not be written.
     """
 
     index: TarIndex
@@ -43,11 +45,11 @@ class LocalIndex:
 
 
 def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
-    """Returns the index of an archive, which has the targets of its samples.
+    """Returns the index of an archive, with the targets of its samples.
 
     Args:
         shard: path of the archive.
-        choice: of members, whose small contents are wanted.
+        choice: choice of the members whose small contents the index must have.
 
     Raises:
         ShardError: the archive is damaged, cut off or compressed.
@@ -71,18 +73,17 @@ class MemberNames:
     """Names samples by their members: ``train-003.tar: cats/5.jpg``."""
 
     def __init__(self, indexes: dict[str, str | None]) -> None:
-        """Takes the paths of the archives' indexes."""
+        """``indexes`` are the paths of the archives' indexes, by path of the archive."""
         self._indexes = indexes
 
     def name(self, file: str, offset: int, item: int) -> str:
-        """See ``SampleNames``. Names are looked up, not kept."""
+        # Names are looked up for each message, since storing them would take memory.
         path = self._indexes.get(file)
         found = None if path is None else _read_member_name(path, offset)
         return f"{os.path.basename(file)}: {found or f'byte {offset}'}"
 
 
 def _read_member_name(path: str, offset: int) -> str | None:
-    """Returns the name of the member at an offset, looked up in a kept index."""
     index = _read_cached(Path(path))
     return None if index is None else index.name_at(offset)
 
@@ -103,7 +104,7 @@ def _read_cached(path: Path) -> TarIndex | None:
 
 
 def _has_targets(index: TarIndex, choice: MemberChoice) -> bool:
-    """Whether small members that are targets have their content in the index."""
+    """Whether the index has the contents of all targets that are small enough."""
     wanted = choice.target.encode()
     small = (index.inline_nbytes < 0) & (index.nbytes <= INLINE_BYTES)
     if not wanted or not small.any():
@@ -131,7 +132,7 @@ def _members(shard: str, choice: MemberChoice) -> list[TarMember]:
 
 
 def _write_cached(index: TarIndex, shard: str) -> str | None:
-    """Writes an index to the first place that takes it; returns its path."""
+    """Writes an index to the first folder that can be written to; returns its path."""
     data = index.to_bytes()
     for path in _candidate_paths(shard):
         with contextlib.suppress(OSError):
@@ -143,7 +144,7 @@ def _write_cached(index: TarIndex, shard: str) -> str | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Writes a file that is never seen in part."""
+    """Writes a file atomically."""
     fd, part = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -1,7 +1,8 @@
-"""The members of a tar archive, without a word about where its bytes come from.
+"""The members of a tar archive, parsed without I/O, and the errors of shards.
 
-``scan`` is a generator: it yields what it wants to see of the archive next and is sent these bytes.
-A local file answers with ``pread`` of headers alone, a remote one from large blocks.
+``scan`` is a generator: it yields the range of bytes that it needs next, and the caller sends these
+bytes. A caller reads only the headers of a local file with ``pread``, and large blocks of a remote
+one. Headers are those of POSIX ustar, GNU tar and older programs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _CHECKSUM = slice(148, 156)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 INLINE_BYTES = 1024
-"""The content of members up to this size is kept with the index, if ``scan`` is asked to."""
+"""``scan`` returns the content of members up to this size, on request."""
 
 _LONGEST_NAME = 1 << 20
 _MOST_DIGITS = 20  # of a size, which has 64 bits
@@ -24,19 +25,19 @@ _AGAIN = ": it was cut off; copy or write it again"
 
 
 class ShardError(ValueError):
-    """A shard cannot be used; the text names it, its sample and what to do."""
+    """A shard cannot be used. The message names the shard, the sample and a remedy."""
 
 
 class CorruptTar(ShardError):
-    """The archive is damaged, cut off, or no tar."""
+    """The archive is damaged or cut off, or it is not a tar archive."""
 
 
 class UnsupportedTar(ShardError):
-    """The archive has what cannot be read by ranges: sparse files, compression."""
+    """The archive has sparse files or is compressed, so it cannot be read by ranges."""
 
 
 class BadTarSample(ShardError):
-    """A sample lacks a member, has it twice, or its target cannot be understood."""
+    """A sample lacks a member or has it twice, or its target cannot be parsed."""
 
 
 class UnreadableIndex(ShardError):
@@ -44,7 +45,7 @@ class UnreadableIndex(ShardError):
 
 
 class WantedMember(NamedTuple):
-    """Bytes of the archive that are to be sent: fewer only where it ends."""
+    """The range of bytes to send to ``scan``; fewer only at the end of the archive."""
 
     offset: int
     nbytes: int
@@ -54,10 +55,10 @@ class TarMember(NamedTuple):
     """A regular file of the archive.
 
     Attributes:
-        name: as it is stored.
-        offset: of its first byte.
-        nbytes: its size.
-        content: all of it, where it was asked for and is small; else ``None``.
+        name: name as stored.
+        offset: offset of the content's first byte in the archive.
+        nbytes: size of the content.
+        content: the content if it was requested and is small, else ``None``.
     """
 
     name: bytes
@@ -70,12 +71,12 @@ Scan = Generator[WantedMember, bytes, list[TarMember]]
 
 
 def scan(shard: str, shard_bytes: int, inline: frozenset[bytes] = frozenset()) -> Scan:
-    """Returns the members of an archive that has been sent piece by piece.
+    """Yields the ranges of an archive that it needs, and returns the members.
 
     Args:
-        shard: its path or URL, for messages.
-        shard_bytes: its size.
-        inline: extensions, as ``b"cls"``, of members whose content is kept if it is small.
+        shard: path or URL of the archive, for messages.
+        shard_bytes: size of the archive.
+        inline: extensions, such as ``b"cls"``, of members whose content is returned if it is small.
 
     Raises:
         CorruptTar: the archive is damaged or cut off.
@@ -114,12 +115,12 @@ def scan(shard: str, shard_bytes: int, inline: frozenset[bytes] = frozenset()) -
 
 
 def extension(name: bytes) -> bytes:
-    """Returns what follows the first dot of a member's base name, in lower case."""
+    """Returns the part of a member's base name after the first dot, in lower case."""
     return name.rsplit(b"/", 1)[-1].partition(b".")[2].lower()
 
 
 class _Overrides:
-    """What pax records and GNU's long names say of the next member, and of all that follow."""
+    """Names and sizes from pax records and GNU's long names, for the next or all later members."""
 
     def __init__(self) -> None:
         self._all: dict[bytes, bytes] = {}
@@ -149,7 +150,7 @@ class _Overrides:
 
 
 def _pax_records(content: bytes, where: str) -> dict[bytes, bytes]:
-    """Returns the records of a pax header: ``21 path=cats/5.jpg``, each with its length."""
+    """Returns the records of a pax header. Each has its own length: ``21 path=cats/5.jpg``."""
     records = {}
     at = 0
     while at < len(content):
@@ -170,12 +171,12 @@ def _pax_records(content: bytes, where: str) -> dict[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TarHeader:
-    """What a header says of its member.
+    """The header of a member.
 
     Attributes:
-        name: with the directory in front, as bytes.
-        nbytes: of the member's content, which follows the header.
-        kind: the type flag, one byte.
+        name: name with the directory, as bytes.
+        nbytes: size of the member's content, which follows the header.
+        kind: type flag, one byte.
     """
 
     name: bytes
@@ -184,7 +185,7 @@ class TarHeader:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the member is a file with content of its own."""
+        """Whether the member is a file with its own content, and not a link."""
         return self.kind in (b"0", b"\0", b"7")
 
     @property
@@ -194,14 +195,14 @@ class TarHeader:
 
 
 def parse_header(block: bytes | memoryview, where: str) -> TarHeader | None:
-    """Returns the header in a block, ``None`` for a block of zeros, which ends an archive.
+    """Returns the header in a block; ``None`` for a block of zeros, which ends an archive.
 
     Args:
         block: 512 bytes.
-        where: names the shard and the place, for messages.
+        where: shard and offset, for messages.
 
     Raises:
-        CorruptTar: the block is no header.
+        CorruptTar: the block is not a header.
         UnsupportedTar: the member is a sparse file, or the archive is compressed.
     """
     raw = bytes(block)
@@ -241,7 +242,7 @@ def parse_header(block: bytes | memoryview, where: str) -> TarHeader | None:
 
 
 def _number(field: bytes) -> int:
-    """Returns a number, in octal digits or, as GNU tar writes large ones, in base 256."""
+    """Parses a number in octal digits, or in base 256, which GNU tar uses for large numbers."""
     if field[0] & 0x80:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip()
@@ -249,7 +250,7 @@ def _number(field: bytes) -> int:
 
 
 def _signed_sum(raw: bytes) -> int:
-    """Returns the checksum as old programs computed it, of signed characters."""
+    """Returns the checksum of old programs, which added signed characters."""
     signed = [value - 256 if value > 127 else value for value in raw]
     return sum(signed) - sum(signed[_CHECKSUM]) + 8 * ord(" ")
 

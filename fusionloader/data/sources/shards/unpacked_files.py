@@ -1,7 +1,7 @@
-"""Files of plain bytes made from compressed shards, once for all processes that want them.
+"""Unpacks compressed shards to files of plain bytes, once for all processes.
 
-A process that unpacks a shard holds a lock on the file that it writes, and gives it its name when
-it is whole. What a killed process leaves has no lock, and is written again from its beginning.
+A process that unpacks a shard holds a lock on the file that it writes, and renames the file when it
+is complete. A file that a killed process left has no lock, and is written again from the start.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fusionloader.system.user_cache import cache_folder
 
 log = logging.getLogger("fusionloader.sources")
 
-_FORMAT = 1  # of what is unpacked; another number has all shards unpacked again
+_FORMAT = 1  # format of the results; with another number all shards are unpacked again
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """What is to be unpacked.
+    """A shard to unpack.
 
     Attributes:
         source: path of the shard.
-        what: what is taken of it, such as the name of a column.
-        nbytes: that the result is likely to have.
+        what: name of the part that is unpacked, such as a column.
+        nbytes: estimated size of the result.
         write: writes the result to an empty file.
     """
 
@@ -44,17 +44,17 @@ class Unpacking:
 
 
 def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None) -> list[str]:
-    """Returns the paths of unpacked shards, and unpacks those that are not there.
+    """Unpacks shards that are not unpacked yet, and returns the paths of all results.
 
-    A shard is unpacked again when its size or time of modification changes; what was made of its
-    earlier contents is removed. Several processes, such as ranks, share the work.
+    When the size or time of modification of a shard changes, it is unpacked again and the earlier
+    result is removed. Several processes, such as ranks, share the work.
 
     Args:
-        shards: one or more.
-        folder: where the results are; ``None`` for ``unpacked`` in the user's cache folder.
+        shards: one or more shards.
+        folder: folder of the results; ``None`` for ``unpacked`` in the user's cache folder.
 
     Raises:
-        OSError: there is no room for the results, or a file cannot be read or written.
+        OSError: the disk is full, or a file cannot be read or written.
     """
     base = Path(folder) if folder is not None else cache_folder() / "unpacked"
     base.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None)
         threads = min(len(missing), len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda pair: _unpack(*pair, wait=False), missing))
-        for shard, path in missing:  # those that other processes have begun
+        for shard, path in missing:  # waits for those that other processes unpack
             _unpack(shard, path, wait=True)
     return [str(path) for path in paths]
 
@@ -97,12 +97,12 @@ def _disk_full(base: Path, why: str) -> OSError:
 
 
 def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
-    """Makes a result, unless another process does so and ``wait`` is false."""
+    """Unpacks a shard. Without ``wait`` it returns if another process is doing so."""
     while not path.exists():
         with _locked(path.with_suffix(".part"), wait) as file:
             if file is None:
                 return
-            if path.exists():  # made between the look and the lock
+            if path.exists():  # made after the check above and before the lock
                 os.unlink(file.name)
                 return
             try:
@@ -122,14 +122,14 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
 
 @contextlib.contextmanager
 def _locked(part: Path, wait: bool) -> Iterator[BinaryIO | None]:
-    """Gives the empty file to write to, ``None`` where another process has its lock."""
+    """Yields the empty file to write to; ``None`` if another process has its lock."""
     with open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield None
             return
-        if not _is_at(file, part):  # its last owner has renamed or removed it
+        if not _is_at(file, part):  # the last owner of the lock has renamed or removed it
             with _locked(part, wait) as again:
                 yield again
             return

@@ -32,18 +32,18 @@ class ArrowImages(EncodedImages):
         transform: Transform | None = None,
         target_transform: Transform | None = None,
     ) -> None:
-        """Looks up where the images are.
+        """Finds the ranges of the images.
 
         Args:
-            files: a path, a folder, a pattern or a list of them.
-            image: the column of images: binary, structs of bytes and path, or paths.
-            target: the column of targets, ``None`` for -1.
-            transform: of an image.
-            target_transform: of a target; needed where targets are not integers.
+            files: a path, a folder, a pattern or a list of these.
+            image: name of the column of images: binary, structs of bytes and path, or paths.
+            target: name of the column of targets; ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target; needed if targets are not integers.
 
         Raises:
-            ValueError: a file is not of Arrow or compressed, or has not the columns.
-            FileNotFoundError: there are no such files.
+            ValueError: a file is no Arrow file, is compressed, or does not have the columns.
+            FileNotFoundError: a file does not exist.
         """
         paths = shard_paths(files, ".arrow")
         table = _joined(paths)
@@ -56,16 +56,14 @@ class ArrowImages(EncodedImages):
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         files = counted(len(self.byte_ranges().files), "Arrow file")
         return f"{counted(len(self), 'value')} of {files}"
 
 
 class HuggingFaceImages(EncodedImages):
-    """What ``from_hugging_face`` returns."""
+    """Images of a Hugging Face dataset, made by ``from_hugging_face``."""
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         files = counted(len(self.byte_ranges().files), "file")
         return f"{counted(len(self), 'row')} of a Hugging Face dataset in {files}"
 
@@ -80,19 +78,19 @@ def from_hugging_face(
 ) -> EncodedImages:
     """Returns the images of a ``datasets.Dataset``, in its order, read from its Arrow files.
 
-    Selections, shuffles and filters hold. Images are as Pillow opens them, converted to RGB: the
+    Selections, shuffles and filters of the dataset are kept. Images are converted to RGB. The
     orientation in EXIF data is not applied, as in torchvision's ``ImageFolder``.
 
     Args:
-        dataset: with images on disk, by ``load_dataset`` or ``load_from_disk``.
-        transform: of an image.
-        image: the column of images.
-        target: the column of targets, ``None`` for -1.
-        target_transform: of a target; needed where targets are not integers.
+        dataset: a dataset with images on disk, from ``load_dataset`` or ``load_from_disk``.
+        transform: transform of an image.
+        image: name of the column of images.
+        target: name of the column of targets; ``None`` for the target -1.
+        target_transform: transform of a target; needed if targets are not integers.
 
     Raises:
-        TypeError: not a ``datasets.Dataset``.
-        ValueError: it has not the columns, a transform of its own, or its images in memory.
+        TypeError: ``dataset`` is not a ``datasets.Dataset``.
+        ValueError: the dataset lacks a column, has its own transform, or has images in memory.
     """
     _check_is_dataset(dataset)
     table, where = dataset.data.table, f"the dataset of {len(dataset)} rows"

@@ -1,4 +1,8 @@
-"""Images in folders that LitData's ``optimize`` wrote."""
+"""Images in folders written by LitData's ``optimize``.
+
+A chunk has samples one after the other. For plain dictionaries the samples are empty and followed
+by an Arrow file, its length and a mark.
+"""
 
 from __future__ import annotations
 
@@ -48,18 +52,18 @@ class LitDataImages(EncodedImages):
         """Reads ``index.json`` and the bounds of the samples.
 
         Args:
-            folder: with ``index.json`` and the chunks.
-            image: the leaf of images, of format jpeg, image or bytes: its key in the dictionary
-                that was optimized, its number in a tuple (``"0"``), or both (``"views.0"``).
-            target: the leaf of targets: integers, or str with a ``target_transform``; ``None``
-                for -1.
-            transform: of an image.
-            target_transform: of a target.
+            folder: folder with ``index.json`` and the chunks.
+            image: name of the leaf of images, of format jpeg, image or bytes: its key in the
+                optimized dictionary, its number in a tuple (``"0"``), or both (``"views.0"``).
+            target: name of the leaf of targets: integers, or str with a ``target_transform``;
+                ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target.
 
         Raises:
-            ValueError: a leaf is not there or holds something else; chunks are compressed,
-                encrypted or damaged.
-            FileNotFoundError: the index or a chunk is not there.
+            ValueError: a leaf is missing or of another type, or chunks are compressed, encrypted
+                or damaged.
+            FileNotFoundError: the index or a chunk does not exist.
         """
         with index_errors(os.path.join(folder, "index.json")):
             index = _read_index(Path(folder))
@@ -88,7 +92,6 @@ class LitDataImages(EncodedImages):
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         chunks = counted(len(self.byte_ranges().files), "chunk")
         return f"{counted(len(self), 'sample')} of {chunks}"
 
@@ -127,7 +130,7 @@ def _parse_formats(config: dict[str, Any], folder: str) -> dict[str, str]:
 
 
 def _leaves(spec: dict[str, Any], prefix: str = "") -> list[str]:
-    """Returns the names of a tree's leaves, from what torch's ``treespec_dumps`` writes."""
+    """Returns the names of a tree's leaves, from the output of torch's ``treespec_dumps``."""
     children = spec["children_spec"]
     if spec["type"] is None:
         return [prefix.rstrip(".") or "0"]
@@ -154,18 +157,18 @@ def _check_leaf(
 def _images_in(
     path: str, formats: dict[str, str], image: str, target: str | None, has_transform: bool
 ) -> tuple[Integers, ShardTargets]:
-    """Returns where the images of a chunk are, an array (start and length, samples), and targets.
+    """Returns starts and lengths of a chunk's images, of shape (2, samples), and the targets.
 
     Args:
-        path: of the chunk.
-        formats: of the leaves by name, in the order of the fields.
-        image: the leaf of images.
-        target: that of targets, ``None`` for none.
-        has_transform: whether something makes targets of what is no integer.
+        path: path of the chunk.
+        formats: formats of the leaves by name, in the order of the fields.
+        image: name of the leaf of images.
+        target: name of the leaf of targets; ``None`` for no targets.
+        has_transform: whether targets have a transform and need not be integers.
 
     Raises:
-        ValueError: the chunk is damaged, or has no such leaves.
-        FileNotFoundError: it is not there.
+        ValueError: the chunk is damaged, or lacks a leaf.
+        FileNotFoundError: the chunk does not exist.
     """
     data = _mapped(path)
     bounds = read_bounds(data, 4, path)
