@@ -1,6 +1,6 @@
 """The indexes of remote tar archives: beside them, in the user's cache, or made by reading them.
 
-An index beside a shard is its URL with ``.fusionloader-index`` behind. Whichever is found, it is
+The index beside a shard has the shard's URL with ``.fusionloader-index`` appended. Every index is
 cached in the user's cache, by the shard's URL, where the next run finds it.
 """
 
@@ -32,7 +32,7 @@ _BLOCK = 8 << 20
 _SHARDS_AT_A_TIME = 16
 _BLOCKS_AHEAD = 2
 _SHORTEST_INDEX = 1 << 16  # bytes that an index of a few members may have
-_MOST_INDEX = 1 << 32  # where the server does not tell the shard's size
+_MOST_INDEX = 1 << 32  # if the server does not report the shard's size
 
 T = TypeVar("T")
 
@@ -47,11 +47,11 @@ def find_indexes(
     """Returns the index of every shard.
 
     Args:
-        urls: of the shards.
-        settings: how they are read.
-        mode: ``"beside"`` takes none but those that are beside the shards.
-        inline: extensions of members whose content an index that is made here keeps.
-        progressed: is called with the URL of each shard whose index is there.
+        urls: URLs of the shards.
+        settings: read settings.
+        mode: ``"beside"`` uses only the indexes beside the shards.
+        inline: extensions of members whose content a new index has.
+        progressed: called with the URL of each shard when its index is available.
 
     Raises:
         UrlUnreadable: a shard or its index cannot be read.
@@ -77,7 +77,7 @@ def write_indexes(
 ) -> list[TarIndex]:
     """Reads every shard once and writes its index beside it.
 
-    Args: as ``find_indexes``.
+    The arguments are those of ``find_indexes``.
 
     Raises:
         UrlUnreadable: a shard cannot be read, or its index cannot be written.
@@ -97,15 +97,15 @@ def write_indexes(
 
 
 def cached_index_path(url: str) -> Path:
-    """Returns where the user's cache keeps the index of a shard."""
+    """Returns the path of a shard's index in the user's cache."""
     digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
     return cache_folder() / "tar-indexes" / f"{digest}{SUFFIX}"
 
 
 def run_apart(settings: ReadSettings, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
-    """Returns what ``work`` does with a store, on an event loop in a thread of its own.
+    """Runs ``work`` on an event loop in a thread of its own, and returns its result.
 
-    The caller may be on an event loop itself, as in a notebook.
+    The caller's thread may already run an event loop, as in a notebook.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -170,11 +170,16 @@ async def _find(
 
 
 async def _read_beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
-    """Returns the index beside a shard; ``None`` where it may not be read, or is of another one."""
+    """Returns the index beside a shard; ``None`` if access is denied.
+
+    Raises:
+        UrlAbsent: there is no index.
+        UnreadableIndex: it is damaged or of another shard.
+    """
     try:
-        # An index is shorter than its shard, whose headers have 512 bytes for each member.
+        # An index is shorter than its shard, which has a header of 512 bytes for each member.
         data = await store.whole(url + SUFFIX, (version.nbytes or _MOST_INDEX) + _SHORTEST_INDEX)
-    except UrlDenied:  # S3 says so of what is absent, to who may not list the bucket
+    except UrlDenied:  # S3's answer for an absent file, without the right to list the bucket
         return None
     index = TarIndex.from_bytes(data, url + SUFFIX)
     if not _matches(index, version):
@@ -195,7 +200,7 @@ def _matches(index: TarIndex, version: Version) -> bool:
 async def _make_index(
     store: ObjectStore, url: str, version: Version, inline: frozenset[bytes]
 ) -> TarIndex:
-    """Returns the index of a shard that is read from its beginning to its end."""
+    """Reads a shard from its beginning to its end and returns its index."""
     if not version.nbytes:
         raise CorruptTar(f"{url}: the shard is empty, or its server does not tell its size")
     blocks = _Blocks(store, url, version.nbytes)
@@ -211,14 +216,14 @@ async def _make_index(
 
 
 class _Blocks:
-    """A file read in large blocks, the next ones ahead; blocks without a header are skipped."""
+    """A file read in large blocks, with the next blocks ahead. Blocks not needed are skipped."""
 
     def __init__(self, store: ObjectStore, url: str, nbytes: int) -> None:
         self._store, self._url, self._nbytes = store, url, nbytes
         self._tasks: dict[int, asyncio.Task[bytes]] = {}
 
     async def read(self, offset: int, nbytes: int) -> bytes:
-        """Returns bytes that are not before those of the last call."""
+        """Returns a range of bytes. Ranges must not go backwards."""
         first, last = offset // _BLOCK, (min(offset + nbytes, self._nbytes) - 1) // _BLOCK
         for gone in [number for number in self._tasks if number < first]:
             self._tasks.pop(gone).cancel()
@@ -256,7 +261,7 @@ def _read_cached(path: Path, version: Version) -> TarIndex | None:
 
 
 def _write_cached(path: Path, index: TarIndex) -> None:
-    """Writes an index to the user's cache; another process may do so at the same time."""
+    """Writes an index to the user's cache, atomically, since other processes may do the same."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What went wrong with a request to object storage, and whether it is worth sending again."""
+"""Errors of requests to object storage, and which of them are retried."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fusionloader.data.sources.url_reading import ABSENT, DENIED, RANGES_NEEDED,
 
 
 class UrlDenied(UrlUnreadable):
-    """The server wants credentials, or others."""
+    """The server needs credentials, or other ones."""
 
 
 class UrlAbsent(UrlUnreadable):
-    """There is nothing at the URL."""
+    """Nothing exists at the URL."""
 
 
 class ServerFailed(UrlUnreadable):
-    """The server did not answer, or answered with errors, as often as it was asked."""
+    """The server did not answer, or answered every attempt with an error."""
 
 
 _AGAIN = (408, 425, 429)
@@ -34,7 +34,7 @@ _CONNECTION_ERRNOS = frozenset(
         errno.ETIMEDOUT,
     )
 )
-# aiohttp's and botocore's, which are not imported for their names alone.
+# Classes of aiohttp and botocore by name, so that these packages need not be imported.
 _CONNECTION_ERRORS = frozenset(
     (
         "ClientConnectionError",
@@ -60,9 +60,9 @@ _ALIASES = {"https": "http", "s3a": "s3", "gcs": "gs"}
 
 
 def find_status(error: BaseException) -> int | None:
-    """Returns the HTTP status that a file system's error is about, ``None`` without one."""
+    """Returns the HTTP status in a file system's error; ``None`` if it has none."""
     if _has_name(error, _CONNECTION_ERRORS):
-        return None  # aiohttp gives a cut answer the code of a malformed one
+        return None  # aiohttp gives a cut-off answer the code 400
     for each in _chain(error):
         for name in ("status", "code"):
             if isinstance(found := getattr(each, name, None), int) and 100 <= found < 600:
@@ -90,14 +90,14 @@ def is_worth_another_try(error: BaseException) -> bool:
 def unreadable(
     url: str, start: int, stop: int, error: BaseException, attempts: int
 ) -> UrlUnreadable:
-    """Returns the error that users see.
+    """Returns the error for the user.
 
     Args:
-        url: of the shard.
+        url: URL of the shard.
         start: first byte of the request.
-        stop: the byte behind its last.
-        error: of the last attempt.
-        attempts: how many there were.
+        stop: end of the request, exclusive.
+        error: error of the last attempt.
+        attempts: number of attempts.
     """
     status = find_status(error)
     kind, remedy = _kind(url, error, status)

@@ -76,10 +76,7 @@ class KeyNames:
                 for number, (key, _) in enumerate(self._keys.images(transaction)):
                     if number == item:
                         return f"{where}: {key.decode(errors='replace')}"
-        except (
-            lmdb.Error,
-            FileNotFoundError,
-        ):  # removed since: the name is for a message about another error
+        except (lmdb.Error, FileNotFoundError):  # removed, which another message reports
             pass
         return f"{where}: byte {offset}"
 
