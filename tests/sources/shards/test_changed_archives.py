@@ -41,7 +41,7 @@ changes = pytest.mark.parametrize("change", CHANGES)
 
 
 def in_mid_epoch(folder, change, **options):
-    """Yields batches of an epoch; the second of three shards changes behind the first batch.
+    """Yields batches of an epoch; the second of three shards changes after the first batch.
 
     Mini-batches of the shard's end are published later than that.
     """

@@ -1,4 +1,4 @@
-"""Names of shards, and what addresses are mapped from."""
+"""Paths of shards, and files that addresses are mapped from."""
 
 import ctypes
 import mmap

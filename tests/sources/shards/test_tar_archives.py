@@ -193,7 +193,7 @@ def test_pax_records_are_read_once():
 @pytest.mark.parametrize(
     "record", [b"9" * 5000 + b" path=x\n", b"5012 size=" + b"9" * 5001 + b"\n"]
 )
-def test_numbers_of_pax_records_that_nobody_means_are_damage(record):
+def test_odd_numbers_in_pax_records_are_damage(record):
     with pytest.raises(CorruptTar, match=r"cannot be read|has 9+ bytes"):
         members_of(pax_archive(record))
 
@@ -267,7 +267,7 @@ def test_an_index_that_cannot_be_read_says_what_to_do():
 
 
 def forged(change, save=np.savez):
-    """The file of an index of two members, of which something is other than it should be."""
+    """The file of an index of two members, with some values replaced."""
     members = members_of(tar_of([("1.jpg", b"i"), ("1.cls", b"2")]))
     index = TarIndex.from_members(members, 4096, 7)
     names = ("names", "name_ends", "offset", "nbytes", "inline", "inline_nbytes")
@@ -280,7 +280,7 @@ def forged(change, save=np.savez):
 
 
 def header_of(shape):
-    """Says of one array that it has another shape, in place."""
+    """Replaces the shape in the header of an array, in place."""
     plain = forged(lambda arrays: None)
     assert plain.count(b"(2,), }      ") == 4
     return plain.replace(b"(2,), }".ljust(len(shape) + 4), shape + b", }", 1)

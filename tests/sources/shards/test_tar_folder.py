@@ -77,7 +77,7 @@ def test_samples_are_named_by_archive_and_member(shard):
     assert TarFolder(shard).name(3) == "train-000.tar: a/3.jpg"
 
 
-def test_an_index_is_kept_and_used(shard):
+def test_an_index_is_written_and_used(shard):
     first = TarFolder(shard)
     before = written(index_of(shard))
     assert TarFolder(shard).read_encoded(2) == first.read_encoded(2)

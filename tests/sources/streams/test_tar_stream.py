@@ -1,4 +1,4 @@
-"""Streams of tar shards: their indexes, their samples, and what is said of shards that are bad."""
+"""Streams of tar shards: their indexes, their samples, and errors about bad shards."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_torch_gets_images(server):
     assert np.array_equal(np.asarray(image), np.asarray(expected)) and target == "3"
 
 
-def test_a_sample_that_is_read_alone_is_asked_for_again(server):
+def test_a_sample_that_is_read_alone_is_retried(server):
     stream = stream_of(server)
     server.faults.append(503)
     assert stream.read_encoded(4) == (jpeg(4), 4)
@@ -64,7 +64,7 @@ def test_a_sample_that_is_read_alone_is_asked_for_again(server):
         stream.read_encoded(4)
 
 
-def test_an_index_is_made_once_and_kept(server):
+def test_an_index_is_made_once_and_cached(server):
     stream_of(server)
     asked = len(server.ranges())
     assert asked == len(COUNTS)  # each shard is smaller than a block
