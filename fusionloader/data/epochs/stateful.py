@@ -33,9 +33,9 @@ def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:
 
 def batches_before(sampler: object, state: State) -> Iterator[Index]:
     """Yields the batches of a pass before ``state``, if the sampler has ``batches_before``."""
-    tell = getattr(sampler, "batches_before", None)
-    if callable(tell):
-        yield from tell(state["sampler"])
+    method = getattr(sampler, "batches_before", None)
+    if callable(method):
+        yield from method(state["sampler"])
 
 
 class SamplerRun:
@@ -62,7 +62,7 @@ class SamplerRun:
     def _hold(self, iterator: Iterator[Index]) -> None:
         self._iterator = iterator
         if self._within:
-            outer = copy.copy(self._outer)
+            outer = copy.copy(self._outer)  # forms batches as usual, from the watched iterator
             outer.sampler = self._watched(iterator)
             self._batches = iter(outer)
         else:

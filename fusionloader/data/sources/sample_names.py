@@ -30,6 +30,7 @@ class OffsetNames:
     """Names samples by the offset of their bytes: ``train-003.tar: byte 1536``."""
 
     def name(self, file: str, offset: int, item: int) -> str:
+        """Returns the name of the file and the offset; ``item`` is not used."""
         return f"{os.path.basename(file)}: byte {offset}"
 
 

@@ -84,10 +84,10 @@ def _digest(text: str) -> str:
 
 def _check_free_space(base: Path, shards: Sequence[Unpacking]) -> None:
     info = os.statvfs(base)
-    room, needed = info.f_bavail * info.f_frsize, sum(shard.nbytes for shard in shards)
-    if needed > room:
+    free, needed = info.f_bavail * info.f_frsize, sum(shard.nbytes for shard in shards)
+    if needed > free:
         raise _disk_full(
-            base, f"{needed} bytes are needed for {len(shards)} shards, {room} are free"
+            base, f"{needed} bytes are needed for {len(shards)} shards, {free} are free"
         )
 
 
@@ -116,7 +116,7 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
             except BaseException:
                 os.unlink(file.name)
                 raise
-            os.rename(file.name, path)
+            os.rename(file.name, path)  # with the lock held: waiting processes find the result
             _remove_earlier(path)
 
 

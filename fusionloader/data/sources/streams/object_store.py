@@ -268,7 +268,7 @@ async def _first_good(running: set[asyncio.Task[bytes]]) -> tuple[bytes, asyncio
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            if not pending or task.exception() is None:
+            if not pending or task.exception() is None:  # the last error is raised by result()
                 return task.result(), task
 
 
