@@ -159,7 +159,7 @@ def test_torchs_loader_goes_on_after_what_training_had(make, workers):
     again = DataLoader(Numbers(41), batch_sampler=resumed, num_workers=workers)
     assert len(again) == 5 + len(expected)
     assert [batch.tolist() for batch in again] == expected
-    with pytest.raises(ValueError, match="99 batches are said to be delivered, of"):
+    with pytest.raises(ValueError, match="delivered=99, and the pass has yielded"):
         sampler.state_dict(delivered=99)
 
 

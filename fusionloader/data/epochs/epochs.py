@@ -23,8 +23,8 @@ def _check_workers(options: LoaderOptions, epoch_state: EpochState) -> None:
     if epoch_state.num_workers != options.num_workers:
         raise ValueError(
             f"the state was saved with num_workers = {epoch_state.num_workers}, and this loader "
-            f"has {options.num_workers}: each worker went through an IterableDataset on its own, "
-            "so it goes on with as many workers only"
+            f"has {options.num_workers}: each worker has its own position in an IterableDataset, "
+            f"so give num_workers={epoch_state.num_workers}"
         )
 
 

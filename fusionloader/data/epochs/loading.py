@@ -70,7 +70,8 @@ def load_resharded(
     found = [EpochState.from_state(state, fixed) for state in given]
     if any(any(epoch_state.worker_states()) for epoch_state in found):
         raise ValueError(
-            "the dataset keeps a state in every worker of every rank: it cannot be resharded"
+            "the dataset keeps a state in every worker of every rank, which cannot be resharded: "
+            "load each rank's own state, with the same number of ranks"
         )
     if sampler is not None:
         return merge_epochs(sampler, found)
@@ -106,7 +107,7 @@ def _shares(found: list[EpochState]) -> list[Share]:
     shares = [epoch_state.share for epoch_state in found if epoch_state.share is not None]
     if len(shares) < len(found):
         raise ValueError(
-            "what is left of an epoch is told from the order of torch's DistributedSampler, in "
+            "what is left of an epoch is computed from the order of torch's DistributedSampler, in "
             "batches of a BatchSampler: the state was saved by a loader that had none"
         )
     numbers = {epoch_state.epoch for epoch_state in found}
@@ -185,13 +186,13 @@ def merge_epochs(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochS
         )
     if any(each.ahead for each in found):
         raise ValueError(
-            "with in_order=False a rank has delivered batches beyond its first gap, and its "
-            "sampler's state tells where a gap begins only: save states with in_order=True"
+            "a rank has delivered batches out of order, and its sampler's state has the position "
+            "of the first gap only: save states of loaders with in_order=True"
         )
     states = [each.sampler["sampler"] for each in found if each.sampler is not None]
     if len(states) < len(found):
         raise ValueError(
-            "a state has none of its sampler: it was saved by a loader with another sampler"
+            "a state has no sampler state: it was saved by a loader with another sampler"
         )
     # At least 1, so that a rank with nothing left does not begin the next pass.
     delivered = 0 if first.finished else max(1, *(each.delivered for each in found))

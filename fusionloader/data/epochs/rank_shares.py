@@ -60,7 +60,8 @@ class RankStage:
                 places = places[: stop - start]
                 inside = len(range(places.start, min(places.stop, count), self.ranks))
                 left[places.start : min(places.stop, count) : self.ranks] = bytes(inside)
-                for place in places[inside:]:  # repeated samples from the start
+                # The sampler pads its list with samples from the start, so places wrap around.
+                for place in places[inside:]:
                     left[place % count] = 0
         return left
 
@@ -174,7 +175,7 @@ def check_same_order(theirs: Share, ours: Share | None) -> Share:
             raise ValueError(
                 f"the epoch was begun with a DistributedSampler of {name} = "
                 f"{getattr(theirs, name)!r}, and this loader's has {getattr(ours, name)!r}: what "
-                "is left of it can only be told from the same order of samples"
+                "is left of it can only be computed from the same order of samples"
             )
     return ours
 
@@ -183,6 +184,7 @@ def batches_left(options: LoaderOptions, share: Share) -> Iterator[list[int]]:
     """Yields a rank's mini-batches of the samples that the stages before it left."""
     batches = options.batch_sampler
     assert is_plain_batch_sampler(batches)
+    # The sampler of a single rank, without padding, yields the whole order of the epoch.
     whole = copy.copy(batches.sampler)
     assert isinstance(whole, DistributedSampler)
     whole.rank, whole.num_replicas, whole.epoch = 0, 1, share.epoch

@@ -174,7 +174,7 @@ class EpochSampler(Sampler[list[int]]):
     def _after(self, place: SamplerPlace, delivered: int) -> SamplerPlace:
         given = (place.position - place.start) // self.num_replicas
         if delivered > given:
-            raise ValueError(f"{delivered} batches are said to be delivered, of {given} asked for")
+            raise ValueError(f"delivered={delivered}, and the pass has yielded {given} batches")
         return replace(place, position=place.start + delivered * self.num_replicas)
 
     def load_state_dict(self, state: State) -> None:

@@ -174,7 +174,7 @@ class StreamSampler(Sampler[int]):
             if state["order"].get(name) != ours:
                 raise ValueError(
                     f"the state is of a stream with {name} = {state['order'].get(name)!r}, and "
-                    f"this one has {ours!r}: what is left can only be told from the same order"
+                    f"this one has {ours!r}: what is left can only be computed from the same order"
                 )
 
     def _epoch_order(self) -> EpochOrder:

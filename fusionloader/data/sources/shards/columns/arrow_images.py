@@ -129,8 +129,11 @@ def _joined(paths: Sequence[str]) -> pa.Table:
 def _check_is_dataset(dataset: Any) -> None:
     kind = type(dataset)
     if kind.__name__ in ("DatasetDict", "IterableDatasetDict"):
-        splits = ", ".join(map(repr, dataset))
-        raise TypeError(f"a {kind.__name__} has splits ({splits}): give one, dataset[{splits[:9]}]")
+        splits = list(map(repr, dataset))
+        raise TypeError(
+            f"a {kind.__name__} has splits ({', '.join(splits)}): give one of them, such as "
+            f"dataset[{splits[0] if splits else '...'}]"
+        )
     if kind.__name__ == "IterableDataset":
         raise TypeError(
             "an IterableDataset has no index of its images: load it without streaming=True, or "
