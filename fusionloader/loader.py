@@ -18,7 +18,7 @@ from typing_extensions import Self  # torch needs it, too
 
 from fusionloader.data.epochs.identity import describe_loader
 from fusionloader.data.epochs.loading import load_state
-from fusionloader.data.epochs.sampling import set_epoch_of_samplers
+from fusionloader.data.epochs.sampling import set_sampler_epochs
 from fusionloader.engine.iterators.loader_state import Window
 from fusionloader.observe.representation import DescribedLoader, Shown, measured
 from fusionloader.observe.statistics.counters import rank_here
@@ -247,7 +247,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         An iterator that has delivered nothing yet begins again with the new number.
         """
         self._state.epochs.set_epoch(epoch)
-        set_epoch_of_samplers(LoaderOptions.of(self), epoch)
+        set_sampler_epochs(LoaderOptions.of(self), epoch)
 
     def resize_workers(self, num_workers: int) -> None:
         """Sets the number of workers; a running iterator follows with its next batch.

@@ -1,1 +1,1 @@
-"""Which samples there are, and what they are."""
+"""Data sources, samplers, epochs, read-ahead and deferred images."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fusionloader.cache import kept_files
-from fusionloader.data.read_ahead import explanation as reading_urls
+from fusionloader.data.read_ahead.looking_ahead import explain_reading
 from fusionloader.data.samplers.epoch_sampler import EpochSampler
 from fusionloader.engine.delivery import level_rows
 from fusionloader.engine.iterators.whole_batches import defers
@@ -28,7 +28,7 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
         if compiled.is_remote:
             why = "there are no workers (num_workers=0)" if options.num_workers == 0 else ""
             one_by_one = why if route.is_native or why else "Python makes the samples"
-            lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
+            lines.append(explain_reading(options.dataset, _inner_sampler(options), one_by_one))
     has_workers = options.num_workers > 0 and route.way != "gathered"
     if has_workers and (seconds := options.stalled_after(route.is_native)):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")

@@ -1,4 +1,4 @@
-"""A resumed epoch goes on with the very batches of an uninterrupted one."""
+"""A resumed epoch has the same batches as an uninterrupted one."""
 
 import json
 
@@ -94,7 +94,7 @@ def test_a_state_of_another_loader_is_refused():
 
 
 class Logged(Dataset):
-    """Writes down which samples are read."""
+    """Records which samples are read."""
 
     def __init__(self, log):
         self.log = log
@@ -124,7 +124,7 @@ def test_what_was_delivered_is_not_read_again(tmp_path, workers, collate):
 
 
 class Late(Dataset):
-    """The first sample comes when it may; samples are strings, which whole batches serve."""
+    """Its first sample waits for ``may_come``. Samples are strings, made as whole batches."""
 
     def __init__(self, may_come):
         self.may_come = may_come

@@ -1,4 +1,4 @@
-"""``state_dict()``: what is in it, what refuses it, and whose state it carries."""
+"""``state_dict()``: its content, states that are refused, and states of samplers and datasets."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ class CountingIterator:
 
 
 class OfIterator(Sampler):
-    """Its iterator has the state."""
+    """A sampler whose iterator has the state."""
 
     def __init__(self, size=24):
         self.size = size
@@ -57,7 +57,7 @@ class Batches(Counting):
 
 
 def resumed(make, taken, epochs=0):
-    """The batches after ``taken`` ones of epoch ``epochs``, as they were and as resumed."""
+    """The batches after ``taken`` ones of epoch ``epochs``, without interruption and resumed."""
     loader = make()
     for _ in range(epochs):
         list(loader)
@@ -131,7 +131,7 @@ def test_a_stream_goes_on_in_this_process():
 
 
 class Remembering(Numbers):
-    """Its state is that of the global generator."""
+    """A sampler whose state is that of the global generator."""
 
     def __getitem__(self, index):
         return str(index)
@@ -267,7 +267,7 @@ def test_a_moved_folder_is_the_same_dataset(train_set):
 
 
 class Folder(Dataset):
-    """Stands for a large ImageFolder: a tenth of ImageNet."""
+    """As large as an ImageFolder of a tenth of ImageNet."""
 
     def __init__(self):
         self.samples = [(f"/data/n{i % 1000:08}/{i % 1000:08}_{i}.JPEG", 0) for i in range(130_000)]
@@ -282,7 +282,7 @@ class Folder(Dataset):
 
 
 def calls_in(function):
-    """How many functions of Python are called, which does not depend on the machine."""
+    """The number of calls of Python functions, which does not depend on the machine."""
     count = 0
 
     def called(frame, event, argument):

@@ -10,7 +10,7 @@ from fusionloader.data.samplers import BucketSampler
 lengths_of_samples = st.lists(st.integers(1, 60), min_size=1, max_size=120)
 
 
-def of_all_ranks(make, ranks):
+def batches_by_rank(make, ranks):
     """The batches of each rank's epoch."""
     return [list(make(num_replicas=ranks, rank=rank)) for rank in range(ranks)]
 
@@ -35,7 +35,7 @@ def test_every_index_comes_once_and_the_first_batches_again_to_make_ranks_equal(
 
     whole = list(make(num_replicas=1, rank=0))
     assert sorted(index for batch in whole for index in batch) == list(range(len(lengths)))
-    shared = of_all_ranks(make, ranks)
+    shared = batches_by_rank(make, ranks)
     steps = -(-len(whole) // ranks)
     assert {len(batches) for batches in shared} == {steps, len(make(num_replicas=ranks, rank=0))}
     repeated = [whole[place % len(whole)] for place in range(steps * ranks)]
@@ -47,7 +47,7 @@ def test_with_drop_last_all_batches_are_whole_and_none_comes_twice(lengths, batc
     def make(**its):
         return BucketSampler(lengths, batch_size=batch_size, buckets=3, drop_last=True, **its)
 
-    shared = of_all_ranks(make, ranks)
+    shared = batches_by_rank(make, ranks)
     taken = [index for batches in shared for batch in batches for index in batch]
     assert len(taken) == len(set(taken))
     assert {len(batches) for batches in shared} == {len(make(num_replicas=ranks, rank=0))}

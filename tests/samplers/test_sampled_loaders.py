@@ -1,4 +1,4 @@
-"""FusionLoader with batches by rule: torch's batches, exact resume, other ranks."""
+"""FusionLoader with batch samplers: torch's batches, exact resume, other ranks."""
 
 import json
 from collections import Counter
@@ -116,7 +116,7 @@ def test_a_state_after_the_last_batch_leads_to_the_next_epoch():
 
 
 class Draws(Numbers):
-    """Each sample has what was drawn for it."""
+    """Each sample has its random draws."""
 
     def __getitem__(self, index):
         return torch.tensor([index, int(torch.randint(1 << 40, ()))])

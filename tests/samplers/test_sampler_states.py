@@ -33,7 +33,7 @@ both = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 
 
 def taken_by(sampler, count):
-    """The first batches of a pass, which then stands there."""
+    """The first batches of a pass, which stays at that position."""
     return list(itertools.islice(sampler, count))
 
 
@@ -120,7 +120,7 @@ def test_passes_are_the_epochs_one_after_the_other_unless_one_is_set(make):
 
 
 @both
-def test_an_iterator_that_nothing_was_asked_of_begins_no_pass(make):
+def test_an_unused_iterator_begins_no_pass(make):
     sampler = make()
     state = saved(sampler)
     iter(sampler)
@@ -159,7 +159,7 @@ def test_torchs_loader_goes_on_after_what_training_had(make, workers):
     again = DataLoader(Numbers(41), batch_sampler=resumed, num_workers=workers)
     assert len(again) == 5 + len(expected)
     assert [batch.tolist() for batch in again] == expected
-    with pytest.raises(ValueError, match="99 batches are said to be delivered, of"):
+    with pytest.raises(ValueError, match="delivered=99, and the pass has yielded"):
         sampler.state_dict(delivered=99)
 
 

@@ -1,4 +1,4 @@
-"""Ranges of bytes: what they hold, what they refuse, and how they are read."""
+"""Ranges of bytes: their values, invalid arguments, and reading them."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""What explain() says of each source: how many samples, where they are, how they are read."""
+"""The text of explain() for each source: number of samples, their place, how they are read."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Ranges of shards through loaders: what the same files are in an image folder, bit for bit."""
+"""Loaders over ranges of shards: bit for bit the batches of an image folder of the same files."""
 
 import multiprocessing
 
@@ -111,7 +111,7 @@ def test_a_custom_collate_function_gets_the_same_samples(both):
 
 
 class Opened(EncodedImages):
-    """Whose samples are made by user code."""
+    """A dataset whose samples are made by user code."""
 
     def __getitem__(self, index):
         image, target = super().__getitem__(index)
@@ -177,7 +177,7 @@ TIERS = [("encoded",), ("decoded",), ("index", "encoded", "decoded")]
 
 @pytest.mark.parametrize("tiers", TIERS)
 @pytest.mark.few(1)
-def test_what_is_kept_is_not_read_again(both, tiers):
+def test_cached_files_are_not_read_again(both, tiers):
     folder, ranges = both()
     reference, _ = epochs(folder, 3)
     ours, loader = epochs(ranges, 3, cache=Cache("64MiB", tiers=tiers))
@@ -186,7 +186,7 @@ def test_what_is_kept_is_not_read_again(both, tiers):
     assert (found.misses, found.hits, found.epoch_misses) == (COUNT, 2 * COUNT, 0)
 
 
-def test_two_loaders_share_what_is_kept_of_the_same_ranges(both):
+def test_two_loaders_share_the_cache_of_the_same_ranges(both):
     _, ranges = both()
     cache = Cache("64MiB", tiers=("encoded",))
     _, first = epochs(ranges, 1, cache=cache)

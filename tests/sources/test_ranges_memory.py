@@ -1,4 +1,4 @@
-"""Ten million ranges: 20 bytes each in shared memory, and next to nothing beside it."""
+"""Ten million ranges: 20 bytes each in shared memory, and almost nothing beside it."""
 
 import os
 import subprocess

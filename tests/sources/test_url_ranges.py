@@ -1,4 +1,4 @@
-"""Ranges at URLs through real workers, which ask for them by HTTP."""
+"""Ranges at URLs, which real workers read by HTTP."""
 
 from dataclasses import dataclass
 
@@ -62,7 +62,7 @@ def test_batches_are_those_of_the_folder(served, options):
     assert "ranges of 3 URLs: native" in loader.explain()
 
 
-def test_what_is_kept_is_not_asked_for_again(served):
+def test_cached_samples_are_not_requested_again(served):
     reference, _ = epochs(served.folder, 3)
     ours, loader = epochs(served.remote(), 3, cache=Cache("64MiB", tiers=("encoded",)))
     assert same_batches(ours, reference)
@@ -102,7 +102,7 @@ def test_an_epoch_goes_on_without_the_samples_of_a_url(served, on_error, caplog)
 
 @dataclass(frozen=True)
 class Flaky:
-    """Brings nothing of a mini-batch the first time, and gives every sample when it is read."""
+    """Brings no sample of a mini-batch the first time, and reads each one on demand."""
 
     inner: object
 

@@ -1,4 +1,4 @@
-"""Servers that refuse, fail, hang, or have other shards than were indexed, under training."""
+"""Training while servers refuse, fail, hang, or have other shards than were indexed."""
 
 import pytest
 from support.faulty_server import serving

@@ -58,7 +58,7 @@ def test_samples_that_were_announced_come_with_few_requests(server, images):
     assert "6 samples with" in stats.explain()
 
 
-def test_samples_that_nobody_announced_are_read_when_they_are_wanted(server, images):
+def test_samples_that_were_not_announced_are_read_on_demand(server, images):
     with reading(images) as (reader, fetcher):
         assert brought(fetcher, [7, 8, 30]) == {item: ALL[item] for item in (7, 8, 30)}
         assert fetcher.read(0) == ALL[0]
@@ -135,7 +135,7 @@ def test_another_pass_takes_nothing_from_a_worker_that_waits(server, images, pas
         assert reader.stats().held_bytes == 0
 
 
-def test_samples_that_nobody_wants_any_more_make_room(server, images):
+def test_dropped_samples_free_their_bytes(server, images):
     with reading(images) as (reader, fetcher):
         reader.announce([1, 2, 3])
         assert brought(fetcher, [2]) == {2: ALL[2]}
@@ -226,7 +226,7 @@ def test_a_process_that_cannot_be_replaced_at_once_is_replaced_later(images, cap
 
 
 def connections(reader):
-    """How many workers the process has accepted, and its listener."""
+    """The number of workers that the process has accepted, and its listener."""
     found = psutil.Process(reader.pid).net_connections("unix")
     return sum(reader.files.address in each.laddr for each in found)
 
@@ -245,7 +245,7 @@ def test_a_process_that_may_open_nothing_for_a_worker_is_replaced(images, what):
         assert reader.stats().restarts == 1
 
 
-def test_a_worker_that_is_gone_disturbs_nobody(server, images):
+def test_a_worker_that_died_disturbs_no_other(server, images):
     server.faults.append(0.3)
     with reading(images) as (reader, fetcher):
         gone_worker = reader.files.open(-1, lambda item: None)

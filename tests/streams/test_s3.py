@@ -1,4 +1,4 @@
-"""Streams from S3, as s3fs speaks to it and moto's server answers."""
+"""Streams from S3, through s3fs from moto's server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path, monkeypatch):
-    """No index of another test, and nobody's credentials."""
+    """An empty cache, and no credentials of the user."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))

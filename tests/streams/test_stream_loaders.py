@@ -1,4 +1,4 @@
-"""Loaders over streams: the batches of a folder, whatever dies and whatever the server does."""
+"""Loaders over streams: the batches of a folder, also after deaths and errors of the server."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_one_process_reads_for_all_epochs_and_ends_with_the_loader(stream):
     wait_until(lambda: all(map(gone, pids)))
 
 
-def test_samples_in_a_cache_are_not_asked_for_again(server, stream):
+def test_samples_in_a_cache_are_not_requested_again(server, stream):
     loader = FusionLoader(
         stream, sampler=stream.sampler(), cache=Cache("64MiB", tiers=("encoded",)), **OPTIONS
     )

@@ -7,12 +7,12 @@ import json
 import sys
 
 from fusionloader.cli.progress import Progress
-from fusionloader.data.sources.shards.tar_errors import ShardError
+from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.shards.tar_members import ShardError
 from fusionloader.data.sources.shards.tar_samples import INLINE_EXTENSIONS
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import write_indexes
-from fusionloader.data.sources.streams.url_patterns import expand_urls
 from fusionloader.data.sources.url_reading import UrlUnreadable
 
 

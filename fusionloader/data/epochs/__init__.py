@@ -1,1 +1,1 @@
-"""Epochs, what ``state_dict`` saves of them, and resharding to another number of ranks."""
+"""Epochs of a loader, their saved states, and resharding to another number of ranks."""

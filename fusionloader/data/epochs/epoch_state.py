@@ -1,4 +1,4 @@
-"""Where an epoch stands: what ``state_dict`` saves and ``load_state_dict`` brings back."""
+"""The position in an epoch: what ``state_dict`` saves and ``load_state_dict`` restores."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ VERSION = 3
 
 
 class Returned(NamedTuple):
-    """A mini-batch that goes to the user.
+    """A mini-batch that is delivered to the user.
 
-    ``worker`` has made it, where that matters, and ``state`` is its dataset's behind it, pickled.
+    Attributes:
+        number: number of the mini-batch in the epoch.
+        worker: number of the worker that made it; -1 where it does not matter.
+        state: pickled state of that worker's dataset after the mini-batch.
     """
 
     number: int
@@ -31,27 +34,27 @@ class Returned(NamedTuple):
 
 @dataclass(slots=True)
 class EpochState:
-    """An epoch's identity and the mini-batches of it that were delivered.
+    """An epoch's identity and its delivered mini-batches.
 
     Attributes:
         epoch: number of the epoch.
-        seed: 64-bit seed of its random draws.
-        generator: state of the generator that the sampler draws from, when the epoch began.
-        base_seed: what torch's workers are seeded from.
-        delivered: mini-batches delivered without a gap from the start.
-        ahead: numbers of those delivered beyond the first gap (``in_order=False``).
-        finished: whether the epoch came to its end.
-        resumed: whether it was begun by another iterator.
-        drawn: states of a stateful sampler after mini-batches that were not delivered yet, the
-            last delivered one and -1, by number.
-        workers: states of a stateful dataset, pickled, one per worker; ``None`` for workers that
+        seed: 64-bit seed of the epoch's random draws.
+        generator: state of the sampler's generator at the start of the epoch.
+        base_seed: base seed of torch's workers.
+        delivered: number of mini-batches delivered without a gap from the start.
+        ahead: numbers of mini-batches delivered beyond the first gap (``in_order=False``).
+        finished: whether the epoch has ended.
+        resumed: whether another iterator began the epoch.
+        drawn: states of a stateful sampler by number of the mini-batch that they follow: those not
+            delivered yet and the last delivered one; -1 for the start of the epoch.
+        workers: pickled states of a stateful dataset, one per worker; ``None`` for workers that
             have delivered nothing.
-        last_worker: which delivered last.
+        last_worker: number of the worker that made the last delivered mini-batch.
         live: returns the state of a stateful dataset in this process.
-        num_workers: of the loader that saved it.
-        share: what a ``DistributedSampler`` gives this rank of the epoch.
-        returned: the mini-batch that went to the user and is not counted yet. To write it down
-            takes one step, behind which no exception can come before ``next()`` returns.
+        num_workers: number of workers of the loader that saved the state.
+        share: this rank's share of the epoch, by its ``DistributedSampler``.
+        returned: the mini-batch that is being returned and is not counted yet. Setting it is a
+            single step, and no exception can come between it and the return of ``next()``.
     """
 
     epoch: int
@@ -71,22 +74,21 @@ class EpochState:
     returned: Returned | None = None
 
     def deliver(self, returned: Returned) -> None:
-        """Notes that a mini-batch of the epoch went to the user."""
         self.returned = returned
         self.settle()
 
     def has(self, number: int) -> bool:
-        """Whether mini-batch ``number`` of the epoch went to the user."""
         return number < self.delivered or number in self.ahead
 
     def settle(self) -> None:
-        """Counts the mini-batch that was ``returned``; bears to be interrupted and repeated."""
+        """Counts ``returned`` as delivered. May be interrupted at any step and called again."""
         returned = self.returned
         is_next = returned is not None and returned[:2] == (self.delivered, -1)
         if is_next and not (self.ahead or self.drawn):
-            self.delivered += 1  # the same as below, at less cost
+            self.delivered += 1  # the common case: same result as below, at less cost
             self.returned = None
             return
+        # Each step can be repeated with the same result, and returned is reset by the last one.
         if returned is not None and returned.number >= self.delivered:
             self.ahead.add(returned.number)
         if returned is not None and returned.worker >= 0:
@@ -100,12 +102,11 @@ class EpochState:
         self.returned = None
 
     def copy(self) -> EpochState:
-        """Returns an independent copy."""
         own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
         return replace(self, workers=list(self.workers), **own)
 
     def inherit(self, before: EpochState) -> None:
-        """Begins with the states of sampler and dataset that a finished epoch left."""
+        """Takes over the states of sampler and dataset at the end of the epoch ``before``."""
         if before.sampler is not None:
             self.drawn[-1] = before.sampler
         self.workers = before.workers_between()
@@ -120,13 +121,13 @@ class EpochState:
 
     @property
     def sampler(self) -> State | None:
-        """The state of a stateful sampler after what was delivered."""
+        """The state of a stateful sampler after the last delivered mini-batch."""
         if self.finished and self.drawn:
             return self.drawn[max(self.drawn)]
         return self.drawn.get(self.delivered - 1)
 
     def worker_states(self) -> list[State | None]:
-        """Returns a state of a stateful dataset per worker, one without workers; or nothing."""
+        """Returns the states of a stateful dataset: one per worker, or one without workers."""
         if self.live is not None:
             state = self.live()
             return [] if state is None else [state]
@@ -154,10 +155,10 @@ class EpochState:
 
     @classmethod
     def from_state(cls, state: State, identity: State) -> EpochState:
-        """Undoes ``to_state``.
+        """Returns the epoch that ``to_state`` described.
 
         Raises:
-            ValueError: the state is not of such a loader; the message says what differs.
+            ValueError: the state is of another kind of loader; the message says what differs.
         """
         if not isinstance(state, dict) or state.get("version") != VERSION:
             found = state.get("version") if isinstance(state, dict) else None
@@ -199,7 +200,7 @@ class EpochState:
 
 
 def _instead(name: str, state: State) -> str:
-    """Returns what to do about a state of other ranks or of another batch size."""
+    """Returns the remedy for a state with another number of ranks or another batch size."""
     if name == "world_size" and state["ranks"] is None and state["sampler"] is not None:
         return (
             '. load_state_dict(state, ranks="reshard") goes on if the sampler can share what is '
@@ -219,22 +220,20 @@ def _encoded(generator: bytes) -> str:
 
 
 def pickled_states(states: list[State | None]) -> list[bytes | None]:
-    """Returns the states of workers' datasets as they are kept."""
     return [None if state is None else pickle.dumps(state) for state in states]
 
 
 def for_workers(states: list[bytes | None], workers: int) -> list[bytes | None]:
-    """Returns a state for each worker, whatever the number of those that saved them."""
+    """Returns a state for each of ``workers``; another number of workers may have saved them."""
     return [states[worker % len(states)] if states else None for worker in range(workers)]
 
 
 def generator_state(generator: torch.Generator | None) -> bytes:
-    """Returns the state of ``generator``, or of torch's global one."""
+    """Returns the state of ``generator``; ``None`` means torch's global generator."""
     chosen = torch.default_generator if generator is None else generator
     return bytes(chosen.get_state().numpy().tobytes())
 
 
 def set_generator_state(generator: torch.Generator | None, state: bytes) -> None:
-    """Undoes ``generator_state``."""
     chosen = torch.default_generator if generator is None else generator
     chosen.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))

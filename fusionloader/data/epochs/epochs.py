@@ -1,4 +1,4 @@
-"""Epochs of a loader: their numbers, where each stands, and how one is resumed."""
+"""Epochs of a loader: their numbers, their progress, and how one is resumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.data.epochs.epoch_state import EpochState, generator_state, set_generator_state
-from fusionloader.data.epochs.rank_shares import share_of, taken_on
+from fusionloader.data.epochs.rank_shares import find_share, resume_share
 from fusionloader.data.epochs.sampling import sampling_generator
 from fusionloader.data.epochs.stateful import resting_state
 from fusionloader.options.aliases import State
@@ -16,15 +16,15 @@ _MASK = (1 << 64) - 1
 
 
 def _check_workers(options: LoaderOptions, epoch_state: EpochState) -> None:
-    """Refuses a state of other workers, where it matters which worker has seen what."""
-    of_workers = epoch_state.delivered > 0 or any(epoch_state.worker_states())
-    if not of_workers or options.dataset_kind != _DatasetKind.Iterable:
+    """Raises ValueError if an iterable dataset's state is of another number of workers."""
+    has_progress = epoch_state.delivered > 0 or any(epoch_state.worker_states())
+    if not has_progress or options.dataset_kind != _DatasetKind.Iterable:
         return
     if epoch_state.num_workers != options.num_workers:
         raise ValueError(
             f"the state was saved with num_workers = {epoch_state.num_workers}, and this loader "
-            f"has {options.num_workers}: each worker went through an IterableDataset on its own, "
-            "so it goes on with as many workers only"
+            f"has {options.num_workers}: each worker has its own position in an IterableDataset, "
+            f"so give num_workers={epoch_state.num_workers}"
         )
 
 
@@ -32,8 +32,8 @@ class Epochs:
     """The epochs of one loader, across its iterators.
 
     Attributes:
-        current: the epoch under way, or the last one; ``None`` before the first.
-        completed: how many came to their end.
+        current: the current or last epoch; ``None`` before the first.
+        completed: number of epochs that have ended.
     """
 
     def __init__(self) -> None:
@@ -51,18 +51,18 @@ class Epochs:
         return Epochs, ()  # a copied or pickled loader begins anew
 
     def set_epoch(self, epoch: int) -> None:
-        """Numbers the next epoch, or the one under way that has delivered nothing yet."""
+        """Sets the number of the next epoch, or of a current one that has delivered nothing."""
         self._next = int(epoch)
         self._numbered = True
         self._sets += 1
 
     def base_seed(self, drawn: int) -> int:
-        """Returns what the next iterator's workers are seeded from; it has drawn ``drawn``."""
+        """Returns the base seed of the next iterator's workers: a resumed one, or ``drawn``."""
         coming = self._resume
         return drawn if coming is None or coming.base_seed is None else coming.base_seed
 
     def dataset_states(self) -> list[State | None] | None:
-        """Returns the states of a stateful dataset that the next iterator is to begin with."""
+        """Returns the states of a stateful dataset at the start of the next iterator."""
         loaded = self._loaded
         if loaded is None:
             return None
@@ -73,7 +73,7 @@ class Epochs:
         return states
 
     def start(self, options: LoaderOptions, base_seed: int) -> EpochState:
-        """Returns the state of a new epoch, or of the one that ``load_state_dict`` brought."""
+        """Starts a new epoch, or the one that ``load_state_dict`` restored."""
         self._seen = self._signs(options)
         before, loaded = self.current, self._loaded
         resumed, self._resume, self._loaded = self._resume, None, None
@@ -90,19 +90,19 @@ class Epochs:
             elif before is not None and options.persistent_workers:
                 self.current.workers = before.workers_between()
         if self.current.share is None or not self.current.share.before:
-            self.current.share = share_of(options)
+            self.current.share = find_share(options)
         self._next = self.current.epoch + 1
         self._numbered = False
         return self.current
 
     def restart(self) -> None:
-        """Takes the start of an epoch back that has delivered nothing: its number has changed."""
+        """Undoes ``start`` for an epoch that delivered nothing and whose number has changed."""
         self._loaded, self._resume = self._taken
         if self._resume is None and self.current is not None and not self._numbered:
             self._next = self.current.epoch
 
     def changed(self, options: LoaderOptions) -> bool:
-        """Whether the epoch was set, here or on a sampler, since it was started."""
+        """Whether ``set_epoch`` was called, here or on a sampler, since the epoch started."""
         return self._signs(options) != self._seen
 
     def _signs(self, options: LoaderOptions) -> tuple[object, ...]:
@@ -111,7 +111,7 @@ class Epochs:
         return (self._sets, *(getattr(s, "epoch", None) for s in (*samplers, inner)))
 
     def finish(self, epoch_state: EpochState) -> None:
-        """Notes that an epoch came to its end, however often that is found."""
+        """Counts an epoch as completed. Further calls for the same epoch do nothing."""
         if not epoch_state.finished:
             epoch_state.finished = True
             self.completed += 1
@@ -119,7 +119,7 @@ class Epochs:
     # ---- saving --------------------------------------------------------------------------------
 
     def state(self, options: LoaderOptions) -> EpochState:
-        """Returns what to save: the epoch under way, or else that the next one is to begin."""
+        """Returns what to save: the current epoch, or the start of the next one."""
         if self._loaded is not None:
             return self._loaded
         current = self.current
@@ -136,7 +136,7 @@ class Epochs:
         state = generator_state(sampling_generator(options))
         coming = EpochState(self._next, 0, state, finished=True)
         coming.num_workers = options.num_workers
-        coming.share = share_of(options)
+        coming.share = find_share(options)
         if resting is not None:
             coming.drawn[-1] = resting
         if current is not None:
@@ -146,10 +146,10 @@ class Epochs:
         return coming
 
     def resume(self, options: LoaderOptions, epoch_state: EpochState) -> None:
-        """Makes the next iterator go on from ``epoch_state``."""
+        """Makes the next iterator continue from ``epoch_state``."""
         _check_workers(options, epoch_state)
         if not epoch_state.finished:
-            epoch_state.share = taken_on(epoch_state.share, share_of(options))
+            epoch_state.share = resume_share(epoch_state.share, find_share(options))
         self.current = None
         self._loaded = epoch_state
         self._next = epoch_state.epoch
@@ -159,13 +159,13 @@ class Epochs:
         )
 
     def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
-        """Returns the epoch after a finished one, ``None`` if the generators say what it is."""
+        """Returns the epoch after a finished one; ``None`` if the generators determine it."""
         base_seed, state = epoch_state.base_seed, epoch_state.generator
         generator = sampling_generator(options)
         if generator is not None:
             set_generator_state(generator, state)
         elif state != generator_state(None) and options.generator is None and base_seed is None:
-            # What an iterator would have drawn; the global generator itself is the user's.
+            # The draw that an iterator would have made. The user's global generator is not changed.
             own = torch.Generator()
             set_generator_state(own, state)
             base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=own).item())

@@ -1,4 +1,4 @@
-"""Which dataset and which job a saved state belongs to."""
+"""The dataset and the job that a saved state belongs to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LOOKED_AT = 16
 
 
 def describe_dataset(dataset: AnyDataset) -> State:
-    """Returns type and length of a dataset, and a digest of a few file names where it has them.
+    """Returns type and length of a dataset, and a digest of up to 16 of its file names.
 
-    Folders may be moved: only the names of the files count.
+    Folders do not count, so they may be moved.
     """
     described: State = {
         "dataset_size": None,
@@ -42,7 +42,7 @@ def describe_dataset(dataset: AnyDataset) -> State:
 
 
 def describe_loader(options: LoaderOptions) -> State:
-    """Returns what a loader that resumes a state must have in common with the one that saved it."""
+    """Returns what must be equal in the loader that saves a state and the one that loads it."""
     return {
         **describe_dataset(options.dataset),
         "batch_size": _batch_size(options),
@@ -52,14 +52,14 @@ def describe_loader(options: LoaderOptions) -> State:
 
 
 def _batch_size(options: LoaderOptions) -> int | None:
-    """Returns the size of mini-batches, ``None`` where only the user's batch sampler knows it."""
+    """Returns the samples of a mini-batch; ``None`` with a batch sampler of the user's."""
     batches = options.batch_sampler
     size = batches.batch_size if is_plain_batch_sampler(batches) else options.batch_size
     return None if size is None else int(size)
 
 
 def _world_size(options: LoaderOptions) -> int:
-    """Returns how many ranks share the epoch: what the sampler says, else ``torch.distributed``."""
+    """Returns the number of ranks, from the sampler or else from ``torch.distributed``."""
     for sampler in (options.sampler, options.batch_sampler, options.inner_sampler):
         replicas = getattr(sampler, "num_replicas", None)
         if isinstance(replicas, int):

@@ -1,8 +1,8 @@
-"""How ranks share an epoch, and what of it none of them has delivered.
+"""How ranks share an epoch, and which of its samples no rank has delivered.
 
 A ``DistributedSampler`` orders the samples of an epoch by its seed and the epoch's number, and
-every rank takes each n-th. Of an epoch that other ranks have begun, the ranks that there are now
-share what is left, in the same order and by the same rule.
+each of n ranks takes every n-th sample. When another number of ranks continues the epoch, the
+samples that are left keep their order and are shared by the same rule.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from fusionloader.transforms.executors.fetchers import has_state
 
 @dataclass(frozen=True, slots=True)
 class RankStage:
-    """What some number of ranks delivered of the samples that were left to them.
+    """What a set of ranks delivered of the samples that the stages before it left.
 
     Attributes:
-        ranks: how many there were.
-        batch_size: of each.
-        drop_last: whether their sampler left out the last few samples, so that all have as many;
-            else it repeated the first few.
-        delivered: mini-batches that each rank delivered without a gap; one number if all did.
-        ahead: numbers of those that each delivered beyond the gap.
+        ranks: number of ranks.
+        batch_size: samples per mini-batch of a rank.
+        drop_last: whether the sampler left out the last few samples to give all ranks equally many;
+            otherwise it repeated the first few.
+        delivered: number of mini-batches that each rank delivered without a gap; a single number if
+            it is the same for all ranks.
+        ahead: for each entry of ``delivered``, numbers of mini-batches delivered beyond the gap.
     """
 
     ranks: int
@@ -41,7 +42,6 @@ class RankStage:
     ahead: list[list[int]]
 
     def to_state(self) -> State:
-        """Returns a JSON-serialisable dictionary."""
         return {
             "ranks": self.ranks,
             "batch_size": self.batch_size,
@@ -51,7 +51,7 @@ class RankStage:
         }
 
     def left(self, count: int) -> bytearray:
-        """Returns a 1 for each of ``count`` samples that no rank has delivered, a 0 for others."""
+        """Returns one byte per sample of ``count``: 1 if no rank has delivered it, else 0."""
         left = bytearray(b"\1") * count
         each = samples_per_rank(count, self.ranks, self.drop_last)
         for rank in range(self.ranks):
@@ -60,12 +60,13 @@ class RankStage:
                 places = places[: stop - start]
                 inside = len(range(places.start, min(places.stop, count), self.ranks))
                 left[places.start : min(places.stop, count) : self.ranks] = bytes(inside)
-                for place in places[inside:]:  # repeated samples from the start
+                # The sampler pads its list with samples from the start, so places wrap around.
+                for place in places[inside:]:
                     left[place % count] = 0
         return left
 
     def _delivered_by(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Yields from which to which of the samples of ``rank`` it has delivered."""
+        """Yields the ranges (start, stop) of a rank's own samples that it has delivered."""
         place = rank if len(self.delivered) > 1 else 0
         yield 0, self.delivered[place] * self.batch_size
         for number in self.ahead[place]:
@@ -77,15 +78,16 @@ class Share:
     """A rank's share of an epoch.
 
     Attributes:
-        rank: which it is.
-        ranks: how many there are.
-        batch_size: of each.
-        drop_last: whether their sampler leaves out the last few samples, or repeats the first few.
-        samples: in an epoch.
-        seed: what the sampler orders them by, together with the next two.
-        epoch: its number to the sampler.
-        shuffle: whether it shuffles them.
-        before: who delivered a part of the epoch before these ranks.
+        rank: number of this rank.
+        ranks: number of ranks.
+        batch_size: samples per mini-batch of a rank.
+        drop_last: whether the sampler leaves out the last few samples; otherwise it repeats the
+            first few.
+        samples: samples per epoch, of all ranks.
+        seed: the sampler's seed. With ``epoch`` and ``shuffle`` it determines the order.
+        epoch: the sampler's number of the epoch.
+        shuffle: whether the sampler shuffles.
+        before: the sets of ranks that delivered a part of the epoch before these ranks.
     """
 
     rank: int
@@ -99,33 +101,30 @@ class Share:
     before: tuple[RankStage, ...] = ()
 
     def to_state(self) -> State:
-        """Returns a JSON-serialisable dictionary."""
         state = {name: getattr(self, name) for name in self.__slots__}
         return {**state, "before": [stage.to_state() for stage in self.before]}
 
     @classmethod
     def from_state(cls, state: State) -> Share:
-        """Undoes ``to_state``."""
         return cls(**{**state, "before": tuple(RankStage(**stage) for stage in state["before"])})
 
 
 def samples_per_rank(count: int, ranks: int, drop_last: bool) -> int:
-    """Returns how many of ``count`` samples each rank takes."""
     return count // ranks if drop_last else -(-count // ranks)
 
 
 def left_over(order: Sequence[int], stages: Iterable[RankStage]) -> list[int]:
-    """Returns what was delivered in none of the stages, in the order of the epoch."""
+    """Returns the samples that no stage delivered, in the order of the epoch."""
     rest = list(order)
     for stage in stages:
         rest = list(compress(rest, stage.left(len(rest))))
     return rest
 
 
-def share_of(options: LoaderOptions) -> Share | None:
-    """Returns the share that a loader's ``DistributedSampler`` gives it.
+def find_share(options: LoaderOptions) -> Share | None:
+    """Returns the share that a loader's ``DistributedSampler`` gives its rank.
 
-    ``None`` where there is none, or one that yields something else than torch's, or keeps a state.
+    Returns ``None`` without such a sampler, and for a subclass with another order or a state.
     """
     batches = options.batch_sampler
     if not is_plain_batch_sampler(batches):
@@ -147,24 +146,24 @@ def share_of(options: LoaderOptions) -> Share | None:
     )
 
 
-def taken_on(theirs: Share | None, ours: Share | None) -> Share | None:
-    """Returns the share that a state has of an epoch under way, as this rank goes on with it.
+def resume_share(theirs: Share | None, ours: Share | None) -> Share | None:
+    """Returns the saved share ``theirs`` of an unfinished epoch, adapted to this rank.
 
     Raises:
-        ValueError: this rank's sampler does not order the epoch so.
+        ValueError: this rank's sampler has another order of samples.
     """
     if theirs is None or not theirs.before:
         if theirs is not None and ours is not None:
-            of_same_order(theirs, ours)
+            check_same_order(theirs, ours)
         return theirs
-    return replace(theirs, rank=of_same_order(theirs, ours).rank)
+    return replace(theirs, rank=check_same_order(theirs, ours).rank)
 
 
-def of_same_order(theirs: Share, ours: Share | None) -> Share:
+def check_same_order(theirs: Share, ours: Share | None) -> Share:
     """Returns ``ours``.
 
     Raises:
-        ValueError: it is of another order of the samples; the message says what differs.
+        ValueError: it has another order of the samples; the message says what differs.
     """
     if ours is None:
         raise ValueError(
@@ -176,15 +175,16 @@ def of_same_order(theirs: Share, ours: Share | None) -> Share:
             raise ValueError(
                 f"the epoch was begun with a DistributedSampler of {name} = "
                 f"{getattr(theirs, name)!r}, and this loader's has {getattr(ours, name)!r}: what "
-                "is left of it can only be told from the same order of samples"
+                "is left of it can only be computed from the same order of samples"
             )
     return ours
 
 
 def batches_left(options: LoaderOptions, share: Share) -> Iterator[list[int]]:
-    """Yields the mini-batches of a rank's share of what those before it have left."""
+    """Yields a rank's mini-batches of the samples that the stages before it left."""
     batches = options.batch_sampler
     assert is_plain_batch_sampler(batches)
+    # The sampler of a single rank, without padding, yields the whole order of the epoch.
     whole = copy.copy(batches.sampler)
     assert isinstance(whole, DistributedSampler)
     whole.rank, whole.num_replicas, whole.epoch = 0, 1, share.epoch

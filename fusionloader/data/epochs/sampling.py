@@ -1,4 +1,4 @@
-"""The mini-batches of an epoch, in the order in which the sampler gives or gave them."""
+"""The mini-batches of an epoch, in the sampler's order, also of a resumed epoch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fusionloader.options.loader_options import LoaderOptions
 _MASK = (1 << 64) - 1
 
 
-def key_of(index: Index) -> int:
-    """Returns 64 bits that stand for an index: an integer itself, anything else hashed."""
+def make_key(index: Index) -> int:
+    """Returns the 64-bit key of an index: an integer itself, or a hash of any other index."""
     try:
         return as_integer(index) & _MASK
     except TypeError:
@@ -28,19 +28,18 @@ def key_of(index: Index) -> int:
         return int.from_bytes(digest, "little")
 
 
-def keys_of(indices: Sequence[Index]) -> list[int]:
-    """Returns ``key_of`` each index."""
+def make_keys(indices: Sequence[Index]) -> list[int]:
     try:
         return [number & _MASK for number in map(as_integer, indices)]
     except TypeError:
-        return [key_of(index) for index in indices]
+        return [make_key(index) for index in indices]
 
 
 class Occurrences:
-    """Counts, within an epoch, how often each key has come up.
+    """Counts how often each key has occurred in an epoch.
 
-    A sampler that repeats an index (with replacement, repeated augmentation) wants other draws each
-    time. Keys below ``size`` cost a byte each, whether they come up or not.
+    When a sampler repeats an index (with replacement, repeated augmentation), each occurrence has
+    other random draws. Keys below ``size`` take one byte each, whether they occur or not.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,12 +47,12 @@ class Occurrences:
         self._other: dict[int, int] = {}
 
     def count(self, keys: Sequence[int]) -> list[int]:
-        """Returns for each key, in order, how often it came before in the epoch."""
+        """Returns for each key, in order, how often it occurred before in the epoch."""
         small, size = self._small, len(self._small)
         counts = []
         for key in keys:
             before = small[key] if key < size else 255
-            if before < 255:
+            if before < 255:  # 255 means that the count is in _other
                 small[key] = before + 1
             else:
                 before = self._other.get(key, 255 if key < size else 0)
@@ -63,10 +62,13 @@ class Occurrences:
 
 
 class SampledBatch(NamedTuple):
-    """A mini-batch of an epoch, with what identifies the random draws of its samples.
+    """A mini-batch of an epoch, with the keys of its samples' random draws.
 
-    ``number`` counts from the start of the epoch; ``keys`` and ``occurrences`` have an entry per
-    index.
+    Attributes:
+        number: number in the epoch, from 0.
+        indices: dataset indices.
+        keys: 64-bit key of each index; empty if samples draw nothing.
+        occurrences: for each index, how often it occurred before in the epoch.
     """
 
     number: int
@@ -76,7 +78,7 @@ class SampledBatch(NamedTuple):
 
 
 def sampling_generator(options: LoaderOptions) -> torch.Generator | None:
-    """Returns the generator that the loader's sampler draws from, ``None`` for the global one."""
+    """Returns the generator of the loader's sampler; ``None`` for torch's global generator."""
     for sampler in (options.inner_sampler, options.sampler, options.batch_sampler):
         if hasattr(sampler, "generator"):
             found = getattr(sampler, "generator", None)
@@ -87,21 +89,21 @@ def sampling_generator(options: LoaderOptions) -> torch.Generator | None:
 def numbered_batches(
     options: LoaderOptions, state: EpochState, fresh: Iterator[Index]
 ) -> Iterator[tuple[int, list[Index]]]:
-    """Yields every mini-batch of the epoch with its number, delivered before or not.
+    """Yields each mini-batch of the epoch with its number, including delivered ones.
 
-    ``fresh`` is a new iterator over the loader's sampler. A resumed epoch has another one, which
-    draws from the generator as it was when the epoch began.
+    ``fresh`` is a new iterator over the loader's sampler. For a resumed epoch the generator is set
+    back to its state at the start of the epoch, so that the sampler draws the same order again.
     """
     if state.share is not None and state.share.before:
         yield from enumerate(batches_left(options, state.share))
         return
     run = SamplerRun(options.index_sampler, fresh)
     if run.stateful:
-        yield from _batches_of_stateful(run, state)
+        yield from _resume_stateful(run, state)
         return
     generator = sampling_generator(options)
     before = generator_state(generator)
-    if not state.resumed:  # the user may have seeded it since
+    if not state.resumed:  # the user may have seeded the generator since the state was made
         state.generator = before
     if before == state.generator:
         yield from enumerate(run)
@@ -116,7 +118,7 @@ def numbered_batches(
         yield from batches
 
 
-def _batches_of_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
+def _resume_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
     number, saved = state.delivered, state.sampler
     if saved is not None and number == 0:
         run.begin_after(saved)
@@ -137,33 +139,37 @@ def undelivered_batches(
     samples: int,
     keyed: bool = True,
 ) -> Iterator[SampledBatch]:
-    """Yields each mini-batch that is still to be delivered.
+    """Yields each mini-batch that is not delivered yet.
 
-    ``samples`` is the length of the dataset, 0 if unknown. Without ``keyed``, for samples that draw
-    nothing, there are no keys and occurrences. See ``numbered_batches`` for the rest.
+    Args:
+        options: options of the loader.
+        state: the epoch.
+        fresh: a new iterator over the loader's sampler.
+        samples: length of the dataset; 0 if unknown.
+        keyed: whether keys and occurrences are needed, which is so if samples draw at random.
     """
     delivered, ahead = state.delivered, frozenset(state.ahead)
     occurrences = Occurrences(samples if keyed else 0)
     if keyed and delivered > 0 and state.sampler is not None:
         for batch in batches_before(options.index_sampler, state.sampler):
-            occurrences.count(keys_of(_listed(batch, options)))
+            occurrences.count(make_keys(_listed(batch, options)))
     for number, batch in numbered_batches(options, state, fresh):
         indices = _listed(batch, options)
-        keys = keys_of(indices) if keyed else []
+        keys = make_keys(indices) if keyed else []
         counts = occurrences.count(keys)
         if number >= delivered and number not in ahead:
             yield SampledBatch(number, indices, keys, counts)
 
 
 def _listed(batch: Any, options: LoaderOptions) -> list[Index]:
-    """Returns the indices of a mini-batch: one, maybe a list, with ``batch_size=None``."""
+    """Returns the indices of a mini-batch; ``batch_size=None`` has one, which may be a list."""
     return list(batch) if options.auto_collation else [batch]
 
 
 class Draws:
-    """The mini-batches of an epoch, whose end is not mistaken where an exception has come instead.
+    """Iterates over an epoch's mini-batches and tells a failed sampler from an exhausted one.
 
-    A sampler that is a generator, as most are, only says that it has ended once it has raised.
+    A generator, as most samplers are, raises StopIteration after any other exception.
     """
 
     def __init__(self, batches: Iterator[SampledBatch]) -> None:
@@ -171,7 +177,7 @@ class Draws:
         self._error: BaseException | None = None
 
     def now(self) -> Iterator[SampledBatch]:
-        """Returns those that are left; none once one could not be drawn."""
+        """Returns the mini-batches that are left; none after the sampler has failed."""
         return iter(()) if self._error is not None else self
 
     def __iter__(self) -> Iterator[SampledBatch]:
@@ -187,7 +193,7 @@ class Draws:
             raise
 
     def check(self) -> None:
-        """Raises RuntimeError where the epoch has not come to its end."""
+        """Raises RuntimeError if the sampler failed before the end of the epoch."""
         if self._error is not None:
             raise RuntimeError(
                 f"the sampler was left by {type(self._error).__name__}, and draws no more batches "
@@ -196,8 +202,8 @@ class Draws:
             ) from self._error
 
 
-def set_epoch_of_samplers(options: LoaderOptions, epoch: int) -> None:
-    """Tells each of the samplers of a loader that has ``set_epoch``."""
+def set_sampler_epochs(options: LoaderOptions, epoch: int) -> None:
+    """Calls ``set_epoch`` once on each sampler of a loader that has it."""
     samplers: tuple[Any, ...] = (options.sampler, options.batch_sampler, options.inner_sampler)
     for sampler in {id(each): each for each in samplers}.values():
         if hasattr(sampler, "set_epoch"):

@@ -1,4 +1,4 @@
-"""Samplers with a ``state_dict``, and passes over them that go on from one."""
+"""Samplers with a ``state_dict``, and passes that resume from such a state."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from fusionloader.transforms.executors.fetchers import Stateful, copy_state, has
 
 
 def resting_state(sampler: object) -> State | None:
-    """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
-    owner = owner_of_state(sampler)
+    """Returns the state of a batch sampler between passes, in the form of ``SamplerRun.state``."""
+    owner = find_stateful_sampler(sampler)
     if owner is None:
         return None
     return {"sampler": copy_state(owner), "iterator": None, "ended": False}
 
 
-def owner_of_state(sampler: object) -> Stateful | None:
-    """Returns the batch sampler, or the sampler in a plain one, if it has a state."""
+def find_stateful_sampler(sampler: object) -> Stateful | None:
+    """Returns the stateful one of a batch sampler and the sampler in it, or ``None``."""
     owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
     return owner if has_state(owner) else None
 
 
 def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:
-    """Whether mini-batches are put together as torch's ``BatchSampler`` does it."""
+    """Whether a sampler forms mini-batches with ``BatchSampler``'s own ``__iter__``."""
     return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
 
 
 def batches_before(sampler: object, state: State) -> Iterator[Index]:
-    """Yields what a pass gave before ``state`` of it, if the sampler has ``batches_before``."""
-    tell = getattr(sampler, "batches_before", None)
-    if callable(tell):
-        yield from tell(state["sampler"])
+    """Yields the batches of a pass before ``state``, if the sampler has ``batches_before``."""
+    method = getattr(sampler, "batches_before", None)
+    if callable(method):
+        yield from method(state["sampler"])
 
 
 class SamplerRun:
     """One pass over a loader's batch sampler.
 
-    A ``BatchSampler`` as torch defines it keeps no state; the sampler in it may, or its iterator.
-    So this one holds that iterator itself.
+    torch's ``BatchSampler`` has no state, but the sampler in it or that sampler's iterator may.
+    Therefore this class holds the inner iterator and forms the batches from it.
     """
 
     def __init__(self, sampler: Any, fresh: Iterator[Index]) -> None:
-        """``fresh`` is a new iterator over ``sampler`` that nothing was drawn from."""
+        """``fresh`` is a new iterator over ``sampler`` that has yielded nothing yet."""
         self._batches = fresh
         self._outer = sampler
         self._within = is_plain_batch_sampler(sampler)
@@ -62,7 +62,7 @@ class SamplerRun:
     def _hold(self, iterator: Iterator[Index]) -> None:
         self._iterator = iterator
         if self._within:
-            outer = copy.copy(self._outer)
+            outer = copy.copy(self._outer)  # forms batches as usual, from the watched iterator
             outer.sampler = self._watched(iterator)
             self._batches = iter(outer)
         else:
@@ -70,7 +70,8 @@ class SamplerRun:
 
     def _watched(self, iterator: Iterator[Index]) -> Iterator[Index]:
         yield from iterator
-        self._ended = True  # a last, smaller mini-batch may end the sampler's pass before ours ends
+        # A last, smaller mini-batch exhausts the inner iterator before this pass ends.
+        self._ended = True
 
     def __iter__(self) -> Iterator[Index]:
         return self
@@ -79,22 +80,19 @@ class SamplerRun:
         return next(self._batches)
 
     def state(self) -> State:
-        """Returns where the pass stands."""
+        """Returns the position in the pass."""
         iterator = None if self._iterator is self._owner else copy_state(self._iterator)
         return {"sampler": copy_state(self._owner), "iterator": iterator, "ended": self._ended}
 
     def go_on(self, state: State) -> None:
-        """Continues the pass that ``state`` was taken from."""
         self._load(state)
         if state["ended"]:
             self._batches = iter(())
 
     def begin_after(self, state: State) -> None:
-        """Begins the pass after the one at whose end, or before whose start, ``state`` was taken.
-
-        A sampler at its end may want to be asked once more before it begins again.
-        """
+        """Begins the pass after ``state``, which was saved at the end of a pass or between two."""
         self._load(state)
+        # A sampler at the end of a pass may raise StopIteration once more before the next pass.
         try:
             next(self._iterator)
         except StopIteration:

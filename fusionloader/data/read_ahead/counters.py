@@ -1,4 +1,4 @@
-"""What a loader's reading of URLs has done: counters in memory that its processes share."""
+"""Counters of a loader's reads from URLs, in memory that its processes share."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """What was read of URLs since the loader was made.
+    """Reads from URLs since the loader was made.
 
     Attributes:
-        requests: sent to the server, the second ones among them.
-        samples: that workers took.
-        bytes: of all answers.
-        hedged: requests that were sent a second time, since the first answer was late.
-        hedges_won: of these, answered before the first.
+        requests: requests sent to the server, including hedged ones.
+        samples: samples that workers received.
+        bytes: bytes of all answers.
+        hedged: requests that were sent a second time because the first answer was late.
+        hedges_won: hedged requests that were answered before the first one.
         retries: attempts after a failed one.
-        failures: requests that were given up.
-        on_demand: samples that workers wanted before they were asked for.
+        failures: requests that failed in all attempts.
+        on_demand: samples that workers requested before they were read ahead.
         waited: samples that workers waited for.
-        wait_seconds: that workers waited for them, all together.
-        held_bytes: of samples that are asked for or held now.
-        restarts: of the process, after it died.
+        wait_seconds: time that workers waited for samples, summed over workers, in seconds.
+        held_bytes: bytes of samples that are being read or held now.
+        restarts: number of times that the process was replaced after it died.
     """
 
     requests: int
@@ -53,36 +53,33 @@ _FIELDS = tuple(each.name for each in fields(StreamStats))
 
 
 class StreamCounters:
-    """The fields of ``StreamStats``, in memory of a descriptor. One process adds to each of them.
+    """The fields of ``StreamStats`` in the memory of a descriptor, as doubles.
 
-    They are doubles, which hold whole numbers up to 2 ** 53.
+    Only one process may write each field. Doubles hold whole numbers up to 2 ** 53.
     """
 
     nbytes = mmap.PAGESIZE
 
     def __init__(self, fd: int) -> None:
-        """Maps the memory of ``fd``, which may be closed then."""
+        """Maps the memory of ``fd``, which may be closed afterwards."""
         self._memory = mmap.mmap(fd, self.nbytes)
         self._words = memoryview(self._memory).cast("d")
 
     @classmethod
     def create(cls) -> tuple[int, StreamCounters]:
-        """Returns a descriptor of new memory, which the caller closes, and the counters in it."""
+        """Returns a descriptor of new memory, which the caller must close, and its counters."""
         from fusionloader.system.shm import objects
 
         fd = objects.create(cls.nbytes, "stream")
         return fd, cls(fd)
 
     def add(self, name: str, amount: float) -> None:
-        """Adds to a counter."""
         self._words[_FIELDS.index(name)] += amount
 
     def set(self, name: str, value: int) -> None:
-        """Sets what is no sum."""
         self._words[_FIELDS.index(name)] = value
 
     def stats(self) -> StreamStats:
-        """Returns all of them."""
         found = zip(_FIELDS, self._words.tolist(), strict=False)
         whole = {name: int(value) for name, value in found if name != "wait_seconds"}
         return StreamStats(**whole, wait_seconds=self._words[_FIELDS.index("wait_seconds")])

@@ -1,4 +1,4 @@
-"""What a worker asks the process that reads URLs for, a tiny-batch at a time."""
+"""The worker's client of the process that reads URLs. It requests one tiny-batch at a time."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from fusionloader.data.sources.url_reading import UrlUnreadable
 from fusionloader.system import fd_messages
 
 _CONNECT_SECONDS = 5.0
-_LOOK_SECONDS = 0.5  # how often a waiting worker sees whether training goes on
+_LOOK_SECONDS = 0.5  # how often a waiting worker checks that the training process is alive
 _PAUSE_SECONDS = 0.05
 _PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFiles:
-    """A ``RemoteFiles``: what a worker's process needs to reach the one that reads.
+    """A ``RemoteFiles`` that connects to the process that reads URLs.
 
     Attributes:
-        address: of its socket, in the abstract namespace.
+        address: name of its socket in the abstract namespace.
     """
 
     address: str
 
     def open(self, identity_fd: int, range_of: RangeOf) -> StreamFetcher:
-        """Returns what asks for samples."""
         return StreamFetcher(self.address, range_of)
 
 
 class StreamFetcher:
-    """Asks the reading process for samples. Belongs to one process, and one thread.
+    """Requests samples from the reading process. For one process and one thread.
 
-    Where that process dies, another one listens at its address, and is asked again.
+    If the reading process dies, its replacement listens at the same address and gets the request
+    again.
     """
 
     def __init__(self, address: str, range_of: RangeOf) -> None:
-        """Connects to nobody yet."""
         self._address, self._range_of = address, range_of
         self._connection: socket.socket | None = None
         self._memory = memoryview(b"")
@@ -52,7 +51,7 @@ class StreamFetcher:
         self._training = os.getppid()
 
     def bring(self, items: Iterable[int]) -> list[BroughtFile]:
-        """Returns the bytes of samples; those that cannot be read are missing.
+        """Returns the bytes of samples, without those that cannot be read.
 
         The bytes are valid until the next call.
         """
@@ -79,7 +78,7 @@ class StreamFetcher:
         """Returns one sample's bytes.
 
         Raises:
-            UrlUnreadable: for whatever reason; the text has URL, status, attempts and remedy.
+            UrlUnreadable: the read failed; the message has URL, status, attempts and remedy.
             ShardChanged: the file is not the one that was indexed.
         """
         if (known := self._errors.pop(item, None)) is not None:
@@ -96,19 +95,18 @@ class StreamFetcher:
         )
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _ask(self, items: list[int]) -> ReadAnswer | None:
-        """Returns the answer, asked for again where the process dies; ``None`` to give up."""
+        """Returns the answer, if need be of a replaced process; ``None`` after a timeout."""
         request = protocol.items_message("take", items)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline and os.getppid() == self._training:
             connection = self._connected()
             if connection is None:
-                time.sleep(_PAUSE_SECONDS)  # until another process has taken its place
+                time.sleep(_PAUSE_SECONDS)  # the process is being replaced
                 continue
             with contextlib.suppress(OSError):
                 fd_messages.send(connection, request)
@@ -123,7 +121,7 @@ class StreamFetcher:
         return self._connection
 
     def _answer(self, connection: socket.socket) -> ReadAnswer | None:
-        """Waits for the answer as long as both processes live: servers have their own timeout."""
+        """Waits for the answer while both processes live; requests to servers have timeouts."""
         connection.settimeout(_LOOK_SECONDS)
         while os.getppid() == self._training:
             try:
@@ -132,7 +130,7 @@ class StreamFetcher:
                 continue
             if message is None:
                 return None
-            answer = ReadAnswer.of_message(message)
+            answer = ReadAnswer.from_message(message)
             if answer.memory:
                 self._memory = memoryview(mmap.mmap(message.fds[0], answer.memory))
             message.close()

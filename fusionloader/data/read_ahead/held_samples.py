@@ -1,30 +1,33 @@
-"""The samples that the reading process has asked for: bytes, errors, or still to come."""
+"""The samples that the reading process has requested: bytes, errors, or pending reads."""
 
 from __future__ import annotations
 
 import asyncio
 
+import numpy as np
+
 from fusionloader.cache.range_reading import ShardChanged
 from fusionloader.cache.tiers.dataset_table import DatasetTable
-from fusionloader.data.read_ahead.table_places import TablePlaces
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.scheduler.read_ahead import RangeRequest, ReadAhead, ReadLimits
 
-_CHECKED_SECONDS = 10.0  # after which a file is looked at again, with the next request
+_CHECKED_SECONDS = 10.0  # after which the next request checks again that a file is unchanged
+_OFFSET_BITS = 44
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
 
 class HeldSamples:
-    """Reads what is announced, ahead of who takes it, and what is wanted at once.
+    """Reads announced samples ahead of their use, and other samples on demand.
 
-    Belongs to one event loop.
+    For one event loop.
 
     Attributes:
-        on_demand: samples that were wanted before they were asked for.
+        on_demand: number of samples that were requested before they were read ahead.
     """
 
     def __init__(self, table: DatasetTable, settings: ReadSettings, store: ObjectStore) -> None:
-        """``table`` says where samples are, and what their files were when they were indexed."""
+        """``table`` has the range of each sample, and the versions of files that were indexed."""
         limits = ReadLimits(settings.ahead_bytes, settings.request_bytes, settings.gap_bytes)
         self._places = TablePlaces(table)
         self._plan = ReadAhead(self._places, limits)
@@ -39,11 +42,11 @@ class HeldSamples:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of samples that are asked for, or held."""
+        """Bytes of samples that are being read or held."""
         return self._plan.held
 
     def begin(self) -> None:
-        """Drops all that was announced, and reads nothing ahead until ``go``."""
+        """Drops all announced samples. Reading ahead starts again with ``go``."""
         self._pass += 1
         self._holds_back = True
         for task in self._running:
@@ -54,23 +57,23 @@ class HeldSamples:
         self._plan.clear()
 
     def go(self) -> None:
-        """Begins to read ahead: enough is announced to tell what is read together."""
+        """Starts reading ahead. Enough samples are announced to form large requests."""
         self._holds_back = False
         self.go_on()
 
     def announce(self, items: list[int]) -> None:
-        """Notes samples that will be wanted behind all announced before."""
+        """Appends samples to the announced ones, in the order in which they will be used."""
         self._plan.announce(items)
         self.go_on()
 
     def forget(self, items: list[int]) -> None:
-        """Drops samples that nobody will want any more."""
+        """Drops samples that no worker will request any more."""
         for item in self._plan.dropped(items):
             self._held.pop(item, None)
         self.go_on()
 
     def go_on(self) -> None:
-        """Sends the requests that there is room for."""
+        """Sends requests up to the limits of requests in flight and of bytes."""
         while len(self._running) < self._most and not self._holds_back:
             request = self._plan.next_request()
             if request is None:
@@ -78,10 +81,8 @@ class HeldSamples:
             self._send(request)
 
     async def take(self, items: list[int]) -> dict[int, bytes | Exception]:
-        """Returns the bytes of samples, each with its error where it cannot be read.
-
-        Where another pass drops what is asked for here, it is asked for again.
-        """
+        """Returns the bytes of each sample, or the error of its read."""
+        # begin() drops the pending reads of a pass: samples requested here are then read again.
         while True:
             missing = [item for item in items if not self._plan.expects(item)]
             self.on_demand += len(missing)
@@ -112,26 +113,26 @@ class HeldSamples:
     def _done(self, task: asyncio.Task[None], samples: dict[int, asyncio.Future[bytes]]) -> None:
         self._running.discard(task)
         for sample in samples.values():
-            sample.cancel()  # those of a request that was dropped, also before it began
+            sample.cancel()  # a dropped request has set no results
         self.go_on()
 
     async def _read(self, request: RangeRequest, samples: dict[int, asyncio.Future[bytes]]) -> None:
-        """Reads one request, and gives each sample its part or the error."""
+        """Reads the range of a request, and sets each sample's bytes or the error."""
         url = self._url(request)
         try:
-            data = await self._bytes_of(request, url)
+            data = await self._read_range(request, url)
         except Exception as error:
             for sample in samples.values():
                 sample.set_exception(error)
-                sample.exception()  # not all of them are taken
+                sample.exception()  # marks it as retrieved: a sample may never be taken
             return
         whole = memoryview(data)
         for item, sample in samples.items():
             _, start, stop = self._places.range(self._places.place(item))
             sample.set_result(bytes(whole[start - request.start : stop - request.start]))
 
-    async def _bytes_of(self, request: RangeRequest, url: str) -> bytes:
-        """Returns the bytes of a request; that the file has changed comes before other errors."""
+    async def _read_range(self, request: RangeRequest, url: str) -> bytes:
+        """Returns the bytes of a request. ShardChanged takes precedence over other errors."""
         unchanged, data = await asyncio.gather(
             self._unchanged(request.file, url),
             self._store.read(url, request.start, request.stop),
@@ -149,22 +150,22 @@ class HeldSamples:
         return self._table.path(request.items[0]).decode()
 
     async def _unchanged(self, file: int, url: str) -> None:
-        """Raises ShardChanged where a file is not the one that was indexed.
+        """Raises ShardChanged if a file is not the one that was indexed.
 
-        It is asked for once in a pass, and again as time goes by.
+        The version is requested once in a pass, and again every 10 seconds of use.
         """
         loop = asyncio.get_running_loop()
-        asked, task = self._checked.get(file, (0.0, None))
-        if task is None or (task.done() and loop.time() - asked > _CHECKED_SECONDS):
+        checked_at, task = self._checked.get(file, (0.0, None))
+        if task is None or (task.done() and loop.time() - checked_at > _CHECKED_SECONDS):
             task = loop.create_task(self._check(file, url))
-            task.add_done_callback(lambda it: it.cancelled() or it.exception())  # nobody may wait
+            task.add_done_callback(lambda it: it.cancelled() or it.exception())  # retrieved
             self._checked[file] = loop.time(), task
         try:
             await asyncio.shield(task)
         except ShardChanged:
             raise
         except Exception:
-            self._checked.pop(file, None)  # it could not be asked; the next request tries again
+            self._checked.pop(file, None)  # the check itself failed: the next request repeats it
             raise
 
     async def _check(self, file: int, url: str) -> None:
@@ -187,3 +188,37 @@ def _as_error(error: object) -> Exception:
     if isinstance(error, Exception):
         return error
     return ConnectionAbortedError(f"the request was dropped ({type(error).__name__})")
+
+
+class TablePlaces:
+    """The ``Places`` of a table: its samples in the order of their bytes.
+
+    Takes 8 bytes a sample, or nothing if the table is in the order of its files.
+    """
+
+    def __init__(self, table: DatasetTable) -> None:
+        assert table.ranges is not None
+        self._ranges, self._sizes = table.ranges.data, table.sizes.data
+        self._places: memoryview | None = None
+        self._items: memoryview | None = None
+        if len(table) > 1 and not bool((table.ranges[1:] >= table.ranges[:-1]).all()):
+            order = np.argsort(table.ranges, kind="stable").astype(np.uint32)
+            places = np.empty(len(order), np.uint32)
+            places[order] = np.arange(len(order), dtype=np.uint32)
+            self._items, self._places = order.data, places.data
+
+    def place(self, item: int) -> int:
+        return item if self._places is None else int(self._places[item])
+
+    def item(self, place: int) -> int:
+        return place if self._items is None else int(self._items[place])
+
+    def range(self, place: int) -> tuple[int, int, int]:
+        """Returns file number, first byte and end of the sample at a place."""
+        item = self.item(place)
+        packed = self._ranges[item]
+        start = packed & _OFFSET_MASK
+        return packed >> _OFFSET_BITS, start, start + self._sizes[item]
+
+    def __len__(self) -> int:
+        return len(self._ranges)

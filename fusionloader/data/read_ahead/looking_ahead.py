@@ -1,4 +1,4 @@
-"""Drawing mini-batches ahead of publication, to tell the process that reads URLs what comes."""
+"""Draws mini-batches ahead of their publication and announces their samples for reading."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Subset
+from torch.utils.data import SequentialSampler, Subset
 
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.streams.sampler import StreamSampler
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.options.aliases import AnyDataset, Index
 
-if TYPE_CHECKING:  # which is on a floor above
+if TYPE_CHECKING:
     from fusionloader.data.epochs.sampling import SampledBatch
 
 
 def read_settings(dataset: AnyDataset) -> ReadSettings | None:
-    """Returns how a dataset of URLs, or the one that it is a subset of, is to be read ahead.
+    """Returns the read settings of a dataset of URLs, or of the dataset in a ``Subset``.
 
-    ``None`` where it says by itself what workers get its bytes through.
+    Returns ``None`` if the dataset overrides ``remote_files``.
     """
     while type(dataset) is Subset:
         dataset = dataset.dataset
@@ -36,23 +37,42 @@ def read_settings(dataset: AnyDataset) -> ReadSettings | None:
     return ReadSettings(storage_options=dataset.storage_options)
 
 
+def explain_reading(dataset: AnyDataset, sampler: object, why_one_by_one: str) -> str:
+    """Returns the line of ``explain()`` about reading samples from URLs.
+
+    Args:
+        dataset: dataset of samples at URLs, or a subset of one.
+        sampler: the sampler of single samples.
+        why_one_by_one: why no process reads ahead; empty if one does.
+    """
+    if why_one_by_one:
+        return f"URLs are read with a request for each sample: {why_one_by_one}"
+    if read_settings(dataset) is None:
+        return "URLs are read by the dataset's own remote_files()"
+    text = "URLs are read ahead by a process, in the sampler's order"
+    whole = type(dataset) is not Subset and callable(getattr(dataset, "sampler", None))
+    if whole and not isinstance(sampler, (StreamSampler, SequentialSampler)):
+        text += "; with sampler=dataset.sampler() neighbours come with one request"
+    return text
+
+
 class WantedRange:
-    """Says which samples of mini-batches have to be read: those that no cache holds."""
+    """Finds the samples of mini-batches that are in no cache and have to be read."""
 
     def __init__(
         self,
         sizes: npt.NDArray[np.uint32],
         item_of: Callable[[Index], int],
-        kept: StoreHandles,
+        stores: StoreHandles,
     ) -> None:
         self._sizes = sizes.data
         self._item_of = item_of
-        opened = kept.open() if kept.fds else None
+        opened = stores.open() if stores.fds else None
         views = {} if opened is None else opened.views
         self._stores = [view for name, view in views.items() if name != "index"]
 
-    def of(self, batch: SampledBatch) -> tuple[list[int], int]:
-        """Returns the numbers of these samples, and their bytes."""
+    def find(self, batch: SampledBatch) -> tuple[list[int], int]:
+        """Returns the item numbers of these samples, and their bytes in all."""
         items = [
             item
             for item in map(self._item_of, batch.indices)
@@ -67,17 +87,17 @@ def looking_ahead(
     wanted: WantedRange,
     patience: int,
 ) -> Iterator[SampledBatch]:
-    """Yields mini-batches, and announces those behind them.
+    """Yields mini-batches, and announces later ones to the process that reads URLs.
 
-    How far the sampler is asked ahead is a matter of bytes and samples alone, so that it does not
-    depend on how fast anything is.
+    How far the sampler is drawn ahead depends on bytes and samples alone and not on any speed, so
+    it is the same in every run.
 
     Args:
-        batches: of the pass.
-        reader: is told what comes.
-        wanted: says what of a mini-batch has to be read.
-        patience: mini-batches after which one that was yielded is over: what workers have not asked
-            for by then they never will.
+        batches: mini-batches of the pass.
+        reader: process that reads URLs.
+        wanted: finds the samples of a mini-batch that have to be read.
+        patience: number of mini-batches after which a yielded one is finished: samples of it that
+            no worker has requested by then are dropped.
     """
     reader.begin()
     drawn: deque[tuple[SampledBatch, list[int], int]] = deque()
@@ -91,7 +111,7 @@ def looking_ahead(
             if sampled is None:
                 ended = True
                 break
-            items, size = wanted.of(sampled)
+            items, size = wanted.find(sampled)
             reader.announce(items)
             drawn.append((sampled, items, size))
             nbytes += size

@@ -1,8 +1,8 @@
-"""What workers and the training process say to the process that reads, and what it answers.
+"""Messages of workers and the training process to the process that reads URLs, and its answers.
 
-All over Unix sockets that preserve message boundaries (system/fd_messages.py). The training
-process announces samples in the order in which workers will want them. A worker asks for samples,
-and is told where they are in memory that the reading process shares with it alone.
+They travel over Unix sockets that preserve message boundaries (system/fd_messages.py). The training
+process announces samples in the order in which workers will use them. A worker requests samples,
+and the answer has their places in memory that the reading process shares with this worker alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ BEGIN = "begin"
 GO = "go"
 FORGET = "forget"
 MOST_ITEMS = 4096
-"""Samples of one message."""
+"""Most samples in one message."""
 MOST_BYTES = 1 << 17
-"""Of one message: 4096 samples, and what is said of them."""
+"""Most bytes of one message, enough for 4096 samples."""
 
 _ITEM = struct.Struct("<q")
 _FOUND = struct.Struct("<qqq")
@@ -29,7 +29,7 @@ _FOUND = struct.Struct("<qqq")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a sample's bytes are in the memory of a connection."""
+    """The place of a sample's bytes in the memory of a connection."""
 
     item: int
     offset: int
@@ -38,12 +38,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """What a worker is told.
+    """The answer to a worker's request.
 
     Attributes:
-        found: where samples are; none of those that are in ``errors``.
-        errors: of samples that cannot be read.
-        memory: bytes of new memory, whose descriptor comes along; 0 where it is the same.
+        found: places of the samples that were read.
+        errors: errors of the other samples, by item.
+        memory: size in bytes of new memory, whose descriptor is attached; 0 if it is unchanged.
     """
 
     found: tuple[Found, ...]
@@ -51,14 +51,12 @@ class ReadAnswer:
     memory: int = 0
 
     def message(self, fds: tuple[int, ...]) -> FdMessage:
-        """Returns it as it is sent."""
         places = b"".join(_FOUND.pack(each.item, each.offset, each.nbytes) for each in self.found)
         errors = pickle.dumps(self.errors) if self.errors else b""
         return FdMessage({"memory": self.memory, "found": len(self.found)}, places + errors, fds)
 
     @classmethod
-    def of_message(cls, message: FdMessage) -> ReadAnswer:
-        """Undoes ``message``."""
+    def from_message(cls, message: FdMessage) -> ReadAnswer:
         split = message.fields["found"] * _FOUND.size
         found = tuple(Found(*each) for each in _FOUND.iter_unpack(message.payload[:split]))
         rest = message.payload[split:]
@@ -66,10 +64,8 @@ class ReadAnswer:
 
 
 def items_message(kind: str, items: Iterable[int]) -> FdMessage:
-    """Returns a message about samples."""
     return FdMessage({"kind": kind}, b"".join(map(_ITEM.pack, items)))
 
 
-def items_of(message: FdMessage) -> list[int]:
-    """Returns the samples that a message is about."""
+def parse_items(message: FdMessage) -> list[int]:
     return [item for (item,) in _ITEM.iter_unpack(message.payload)]

@@ -1,8 +1,8 @@
-"""The training process's side of the process that reads URLs: started, told what comes, replaced.
+"""The training process's side of the process that reads URLs: it starts and replaces that process.
 
-The socket that workers connect to is bound here, so that it stays while the process is replaced.
-What was announced and not published yet is announced again to the next process; what was published
-is asked for by workers, whoever answers.
+The socket for workers is bound here, so it stays open while the process is replaced. Samples that
+were announced but not published yet are announced again to the new process. Published samples are
+requested by workers, from whichever process is running.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ _FRUITLESS_DEATHS = 3
 
 
 class ReadAheadProcess:
-    """Reads a table's URLs ahead of a loader's workers, from when it is made until ``close()``.
+    """A process that reads a table's URLs ahead of a loader's workers, until ``close()``.
+
+    A thread of the training process replaces it when it dies.
 
     Attributes:
-        files: what workers reach it through.
-        settings: how it reads.
+        files: the ``RemoteFiles`` of workers.
+        settings: the read settings.
     """
 
     def __init__(self, table: DatasetTable, settings: ReadSettings) -> None:
-        """Starts the process."""
         self.files = StreamFiles(f"fusionloader-stream-{os.getpid()}-{secrets.token_hex(16)}")
         self.settings = settings
         self._table = table
@@ -52,11 +53,11 @@ class ReadAheadProcess:
         assert listener is not None  # the name is drawn at random
         self._listener = listener
         self._counters_fd, self._counters = StreamCounters.create()
-        self._announced: deque[list[int]] = deque()  # and not published
+        self._announced: deque[list[int]] = deque()  # announced, not published
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._deaths = 0  # of processes that have read nothing
-        self._warned = False  # that the next one cannot be started
+        self._deaths = 0  # deaths in a row of processes that have read nothing
+        self._warned = False  # whether it was logged that no process can be started
         self._process, self._control = self._start()
         self._watch = threading.Thread(
             target=self._replace_when_dead, name="fusionloader-stream-watch", daemon=True
@@ -65,45 +66,45 @@ class ReadAheadProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that reads now."""
+        """Process id of the reader."""
         return self._process.pid
 
     def stats(self) -> StreamStats:
-        """Returns what was read since the process was first started."""
+        """Returns the counts since the first start of the process."""
         return self._counters.stats()
 
     def begin(self) -> None:
-        """Drops what was announced: another pass begins, and nothing is read until ``go``."""
+        """Begins another pass: drops all announced samples, and reads nothing until ``go``."""
         with self._lock:
             self._announced.clear()
             self._send(protocol.items_message(protocol.BEGIN, ()))
 
     def go(self) -> None:
-        """Has what was announced read: it is enough to tell what is read together."""
+        """Starts reading. Enough samples are announced to form large requests."""
         with self._lock:
             self._send(protocol.items_message(protocol.GO, ()))
 
     def announce(self, items: Sequence[int]) -> None:
-        """Notes samples that workers will want, behind all announced before."""
+        """Announces the samples of one mini-batch, in the order in which workers will use them."""
         with self._lock:
             self._announced.append(list(items))
             self._tell(items)
 
     def published(self) -> None:
-        """Notes that workers may ask for what was announced first of what is not published."""
+        """Marks the oldest announced mini-batch as published: workers may request its samples."""
         with self._lock:
             if self._announced:
                 self._announced.popleft()
 
     def forget(self, items: Sequence[int]) -> None:
-        """Drops samples that no worker will want any more."""
+        """Drops samples that no worker will request any more."""
         with self._lock:
             for at in range(0, len(items), protocol.MOST_ITEMS):
                 some = items[at : at + protocol.MOST_ITEMS]
                 self._send(protocol.items_message(protocol.FORGET, some))
 
     def close(self) -> None:
-        """Ends the process; workers that still ask are refused."""
+        """Ends the process, and refuses later requests of workers."""
         with self._lock:
             if self._ended.is_set() or os.getpid() != self._owner:
                 return
@@ -159,7 +160,7 @@ class ReadAheadProcess:
             self._send(protocol.items_message(protocol.GO, ()))
 
     def _refuse_workers(self) -> None:
-        """Ends the socket, which forked workers have open, too, and connections that wait there."""
+        """Shuts the socket down, also in forked workers, and closes connections in its queue."""
         self._listener.setblocking(False)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -192,7 +193,7 @@ class ReadAheadProcess:
             self._send(protocol.items_message(protocol.ANNOUNCE, some))
 
     def _send(self, message: FdMessage) -> None:
-        # A process that is dead or stopped is not waited for: what it is not told of is read when
-        # workers want it.
+        # The socket does not block. A message that a dead or stopped process misses is no loss:
+        # its samples are read on demand.
         with contextlib.suppress(OSError):
             fd_messages.send(self._control, message)

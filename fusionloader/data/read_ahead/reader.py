@@ -1,9 +1,9 @@
-"""The process that reads URLs for the workers of a loader: an event loop between sockets.
+"""The process that reads URLs for the workers of a loader: an event loop over sockets.
 
-The training process announces samples through one socket; its end ends this process. Workers
-connect to a socket that the training process has bound, and that outlives this process: where it
-dies, another one takes its place and finds their connections waiting. Each connection has memory of
-its own, into which the samples that its worker asked for are copied.
+The training process announces samples through one socket. When that socket is closed, this process
+ends. Workers connect to a socket that the training process has bound. It outlives this process: a
+replacement accepts the connections that wait in its queue. Each connection has its own memory, into
+which the samples that its worker requested are copied.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from fusionloader.system.fd_messages import FdMessage
 from fusionloader.system.shm import objects
 
 _LEAST_MEMORY = 1 << 20
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_LARGEST_IN_HEAP = 32 << 20  # the most that glibc takes
-_KEPT_AT_END_OF_HEAP = 64 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
+_LARGEST_IN_HEAP = 32 << 20  # the largest value that glibc accepts
+_TRIM_BYTES = 64 << 20
 _SPARE_CONNECTIONS = 8
-_LOOK_SECONDS = 1.0  # how often it sees whether the training process lives
+_LOOK_SECONDS = 1.0  # how often it checks that the training process is alive
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
-    """What the process is started with; descriptors are open in it under these numbers.
+    """Arguments of the process. The descriptors are open in it under these numbers.
 
     Attributes:
-        training: pid of the training process.
+        training: process id of the training process.
         listen_fd: socket that workers connect to.
-        control_fd: socket of the training process.
-        table_fd: the dataset's table.
-        table_bytes: its size.
+        control_fd: socket to the training process.
+        table_fd: memory of the dataset's table.
+        table_bytes: size of the table.
         counters_fd: memory of ``StreamCounters``.
-        settings: how it reads.
+        settings: the read settings.
     """
 
     training: int
@@ -62,26 +62,25 @@ class ReaderConfig:
     settings: ReadSettings
 
     def descriptors(self) -> tuple[int, ...]:
-        """Returns the descriptors that have to be open in the process."""
         return self.listen_fd, self.control_fd, self.table_fd, self.counters_fd
 
 
 def main(config: ReaderConfig) -> None:
-    """Reads until the training process has closed its socket, or ended."""
+    """Reads until the training process closes its socket or ends."""
     _keep_freed_memory()
     asyncio.run(_Reader(config).serve())
-    os._exit(0)  # a thread of a file system that hangs does not keep the process
+    os._exit(0)  # does not wait for a file system's thread that hangs
 
 
 def _keep_freed_memory() -> None:
-    """Has the C library use the memory of answers again.
+    """Makes the C library reuse the memory of answers.
 
-    It would give each of them fresh pages, whose first touch costs a third of the time of a read.
+    By default each answer gets new pages, whose first touch takes a third of the time of a read.
     """
-    with contextlib.suppress(AttributeError, OSError):  # of another C library
+    with contextlib.suppress(AttributeError, OSError):  # C libraries other than glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_AT_END_OF_HEAP)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 class _Reader:
@@ -92,7 +91,7 @@ class _Reader:
         self._samples = HeldSamples(table, settings, self._store)
         self._counters = StreamCounters(config.counters_fd)
         self._training = config.training
-        self._told: dict[str, int] = {}
+        self._last_counts: dict[str, int] = {}
         self._listener = socket.socket(fileno=config.listen_fd)
         self._control = socket.socket(fileno=config.control_fd)
         self._ended = asyncio.Event()
@@ -114,12 +113,12 @@ class _Reader:
     # ---- the training process ------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Does what the training process has said until now."""
+        """Handles the messages of the training process that have arrived."""
         while (message := _received(self._control)) is not None:
             if not message.fields:
                 self._count()
                 return
-            items, kind = protocol.items_of(message), message.fields["kind"]
+            items, kind = protocol.parse_items(message), message.fields["kind"]
             if kind == protocol.BEGIN:
                 self._samples.begin()
             elif kind == protocol.ANNOUNCE:
@@ -151,9 +150,9 @@ class _Reader:
         if message is None:
             self._drop(connection)
         elif message.fields:
-            self._follow()  # what was announced before is known before
+            self._follow()  # handles announcements that were sent before the request
             task = asyncio.get_running_loop().create_task(
-                self._answer(connection, protocol.items_of(message))
+                self._answer(connection, protocol.parse_items(message))
             )
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
@@ -201,20 +200,20 @@ class _Reader:
             connection.close()
 
     def _count(self) -> None:
-        """Adds what was done since the last time to the counters that all processes share."""
+        """Adds the counts since the last call to the shared counters."""
         counts = self._store.counts
         now = {name: getattr(counts, name) for name in counts.__slots__}
         now["on_demand"] = self._samples.on_demand
         for name, value in now.items():
-            self._counters.add(name, value - self._told.get(name, 0))
-        self._told = now
+            self._counters.add(name, value - self._last_counts.get(name, 0))
+        self._last_counts = now
         self._counters.set("held_bytes", self._samples.nbytes)
 
 
 def _give_up(error: OSError) -> NoReturn:
-    """Ends this process, which may open no more files: workers would wait for it for ever.
+    """Ends this process if it can open no more files, since workers would wait for it forever.
 
-    The training process starts another one, which they ask again.
+    The training process starts another one, and workers repeat their requests.
     """
     print(
         f"the process that reads URLs cannot serve a worker: {error}", file=sys.stderr, flush=True
@@ -223,14 +222,14 @@ def _give_up(error: OSError) -> NoReturn:
 
 
 class _Memory:
-    """Memory that one worker maps, used again for every answer."""
+    """Memory that one worker maps. Every answer reuses it."""
 
     def __init__(self) -> None:
         self.nbytes = 0
         self.view = memoryview(bytearray())
 
     def grow(self, needed: int) -> tuple[int, ...]:
-        """Makes room; returns the descriptor of new memory for the worker, if it is new."""
+        """Grows to ``needed`` bytes; returns the descriptor of new memory, or nothing."""
         if needed <= self.nbytes:
             return ()
         nbytes = max(_LEAST_MEMORY, 1 << (needed - 1).bit_length())
@@ -241,7 +240,7 @@ class _Memory:
 
 
 def _received(connection: socket.socket) -> FdMessage | None:
-    """Returns a message, one without fields if there is none yet; ``None`` at the other's end."""
+    """Returns a message; one without fields if none has arrived; ``None`` if the peer closed."""
     try:
         return fd_messages.receive(connection, protocol.MOST_BYTES)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Batches by rule: ``BucketSampler`` and ``MixSampler``, for any loader that takes a batch sampler.
+"""Batch samplers for any loader: ``BucketSampler`` and ``MixSampler``.
 
 See docs/guide/samplers.md.
 """

@@ -1,4 +1,4 @@
-"""How large a batch may be: samples, and the cost of what it is padded to."""
+"""Limits of a batch: its samples, and its cost after padding."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Oversized = Literal["raise", "alone"]
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """How large a batch may be.
+    """The largest size of a batch.
 
     Attributes:
-        batch_size: at most so many samples; ``None``: as the budget allows.
-        budget: at most such a padded cost; ``None``: any.
-        unit: what the budget counts: ``"tokens"``, ``"pixels"``, or nothing.
-        oversized: what becomes of a sample above the budget.
+        batch_size: largest number of samples; ``None`` for no limit.
+        budget: largest cost after padding; ``None`` for no limit.
+        unit: unit of the budget: ``"tokens"``, ``"pixels"``, or ``""`` without a budget.
+        oversized: treatment of a sample above the budget, see ``BucketSampler``.
     """
 
     batch_size: int | None
@@ -40,7 +40,7 @@ class BatchLimit:
         """Returns the limit that a sampler's arguments give.
 
         Raises:
-            ValueError: there is none, or an argument is out of range.
+            ValueError: no limit is given, or an argument is out of range.
         """
         given = {"batch_size": batch_size, "max_tokens": max_tokens, "max_pixels": max_pixels}
         for name, value in given.items():
@@ -49,7 +49,7 @@ class BatchLimit:
         if all(value is None for value in given.values()):
             raise ValueError("batches need a limit: give batch_size, max_tokens or max_pixels")
         if batch_size is not None:
-            batch_size = as_integer(batch_size)  # states have it
+            batch_size = as_integer(batch_size)  # a state is JSON
         if max_tokens is not None and max_pixels is not None:
             raise ValueError("max_tokens is for lengths and max_pixels for sizes: give one of them")
         if oversized not in ("raise", "alone"):
@@ -61,10 +61,10 @@ class BatchLimit:
         return cls(batch_size, None, "", oversized)
 
     def check(self, keys: Keys) -> None:
-        """Refuses keys that are none, or that the budget cannot be reckoned with.
+        """Checks shape, type and values of the keys of samples.
 
         Raises:
-            ValueError: the message says what was expected.
+            ValueError: the keys do not fit the budget; the message says what was expected.
         """
         if len(keys.shape) not in (1, 2) or keys.shape[1:] not in ((), (2,)) or not len(keys):
             raise ValueError(
@@ -90,13 +90,13 @@ class BatchLimit:
             )
 
     def above(self, keys: Keys) -> NDArray[np.bool_]:
-        """Returns which of some samples are above the budget by themselves."""
+        """Returns a mask of the samples that exceed the budget on their own."""
         if self.budget is None:
             return np.zeros(len(keys), np.bool_)
         return costs(keys) > self.budget
 
     def refusal(self, place: int, key: Keys) -> ValueError:
-        """Returns the error for the sample ``place`` of size ``key``, which is above the budget."""
+        """Returns the error about sample number ``place``, whose ``key`` exceeds the budget."""
         cost = int(costs(key[np.newaxis])[0])
         return ValueError(
             f"sample {place} ({key.tolist()}) costs {cost} {self.unit}, and a batch may have "
@@ -105,7 +105,7 @@ class BatchLimit:
         )
 
     def samples(self, keys: Keys) -> int:
-        """Returns how many of some samples a batch may have, whichever of them it takes."""
+        """Returns how many samples fit in a batch, for any choice among those with ``keys``."""
         allowed = [] if self.batch_size is None else [self.batch_size]
         if self.budget is not None:
             padded = keys.max(axis=0, keepdims=True)
@@ -114,5 +114,5 @@ class BatchLimit:
 
 
 def costs(keys: Keys) -> NDArray[Any]:
-    """Returns the tokens of lengths, or the pixels of sizes."""
+    """Returns the cost of each sample: tokens of a length, or pixels of a size."""
     return keys if keys.ndim == 1 else keys[:, 0].astype(np.int64) * keys[:, 1]

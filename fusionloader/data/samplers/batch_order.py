@@ -16,12 +16,12 @@ Places = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """All batches of an epoch, those of all ranks, in their order.
+    """All batches of an epoch, of all ranks, in order.
 
     Attributes:
-        indices: of samples; those of a batch are neighbors.
-        starts: where each batch begins in ``indices``.
-        stops: where it ends.
+        indices: sample indices, batch by batch.
+        starts: start of each batch in ``indices``.
+        stops: end of each batch in ``indices``.
     """
 
     indices: Indices
@@ -32,13 +32,13 @@ class BatchOrder:
         return len(self.starts)
 
     def batch(self, number: int) -> list[int]:
-        """Returns the indices of a batch, as Python's integers."""
+        """Returns the indices of a batch as Python ints."""
         found: list[int] = self.indices[self.starts[number] : self.stops[number]].tolist()
         return found
 
     @cached_property
     def checksum(self) -> int:
-        """32 bits that tell this order from others."""
+        """32-bit checksum of the order."""
         checksum = 0
         for array in (self.indices, self.starts, self.stops):
             checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)
@@ -46,20 +46,20 @@ class BatchOrder:
 
 
 def smallest_unsigned(largest: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Returns the smaller of 32 and 64 bits without a sign that hold ``largest``."""
+    """Returns uint32 or uint64, the smaller that holds ``largest``."""
     return np.dtype(np.uint32 if largest < 1 << 32 else np.uint64)
 
 
 def smallest_signed(largest: int) -> np.dtype[np.signedinteger[Any]]:
-    """Returns the smaller of 32 and 64 bits with a sign that hold ``largest``."""
+    """Returns int32 or int64, the smaller that holds ``largest``."""
     return np.dtype(np.int32 if largest < 1 << 31 else np.int64)
 
 
 def smallest_choice(count: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Returns the smallest type without a sign for numbers below ``count``."""
+    """Returns the smallest unsigned type for numbers below ``count``."""
     return np.min_scalar_type(count - 1)
 
 
-def generator_of(*key: int) -> np.random.Generator:
-    """Returns a generator whose draws are a function of ``key``, whole numbers from 0, alone."""
+def make_generator(*key: int) -> np.random.Generator:
+    """Returns a generator seeded by ``key``, integers from 0."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))

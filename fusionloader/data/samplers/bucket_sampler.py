@@ -1,4 +1,4 @@
-"""Batches of similar samples: by length, aspect ratio or another key, up to a size or a budget."""
+"""Batches of samples with similar length, aspect ratio or other key, up to a size or a budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fusionloader.data.samplers.batch_limit import BatchLimit, Keys, Oversized, costs
-from fusionloader.data.samplers.batch_order import BatchOrder, generator_of, smallest_signed
+from fusionloader.data.samplers.batch_order import BatchOrder, make_generator, smallest_signed
 from fusionloader.data.samplers.buckets import (
     Boundaries,
     Division,
@@ -26,44 +26,46 @@ from fusionloader.data.samplers.epoch_sampler import EpochSampler
 from fusionloader.options.aliases import State
 
 _QUANTILES = 16
-_LENGTH_STEP = 1.1  # from the shortest to the longest of a bucket
+_LENGTH_STEP = 1.1  # ratio of longest to shortest sample in a bucket
 _AREA_STEP = 1.2
 
 
 class BucketSampler(EpochSampler):
-    """A ``batch_sampler`` whose batches have samples of one bucket each.
+    """A ``batch_sampler`` that forms each batch from the samples of one bucket.
 
-    An epoch has every index exactly once over all ranks. Only where the number of batches is no
-    multiple of that of ranks, the epoch's first batches are repeated, or with ``drop_last`` some
-    left out. All batches of a bucket have as many samples, but for one. So all epochs have as many
-    batches, and ``len()`` is exact.
+    An epoch has every index exactly once over all ranks. If the number of batches is no multiple
+    of the number of ranks, the first batches of the epoch are repeated, or with ``drop_last`` the
+    last ones left out. All batches of a bucket have the same number of samples, except for one.
+    Therefore all epochs have the same number of batches, and ``len()`` is exact.
 
-    The order of an epoch is a function of ``seed`` and the epoch's number alone. Buckets by length
-    are those of Khomenko et al., "Accelerating recurrent neural network training using sequence
+    The order of an epoch depends only on ``seed`` and the epoch's number. Buckets by length are
+    those of Khomenko et al., "Accelerating recurrent neural network training using sequence
     bucketing and multi-GPU data parallelization" (2016).
 
-    Memory: 4 bytes a sample, and 4 more for an epoch, for up to 4 billion samples.
+    Memory: 4 bytes a sample, and 4 more during an epoch, for up to 4 billion samples.
 
     Args:
-        keys: one number per sample (its length, say), or sizes: an array of n x 2 with width and
-            height, which are bucketed by aspect ratio, width by height.
-        batch_size: samples in a batch, at most.
-        max_tokens: padded cost of a batch of lengths, at most: its longest times its samples.
-            Buckets of shorter samples have larger batches.
-        max_pixels: the same for sizes: largest width times largest height times samples.
-        boundaries: ascending; a bucket has the keys from one up to below the next.
-        buckets: without boundaries, how many of about as many samples each. ``None``: 16, or with
-            ``max_tokens`` as many as it takes for the longest of each to be at most a tenth longer
-            than the shortest. With ``max_pixels`` each is divided by area, too, in steps of a
-            fifth.
-        oversized: of a sample above the budget: ``"raise"`` names it, ``"alone"`` makes it a batch
-            by itself.
-        shuffle: draws which samples of a bucket make a batch, and the order of batches, anew in
-            each epoch. Otherwise buckets and indices ascend.
-        seed: a whole number from 0, the same on all ranks.
-        drop_last: leaves out the last batch of a bucket where it is smaller.
-        num_replicas: number of ranks; ``None``: that of ``torch.distributed``, 1 without it.
-        rank: of this process; given together with ``num_replicas``.
+        keys: one number per sample (such as its length), or sizes: an array of n x 2 with width and
+            height. Sizes are bucketed by aspect ratio, width by height.
+        batch_size: largest number of samples in a batch.
+        max_tokens: for lengths, the largest padded cost of a batch: its longest sample times its
+            number of samples. Buckets of shorter samples have larger batches.
+        max_pixels: for sizes, the largest padded cost of a batch: largest width times largest
+            height times number of samples.
+        boundaries: ascending keys that divide the buckets; a key equal to a boundary is in the
+            bucket above it.
+        buckets: number of buckets of about equal size, without ``boundaries``. ``None``: 16; or
+            with ``max_tokens``, enough buckets that the longest sample of each is at most 10 %
+            longer than the shortest. With ``max_pixels`` each bucket is also divided by area, in
+            steps of 20 %.
+        oversized: treatment of a sample above the budget: ``"raise"`` raises an error,
+            ``"alone"`` makes it a batch of its own.
+        shuffle: whether to shuffle the samples of each bucket and the batches in each epoch.
+            Otherwise buckets and indices ascend.
+        seed: an integer from 0, the same on all ranks.
+        drop_last: whether to leave out the last batch of a bucket if it is smaller.
+        num_replicas: number of ranks. ``None``: that of ``torch.distributed``, or 1.
+        rank: rank of this process. Must be given together with ``num_replicas``.
 
     Raises:
         ValueError: an argument is not as described, or a sample is above the budget.
@@ -106,14 +108,12 @@ class BucketSampler(EpochSampler):
 
     @property
     def batches(self) -> int:
-        """How many batches each epoch has, over all ranks and without repeated ones."""
         return len(self._starts)
 
     def form(self, epoch: int) -> BatchOrder:
-        """Returns all batches of an epoch, a function of the seed and ``epoch`` alone."""
         if not self.shuffle:
             return BatchOrder(self._buckets.members, self._starts, self._stops)
-        generator = generator_of(self.seed, epoch)
+        generator = make_generator(self.seed, epoch)
         indices = self._buckets.members.copy()
         for there in self._buckets.slices():
             generator.shuffle(indices[there])
@@ -121,7 +121,6 @@ class BucketSampler(EpochSampler):
         return BatchOrder(indices, self._starts[order], self._stops[order])
 
     def describe(self) -> State:
-        """Returns what a sampler must have in common with one whose state it takes, by name."""
         return {
             "samples": len(self._buckets.members),
             "buckets": len(self._buckets),
@@ -130,7 +129,6 @@ class BucketSampler(EpochSampler):
         }
 
     def explain(self) -> str:
-        """Returns a line on how batches are made."""
         limits = [f"of {min(self._sizes)} to {max(self._sizes)} samples"]
         if self._limit.budget is not None:
             limits.append(f"at most {self._limit.budget} {self._limit.unit} with padding")
@@ -144,14 +142,14 @@ class BucketSampler(EpochSampler):
     def _divisions(
         self, keys: Keys, boundaries: Sequence[float] | None, buckets: int | None
     ) -> list[Division]:
-        of = _ratios if keys.ndim == 2 else _themselves
+        value_of = _ratios if keys.ndim == 2 else _themselves
         if boundaries is not None:
             chosen = checked_boundaries(boundaries)
         elif buckets is None and self._limit.unit == "tokens":
             chosen = self._in_steps(keys, _LENGTH_STEP)
         else:
-            chosen = quantile_boundaries(keys, of, _QUANTILES if buckets is None else buckets)
-        divisions = [Division(of, chosen)]
+            chosen = quantile_boundaries(keys, value_of, _QUANTILES if buckets is None else buckets)
+        divisions = [Division(value_of, chosen)]
         if self._limit.unit == "pixels":
             divisions.append(Division(costs, self._in_steps(keys, _AREA_STEP)))
         return divisions
@@ -165,7 +163,7 @@ class BucketSampler(EpochSampler):
         return geometric_boundaries(smallest, min(largest, self._limit.budget), factor)
 
     def _set_apart(self, keys: Keys, numbers: Numbers, bucket: int) -> int:
-        """Puts samples above the budget into a bucket of their own, and returns how many."""
+        """Puts samples above the budget into a bucket of their own, and returns their number."""
         count = 0
         for block in blocks(len(keys)):
             above = np.flatnonzero(self._limit.above(keys[block])) + block.start
@@ -176,7 +174,7 @@ class BucketSampler(EpochSampler):
         return count
 
     def _cut(self) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]]]:
-        """Returns where each batch begins and ends among the members of all buckets."""
+        """Returns start and end of each batch in the members of all buckets."""
         starts, stops = [], []
         for there, size in zip(self._buckets.slices(), self._sizes, strict=True):
             first = np.arange(there.start, there.stop, size)

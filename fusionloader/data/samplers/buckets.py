@@ -1,4 +1,4 @@
-"""Samples put into buckets by their keys, with arrays alone and little memory in passing."""
+"""Divides samples into buckets by their keys, with arrays alone and little extra memory."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fusionloader.data.samplers.batch_limit import Keys
-from fusionloader.data.samplers.batch_order import Indices, generator_of, smallest_unsigned
+from fusionloader.data.samplers.batch_order import Indices, make_generator, smallest_unsigned
 
 Boundaries = NDArray[np.float64]
 Numbers = NDArray[np.uint16]
 
 _MOST_BUCKETS = 1 << 16
-_BLOCK = 1 << 20  # samples that are worked on at a time: their 64-bit intermediates take 8 MiB
-_LOOKED_AT = 1 << 20  # samples that the quantiles of larger datasets are taken from
+_BLOCK = 1 << 20  # samples processed at a time: each 64-bit intermediate takes 8 MiB
+_QUANTILE_SAMPLES = 1 << 20  # larger datasets are subsampled for their quantiles
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """One way to divide samples: by a function of their keys, at ascending boundaries."""
+    """A division of samples by a function of their keys, at ascending boundaries."""
 
-    of: Callable[[Keys], NDArray[Any]]
+    value_of: Callable[[Keys], NDArray[Any]]
     boundaries: Boundaries
 
     def numbers(self, keys: Keys) -> NDArray[np.int64]:
-        """Returns for each key how many boundaries are not above it."""
-        return np.searchsorted(self.boundaries, self.of(keys), side="right")
+        """Returns for each key the number of boundaries that are at most its value."""
+        return np.searchsorted(self.boundaries, self.value_of(keys), side="right")
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Which samples lie in which bucket; no bucket is empty.
+    """The samples of each bucket. No bucket is empty.
 
     Attributes:
-        members: indices of samples, bucket by bucket, ascending in each.
-        starts: where each bucket begins in ``members``, and in the end the number of samples.
+        members: sample indices, bucket by bucket, ascending within a bucket.
+        starts: start of each bucket in ``members``, followed by the number of samples.
     """
 
     members: Indices
@@ -48,7 +48,7 @@ class Buckets:
         return len(self.starts) - 1
 
     def slices(self) -> Iterator[slice]:
-        """Yields where each bucket lies in ``members``."""
+        """Yields the slice of each bucket in ``members``."""
         for start, stop in zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True):
             yield slice(start, stop)
 
@@ -57,7 +57,7 @@ def checked_boundaries(boundaries: ArrayLike) -> Boundaries:
     """Returns boundaries as an array.
 
     Raises:
-        ValueError: they do not ascend, or are no finite numbers.
+        ValueError: they do not ascend, or are not finite numbers.
     """
     found = np.asarray(boundaries, np.float64)
     if found.ndim != 1 or not np.isfinite(found).all() or (np.diff(found) <= 0).any():
@@ -65,15 +65,17 @@ def checked_boundaries(boundaries: ArrayLike) -> Boundaries:
     return found
 
 
-def quantile_boundaries(keys: Keys, of: Callable[[Keys], NDArray[Any]], count: int) -> Boundaries:
-    """Returns boundaries of at most ``count`` buckets of about as many samples each.
+def quantile_boundaries(
+    keys: Keys, value_of: Callable[[Keys], NDArray[Any]], count: int
+) -> Boundaries:
+    """Returns boundaries of at most ``count`` buckets with about equally many samples.
 
-    There are fewer where keys are equal. Of more than a million samples as many are looked at,
-    the same ones in every process.
+    Equal keys make fewer buckets. Of more than a million samples a million are used, the same ones
+    in every process.
     """
-    if len(keys) > _LOOKED_AT:
-        keys = keys[generator_of(0).integers(0, len(keys), _LOOKED_AT)]
-    values = of(keys)
+    if len(keys) > _QUANTILE_SAMPLES:
+        keys = keys[make_generator(0).integers(0, len(keys), _QUANTILE_SAMPLES)]
+    values = value_of(keys)
     at = np.arange(1, count) / count
     found = np.unique(np.quantile(values, at, method="higher").astype(np.float64))
     return np.asarray(found[found > values.min()])
@@ -86,21 +88,21 @@ def geometric_boundaries(smallest: float, largest: float, factor: float) -> Boun
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yields slices that together are ``count`` samples."""
+    """Yields slices of at most ``_BLOCK`` samples that cover ``count`` samples."""
     for start in range(0, count, _BLOCK):
         yield slice(start, min(start + _BLOCK, count))
 
 
 def bucket_numbers(keys: Keys, divisions: Sequence[Division]) -> tuple[Numbers, int]:
-    """Returns the bucket of each sample, divided in all ways at once, and how many there can be.
+    """Returns the bucket of each sample, by all divisions together, and the number of buckets.
 
     Raises:
-        ValueError: there can be more than 65,535.
+        ValueError: the divisions make more than 65,535 buckets.
     """
     count = 1
     for division in divisions:
         count *= len(division.boundaries) + 1
-    if count >= _MOST_BUCKETS:  # one more is for samples above the budget
+    if count >= _MOST_BUCKETS:  # one more bucket is for samples above the budget
         raise ValueError(f"{count} buckets are {_MOST_BUCKETS} or more: give fewer boundaries")
     numbers = np.zeros(len(keys), np.uint16)
     for block in blocks(len(keys)):
@@ -111,14 +113,14 @@ def bucket_numbers(keys: Keys, divisions: Sequence[Division]) -> tuple[Numbers, 
 
 
 def grouped(numbers: Numbers, count: int) -> Buckets:
-    """Returns the samples by their bucket's number, which is below ``count``.
+    """Groups samples by the number of their bucket, which is below ``count``.
 
-    The result has 4 bytes a sample for up to 4 billion of them.
+    The result takes 4 bytes a sample for up to 4 billion samples.
     """
     counts = np.zeros(count, np.int64)
     for block in blocks(len(numbers)):
         counts += np.bincount(numbers[block], minlength=count)
-    free = np.cumsum(counts) - counts
+    free = np.cumsum(counts) - counts  # next free place of each bucket in members
     filled = np.flatnonzero(counts)
     starts = np.append(free[filled], len(numbers))
     members = np.empty(len(numbers), smallest_unsigned(len(numbers)))

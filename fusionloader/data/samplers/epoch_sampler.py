@@ -1,8 +1,9 @@
-"""Batch samplers whose epoch is a function of seed and number: its passes, ranks and states.
+"""Base of the batch samplers: passes, ranks and states of epochs that depend on a seed alone.
 
-An epoch is formed as a whole, when the first of its batches is asked for. Each of its batches has a
-number that does not depend on the ranks, and in each step the ranks take as many batches as they
-are. So one number says what all of them have taken, and any number of ranks can go on from there.
+An epoch is formed as a whole when its first batch is requested. Each of its batches has a number
+that does not depend on the ranks. In each step every rank takes one batch, and together they take
+consecutive numbers. Therefore one number says what all ranks have taken, and any number of ranks
+can continue from it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class SamplerPlace:
-    """Where a pass stands.
+    """The position in a pass.
 
     Attributes:
         epoch: number of the epoch.
-        position: batches of it that all ranks together have taken.
-        start: of these, those that were taken before the present ranks came to share the epoch.
-        ranks: number of ranks that have gone on from ``start``.
-        checksum: of the epoch's order; ``None`` before it was formed.
+        position: number of batches that all ranks together have taken.
+        start: number of batches that were taken before the present ranks began to share the epoch.
+        ranks: number of ranks that share the epoch since ``start``.
+        checksum: checksum of the epoch's order; ``None`` before it is formed.
     """
 
     epoch: int = 0
@@ -42,18 +43,18 @@ class SamplerPlace:
 
 
 class EpochSampler(Sampler[list[int]]):
-    """Base of batch samplers that form an epoch from a seed and its number alone.
+    """Base of batch samplers that form an epoch from a seed and the epoch's number alone.
 
-    Without ``set_epoch``, each pass is the epoch after that of the pass before. A pass begins when
-    its first batch is asked for.
+    Without ``set_epoch``, each pass is the next epoch. A pass begins when its first batch is
+    requested.
 
     Attributes:
-        seed: of all epochs.
-        shuffle: whether the order is drawn.
-        drop_last: whether smaller batches, and batches too few for all ranks, are left out.
+        seed: seed of all epochs.
+        shuffle: whether the order is random.
+        drop_last: whether to leave out smaller batches, and last batches too few for all ranks.
         num_replicas: number of ranks.
-        rank: of this process.
-        epoch: what ``set_epoch`` was last given; 0 before.
+        rank: rank of this process.
+        epoch: last argument of ``set_epoch``; 0 before.
     """
 
     def __init__(
@@ -65,10 +66,10 @@ class EpochSampler(Sampler[list[int]]):
         num_replicas: int | None,
         rank: int | None,
     ) -> None:
-        """Args are those of the samplers.
+        """Takes the arguments that all samplers have.
 
         Raises:
-            ValueError: the seed is negative, or the ranks are none.
+            ValueError: the seed is negative, or a rank is out of range.
         """
         self.seed: int = as_integer(seed)
         if self.seed < 0:
@@ -78,29 +79,29 @@ class EpochSampler(Sampler[list[int]]):
         self._ranks = Ranks.of(num_replicas, rank, self.drop_last)
         self.num_replicas: int = self._ranks.count
         self.rank: int = self._ranks.rank
-        self.epoch: int = 0  # loaders watch it: no pass changes it
+        self.epoch: int = 0  # not changed by passes, since loaders detect set_epoch() by it
         self._place = SamplerPlace(ranks=self.num_replicas)
         self._begun = False
         self._formed: tuple[int, BatchOrder] | None = None
 
-    # ---- what a sampler adds -------------------------------------------------------------------
+    # ---- what a subclass defines ---------------------------------------------------------------
 
     @abstractmethod
     def form(self, epoch: int) -> BatchOrder:
-        """Returns all batches of an epoch, a function of the seed and ``epoch`` alone."""
+        """Returns all batches of an epoch, which depend on the seed and ``epoch`` alone."""
 
     @property
     @abstractmethod
     def batches(self) -> int:
-        """How many batches each epoch has, over all ranks and without repeated ones."""
+        """Number of batches of each epoch, over all ranks and without repeated ones."""
 
     @abstractmethod
     def describe(self) -> State:
-        """Returns what a sampler must have in common with one whose state it takes, by name."""
+        """Returns the values, by name, that must be equal in a sampler that loads a state."""
 
     @abstractmethod
     def explain(self) -> str:
-        """Returns a line on how batches are made."""
+        """Returns one line about the batches, for ``explain()``."""
 
     # ---- passes --------------------------------------------------------------------------------
 
@@ -127,12 +128,12 @@ class EpochSampler(Sampler[list[int]]):
             yield order.batch(self._ranks.number(step, place.start, len(order)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass that of epoch ``epoch``, from 0.
+        """Sets the epoch of the next pass, from 0.
 
-        After ``load_state_dict`` the place in that very epoch is kept.
+        The position of a loaded state is kept if it is of the same epoch.
 
         Raises:
-            ValueError: it is negative.
+            ValueError: ``epoch`` is negative.
         """
         self.epoch = _whole("epoch", epoch)
         if self._begun or self._place.epoch != self.epoch:
@@ -141,7 +142,7 @@ class EpochSampler(Sampler[list[int]]):
 
     def _order(self, epoch: int) -> BatchOrder:
         if self._formed is None or self._formed[0] != epoch:
-            self._formed = None  # its memory goes to the next one
+            self._formed = None  # frees its memory before the next one is formed
             self._formed = epoch, self.form(epoch)
         return self._formed[1]
 
@@ -151,17 +152,17 @@ class EpochSampler(Sampler[list[int]]):
     # ---- states --------------------------------------------------------------------------------
 
     def state_dict(self, delivered: int | None = None) -> State:
-        """Returns where the pass stands, as JSON-serialisable values, the same on all ranks.
+        """Returns the position in the pass as JSON-serialisable values, the same on all ranks.
 
-        Loaders with ``state_dict()`` of their own save it by themselves. A plain ``DataLoader``
-        asks for batches ahead of training.
+        A loader with its own ``state_dict()`` saves this state correctly. A plain ``DataLoader``
+        requests batches ahead of training, so ``delivered`` has to be given.
 
         Args:
-            delivered: how many batches of this pass training has had; ``None``: all that were
-                asked for.
+            delivered: number of batches of this pass that training has received. ``None``: all
+                that were requested.
 
         Raises:
-            ValueError: the pass has not given so many.
+            ValueError: the pass has yielded fewer batches.
         """
         place = self._place
         if self._begun:
@@ -173,17 +174,17 @@ class EpochSampler(Sampler[list[int]]):
     def _after(self, place: SamplerPlace, delivered: int) -> SamplerPlace:
         given = (place.position - place.start) // self.num_replicas
         if delivered > given:
-            raise ValueError(f"{delivered} batches are said to be delivered, of {given} asked for")
+            raise ValueError(f"delivered={delivered}, and the pass has yielded {given} batches")
         return replace(place, position=place.start + delivered * self.num_replicas)
 
     def load_state_dict(self, state: State) -> None:
-        """Makes the next pass go on from a state, of this or another number of ranks.
+        """Makes the next pass continue from a state of this or another number of ranks.
 
-        What is left of the epoch is shared by the ranks that there are now. After the last batch
-        of an epoch nothing is left: the next pass is empty, and the one after it the next epoch.
+        The present ranks share what is left of the epoch. After the last batch of an epoch nothing
+        is left: the next pass is empty, and the one after it is the next epoch.
 
         Raises:
-            ValueError: the state is not of such a sampler; the message says what differs.
+            ValueError: the state is of another kind of sampler; the message says what differs.
         """
         self._place = self._placed(state)
         self._begun = False
@@ -218,13 +219,13 @@ class EpochSampler(Sampler[list[int]]):
         return {**common, "drop_last": self.drop_last, "batches": self.batches, **self.describe()}
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """Returns the state from which this rank shares what the ranks of ``states`` have left.
+        """Returns the state with which this rank takes its share of what is left.
 
         Args:
-            states: of the ranks of a job, or that of any of them, since they are the same.
+            states: states of the ranks of a job, or of any one of them, since they are equal.
 
         Raises:
-            ValueError: they do not stand at the same batch.
+            ValueError: the states differ in their position.
         """
         places = {self._placed(state) for state in states}
         if len(places) > 1:
@@ -235,7 +236,7 @@ class EpochSampler(Sampler[list[int]]):
         return states[0]
 
     def batches_before(self, state: State) -> Iterator[list[int]]:
-        """Yields what this rank took of the epoch between its start and ``state``."""
+        """Yields this rank's batches of the epoch before ``state``."""
         place = self._placed(state)
         order = self._order(place.epoch)
         for step in range((place.position - place.start) // self.num_replicas):

@@ -1,4 +1,4 @@
-"""Widths and heights of image files, from their headers."""
+"""Widths and heights of image files, read from their headers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import Subset
 
-_TOGETHER = 256  # files that a thread takes at a time
+_TOGETHER = 256  # files per task of a thread
 Path = str | os.PathLike[str]
 
 
 def image_sizes(images: Any, *, threads: int = 8) -> NDArray[np.int32]:
     """Returns width and height of image files, without decoding them.
 
-    They are those of the pixels as stored: an orientation in Exif data is not applied, as
-    torchvision's folders do not apply it.
+    The sizes are of the stored pixels. The orientation in Exif data is not applied, as in
+    torchvision's folders.
 
     Args:
         images: an ``ImageFolder`` or another dataset with ``samples``, a ``Subset`` of one, or
-            paths.
-        threads: that read files; what takes time is mostly the storage.
+            a sequence of paths.
+        threads: number of threads that read files.
 
     Returns:
-        n x 2, in the order of the dataset's indices.
+        An int32 array of shape (n, 2): width and height, in the order of the dataset's indices.
 
     Raises:
-        ValueError: a file is no image that Pillow knows; the message names it.
+        ValueError: a file is not an image that Pillow knows; the message names it.
         OSError: a file cannot be read.
-        TypeError: the dataset does not name its files.
+        TypeError: the dataset has no file names.
     """
     paths = _paths(images)
     sizes = np.empty((len(paths), 2), np.int32)

@@ -1,4 +1,4 @@
-"""Batches from several sources, by weights."""
+"""Batches from several sources, mixed by weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from fusionloader.data.samplers.batch_order import (
     BatchOrder,
     Indices,
-    generator_of,
+    make_generator,
     smallest_signed,
 )
 from fusionloader.data.samplers.epoch_sampler import EpochSampler
@@ -20,7 +20,7 @@ from fusionloader.data.samplers.proportions import (
     Counts,
     even_choices,
     random_choices,
-    turns_of_total,
+    turns_for_total,
     turns_until_all,
     turns_until_first,
 )
@@ -36,42 +36,43 @@ Per = Literal["sample", "batch"]
 Stop = Literal["first_exhausted", "all_exhausted"]
 SourceOrder = Literal["even", "random"]
 
-_CHOICES = 0  # a source's samples are drawn by its place from 1 on
+_CHOICES = 0  # key of the generator of choices; source i has key i + 1
 
 
 class MixSampler(EpochSampler):
     """A ``batch_sampler`` that mixes several sources by weights.
 
-    It yields indices into torch's ``ConcatDataset`` of the sources. Each epoch has as many samples
-    of each source: its share of the epoch, to within a few samples. A source that is exhausted
-    within an epoch is shuffled anew. The order of an epoch is a function of ``seed`` and its number
-    alone; each begins with fresh orders of all sources.
+    It yields indices into torch's ``ConcatDataset`` of the sources. Each epoch has the same number
+    of samples of each source: its share of the epoch, to within a few samples. A source that is
+    exhausted within an epoch is shuffled again. The order of an epoch depends only on ``seed`` and
+    the epoch's number.
 
-    With ``order="even"`` the proportions hold everywhere: after t samples (batches, with
-    ``per="batch"``) of an epoch, a source of S with the share w has had t * w, to within
+    With ``order="even"`` the proportions hold at every point of an epoch: after t samples (batches,
+    with ``per="batch"``), one of S sources with share w has had t * w turns, to within
     (1 + S * w) / 2. This is Webster's method of apportionment, turn by turn. With
-    ``order="random"`` they hold over the epoch, and a batch has what chance gives.
+    ``order="random"`` the proportions hold over the epoch, and those of a batch are random.
 
     Memory: 10 bytes a sample of an epoch while it is formed, 4 afterwards, for up to 4 billion
     samples in all sources.
 
     Args:
-        sources: datasets or their lengths, by name or in a sequence.
-        weights: one above 0 per source, by the same names or in the same order; any sum.
+        sources: datasets or their lengths, as a mapping by name or as a sequence.
+        weights: one number above 0 per source, by the same names or in the same order; any sum.
         batch_size: samples in a batch.
-        per: ``"sample"`` mixes within batches; with ``"batch"`` each is of one source, and whole.
-        stop: an epoch ends before a source would be needed again (``"first_exhausted"``), when
-            all have come up whole (``"all_exhausted"``), or after a number of samples, over all
-            ranks. ``per="batch"`` counts in batches, rounded down for the first (so that no sample
-            comes up twice), up for the others.
-        order: of the sources: ``"even"`` or ``"random"``.
-        replacement: whether a source's samples are drawn from all of it each time; one for all, or
-            one per source, given as the weights are.
-        shuffle: draws the samples of each source anew in each epoch; otherwise they ascend.
-        seed: a whole number from 0, the same on all ranks.
-        drop_last: leaves out the last batch of an epoch where it is smaller.
-        num_replicas: number of ranks; ``None``: that of ``torch.distributed``, 1 without it.
-        rank: of this process; given together with ``num_replicas``.
+        per: ``"sample"`` mixes sources within batches. With ``"batch"`` each batch is whole and of
+            one source.
+        stop: the end of an epoch: before a sample of a source would be repeated
+            (``"first_exhausted"``), when each source has been used up once (``"all_exhausted"``),
+            or after a number of samples, over all ranks. With ``per="batch"`` sources are counted
+            in batches, rounded down for ``"first_exhausted"`` and up for the others.
+        order: order of the sources: ``"even"`` or ``"random"``.
+        replacement: whether the samples of a source are drawn with replacement; one value for all
+            sources, or one per source in the form of ``weights``.
+        shuffle: whether to shuffle the samples of each source in each epoch. Otherwise they ascend.
+        seed: an integer from 0, the same on all ranks.
+        drop_last: whether to leave out the last batch of an epoch if it is smaller.
+        num_replicas: number of ranks. ``None``: that of ``torch.distributed``, or 1.
+        rank: rank of this process. Must be given together with ``num_replicas``.
 
     Raises:
         TypeError: a source is a sampler, or has no length.
@@ -105,37 +106,34 @@ class MixSampler(EpochSampler):
         if order not in ("even", "random"):
             raise ValueError(f"order should be 'even' or 'random', not {order!r}")
         self._sources = MixSources.of(sources, weights, replacement)
-        self._turn = self.batch_size if per == "batch" else 1  # samples that are of one source
+        self._turn = self.batch_size if per == "batch" else 1  # samples in a turn of one source
         self._per, self._order_of_sources = per, order
         self._stop = stop if isinstance(stop, str) else as_integer(stop)
         self._turns = self._count_turns()
 
     @property
     def samples_per_epoch(self) -> dict[str, int]:
-        """How many samples each source has in an epoch, over all ranks, by its name or place."""
+        """Number of samples of each source in an epoch, over all ranks, by its name or place."""
         counts = (self._turns * self._turn).tolist()
         return dict(zip(self._sources.names, counts, strict=True))
 
     @property
     def batches(self) -> int:
-        """How many batches each epoch has, over all ranks and without repeated ones."""
         whole, rest = divmod(int(self._turns.sum()) * self._turn, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def form(self, epoch: int) -> BatchOrder:
-        """Returns all batches of an epoch, a function of the seed and ``epoch`` alone."""
         samples = [self._draw(epoch, place) for place in range(len(self._turns))]
         if self._order_of_sources == "even":
             choices = even_choices(self._sources.shares, self._turns)
         else:
-            choices = random_choices(self._turns, generator_of(self.seed, epoch, _CHOICES))
+            choices = random_choices(self._turns, make_generator(self.seed, epoch, _CHOICES))
         indices = put_together(choices, samples, self._sources.offsets, self._turn)
         places = smallest_signed(len(indices))
         starts = np.arange(self.batches, dtype=places) * places.type(self.batch_size)
         return BatchOrder(indices, starts, np.minimum(starts + self.batch_size, len(indices)))
 
     def describe(self) -> State:
-        """Returns what a sampler must have in common with one whose state it takes, by name."""
         return {
             "sources": list(self._sources.names),
             "lengths": list(self._sources.lengths),
@@ -148,7 +146,6 @@ class MixSampler(EpochSampler):
         }
 
     def explain(self) -> str:
-        """Returns a line on how batches are made."""
         total = int(self._turns.sum())
         parts = [
             f"{name} {turns / total:.1%} ({turns * self._turn / length:.2f} times)"
@@ -159,10 +156,10 @@ class MixSampler(EpochSampler):
         return f"MixSampler: {self.batches} batches an epoch: {', '.join(parts)}"
 
     def _count_turns(self) -> Counts:
-        """Returns the turns that each source has in an epoch.
+        """Returns the number of turns of each source in an epoch.
 
         Raises:
-            ValueError: ``stop`` is none of its values, or a source is shorter than its one batch.
+            ValueError: ``stop`` is invalid, or a source is shorter than a batch of its own.
         """
         shares, lengths = self._sources.shares, self._sources.counts
         if self._stop == "all_exhausted":
@@ -181,12 +178,12 @@ class MixSampler(EpochSampler):
                 "stop should be 'first_exhausted', 'all_exhausted' or a number of samples from 1 "
                 f"on, not {self._stop!r}"
             )
-        return turns_of_total(shares, -(-self._stop // self._turn))
+        return turns_for_total(shares, -(-self._stop // self._turn))
 
     def _draw(self, epoch: int, place: int) -> Indices:
-        """Returns what the source ``place`` gives in an epoch, numbered within it."""
+        """Returns the samples of source number ``place`` in an epoch, as indices into it."""
         length, count = self._sources.lengths[place], int(self._turns[place]) * self._turn
-        generator = generator_of(self.seed, epoch, place + 1)
+        generator = make_generator(self.seed, epoch, place + 1)
         if self._sources.replacement[place]:
             return with_replacement(length, count, generator)
         if not self.shuffle:

@@ -1,4 +1,4 @@
-"""The sources of a mix: names, lengths and weights, as arguments give them."""
+"""The sources of a mix: names, lengths and weights, from a sampler's arguments."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MixSources:
-    """What samples are mixed from.
+    """The sources of a mix.
 
     Attributes:
-        names: of the sources; their places where they have none.
-        lengths: samples of each.
-        weights: of each, above 0, as they were given.
-        replacement: whether samples of each are drawn from all of it each time.
+        names: names of the sources; "0", "1", ... for a sequence.
+        lengths: number of samples of each source.
+        weights: weight of each source as given, above 0.
+        replacement: whether the samples of each source are drawn with replacement.
     """
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class MixSources:
 
         Raises:
             TypeError: a source is a sampler, or has no length.
-            ValueError: there are none, an empty one, weights for others, or weights not above 0.
+            ValueError: there is no source, a source is empty, or weights do not fit the sources.
         """
         named = isinstance(sources, Mapping)
         names = [*sources] if isinstance(sources, Mapping) else [*map(str, range(len(sources)))]
@@ -67,7 +67,7 @@ class MixSources:
 
     @property
     def shares(self) -> Weights:
-        """The weights, scaled to add up to 1."""
+        """The weights, scaled to a sum of 1."""
         weights = np.array(self.weights, np.float64)
         return np.asarray(weights / weights.sum())
 
@@ -78,14 +78,14 @@ class MixSources:
 
     @property
     def offsets(self) -> list[int]:
-        """Where each source begins among the samples of all, and in the end how many these are."""
+        """Start of each source in their concatenation, followed by the number of all samples."""
         return [0, *accumulate(self.lengths)]
 
 
 def _by_name(
     what: str, given: Mapping[str, T] | Sequence[T], names: list[str], named: bool
 ) -> list[T]:
-    """Returns a value per source."""
+    """Returns one value per source, in the order of ``names``."""
     if isinstance(given, Mapping) != named:
         raise ValueError(
             f"{what} should be {'a mapping' if named else 'a sequence'}, as the sources are, not a "

@@ -1,9 +1,9 @@
-"""How often each source comes up, and in which order, by weights.
+"""The number and the order of the turns of each source, by weights.
 
-The k-th turn of a source of weight w, of weights that add up to 1, is due at (k + 1/2) / w. Turns
-are taken in the order in which they are due: Webster's method of apportionment, turn by turn. After
-t turns a source of S has had t * w of them, to within (1 + S * w) / 2: at the moment x each source
-has had x * w to within 1/2, so t is x to within S / 2.
+The weights of S sources add up to 1. The k-th turn of a source of weight w, from k = 0, is due at
+time (k + 1/2) / w. Turns are taken in the order of these times, which is Webster's method of
+apportionment, turn by turn. After t turns a source has had t * w, to within (1 + S * w) / 2: at
+time x each source has had x * w turns to within 1/2, so t is x to within S / 2.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Weights = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Choices = NDArray[np.unsignedinteger[Any]]
 
-_BLOCK = 1 << 20  # turns that are sorted at a time
+_BLOCK = 1 << 20  # turns sorted at a time
 
 
 def turns_until_first(weights: Weights, lengths: Counts) -> Counts:
-    """Returns the turns of each source before one would need more than its length."""
+    """Returns the turns of each source before one would exceed its length."""
     ends = (lengths + 0.5) / weights
     first = int(ends.argmin())
     turns = np.ceil(ends[first] * weights - 0.5).astype(np.int64)
-    turns[first] = lengths[first]
+    turns[first] = lengths[first]  # exact, whatever the rounding above
     return np.asarray(np.minimum(turns, lengths))
 
 
 def turns_until_all(weights: Weights, lengths: Counts) -> Counts:
-    """Returns the turns of each source up to where all have had their length."""
+    """Returns the turns of each source until each has had at least its length."""
     ends = (lengths - 0.5) / weights
     last = int(ends.argmax())
     turns = np.floor(ends[last] * weights - 0.5).astype(np.int64) + 1
@@ -40,9 +40,10 @@ def turns_until_all(weights: Weights, lengths: Counts) -> Counts:
     return np.asarray(np.maximum(turns, lengths))
 
 
-def turns_of_total(weights: Weights, total: int) -> Counts:
+def turns_for_total(weights: Weights, total: int) -> Counts:
     """Returns the turns of each source among the first ``total``."""
     turns = np.floor(total * weights + 0.5).astype(np.int64)
+    # Rounding misses the total by a few: add the turns due next, or remove those due last.
     while turns.sum() < total:
         turns[((turns + 0.5) / weights).argmin()] += 1
     while turns.sum() > total:
@@ -72,7 +73,7 @@ def even_choices(weights: Weights, turns: Counts) -> Choices:
 
 
 def random_choices(turns: Counts, generator: np.random.Generator) -> Choices:
-    """Returns the source of each turn, in an order that is drawn."""
+    """Returns the source of each turn, in random order."""
     choices = np.repeat(np.arange(len(turns), dtype=smallest_choice(len(turns))), turns)
     generator.shuffle(choices)
     return choices

@@ -1,4 +1,4 @@
-"""Which of an epoch's batches are a rank's."""
+"""The batches of an epoch that a rank takes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks that share an epoch's batches, and which of them this is.
+    """The ranks that share an epoch's batches, and this rank.
 
-    In each step every rank takes one of ``count`` consecutive batches. Which one moves on by one
-    from step to step, so that no rank always meets the same place of a periodic order.
+    In each step every rank takes one of ``count`` consecutive batches. The assignment rotates by
+    one in each step, so that no rank always has the same phase of a periodic order.
 
     Attributes:
         count: number of ranks.
-        rank: this one, from 0.
-        drop_last: whether batches that are too few for a step of all ranks are left out; else the
-            first batches of the epoch are repeated, so that all ranks have as many.
+        rank: this rank, from 0.
+        drop_last: whether to leave out last batches that are too few for all ranks; otherwise the
+            first batches of the epoch are repeated.
     """
 
     count: int
@@ -29,18 +29,18 @@ class Ranks:
 
     @classmethod
     def of(cls, num_replicas: int | None, rank: int | None, drop_last: bool) -> Ranks:
-        """Returns the ranks that a sampler's arguments name, or those of ``torch.distributed``.
+        """Returns the ranks that a sampler's arguments give, or those of ``torch.distributed``.
 
         Raises:
-            ValueError: they are no ranks, only one is given, or ``torchrun`` started several ranks
-                that ``torch.distributed`` does not know yet.
+            ValueError: the rank is out of range, only one argument is given, or ``torchrun``
+                started several ranks and ``torch.distributed`` is not initialized.
         """
         if (num_replicas is None) != (rank is None):
             raise ValueError(
                 f"num_replicas = {num_replicas!r} and rank = {rank!r}: give both or neither"
             )
         if num_replicas is None or rank is None:
-            return cls(*_ranks_of_job(), drop_last)
+            return cls(*_find_ranks(), drop_last)
         count, this = as_integer(num_replicas), as_integer(rank)
         if count < 1 or not 0 <= this < count:
             raise ValueError(
@@ -50,17 +50,17 @@ class Ranks:
         return cls(count, this, drop_last)
 
     def steps(self, batches: int) -> int:
-        """Returns how many steps the ranks have with so many batches."""
+        """Returns the number of steps of each rank."""
         return batches // self.count if self.drop_last else -(-batches // self.count)
 
     def number(self, step: int, start: int, batches: int) -> int:
-        """Returns which of an epoch's ``batches`` is this rank's in a step after ``start``."""
+        """Returns the number of this rank's batch in a step after ``start``."""
         place = start + step * self.count + (self.rank + step) % self.count
         return place % batches
 
 
-def _ranks_of_job() -> tuple[int, int]:
-    """Returns the number of ranks, and which this process is."""
+def _find_ranks() -> tuple[int, int]:
+    """Returns the number of ranks and the rank of this process."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size()), int(distributed.get_rank())

@@ -1,4 +1,4 @@
-"""The samples that one source of a mix gives in an epoch, and how sources are put together."""
+"""The order of the samples of each source in an epoch, and the mix of all sources."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from fusionloader.data.samplers.batch_order import Indices, smallest_unsigned
 from fusionloader.data.samplers.proportions import Choices
 
 _BLOCK = 1 << 20
-_SHORT = 1 << 12  # of sources up to here many passes are shuffled at once
-_SPARSE = 50  # of a source so many times longer than what is drawn, only that is drawn
+_SHORT = 1 << 12  # sources of up to this length: many passes are shuffled at once
+_SPARSE = 50  # a source this many times longer than the draws is not shuffled as a whole
 
 
 def in_order(length: int, count: int) -> Indices:
-    """Returns ``count`` samples of a source in its order, from the start again where it ends."""
+    """Returns ``count`` ascending samples of a source, which starts again at its end."""
     return np.resize(np.arange(length, dtype=smallest_unsigned(length)), count)
 
 
 def with_replacement(length: int, count: int, generator: np.random.Generator) -> Indices:
-    """Returns ``count`` draws from a source, each of all its samples."""
     kind = smallest_unsigned(length)
     return generator.integers(0, length, count, dtype=kind.type)
 
 
 def without_replacement(length: int, count: int, generator: np.random.Generator) -> Indices:
-    """Returns ``count`` draws from a source: its samples in fresh orders, one after the other."""
+    """Returns ``count`` draws from a source: one shuffled pass after the other."""
     kind = smallest_unsigned(length)
     drawn = np.empty(count, kind)
     place = 0
@@ -50,12 +49,12 @@ def without_replacement(length: int, count: int, generator: np.random.Generator)
 def put_together(
     choices: Choices, samples: list[Indices], offsets: list[int], size: int
 ) -> Indices:
-    """Returns the samples of all turns, as indices into all sources one behind the other.
+    """Returns the samples of all turns, as indices into the concatenated sources.
 
     Args:
-        choices: the source of each turn.
-        samples: of each source, ``size`` for each of its turns.
-        offsets: where each source begins, and in the end the number of all samples.
+        choices: source of each turn.
+        samples: samples of each source, ``size`` for each of its turns.
+        offsets: start of each source, followed by the number of all samples.
         size: samples in a turn.
     """
     together = np.empty((len(choices), size), smallest_unsigned(offsets[-1]))
@@ -65,6 +64,7 @@ def put_together(
         there = choices[start : start + step]
         until = taken + np.bincount(there, minlength=len(samples))
         block = together[start : start + step]
+        # A stable argsort lists the turns of source 0, then of source 1, ..., each in order.
         block[np.argsort(there, kind="stable")] = np.concatenate(
             [
                 each[first * size : stop * size].reshape(-1, size) + together.dtype.type(offset)

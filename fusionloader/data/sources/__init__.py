@@ -1,6 +1,6 @@
-"""Where samples come from: datasets, their tables in shared memory, and what is kept of files.
+"""Data sources: datasets, their ranges of bytes, and their tables in shared memory.
 
-Public are the datasets of byte ranges and what they are made of.
+The public names are the datasets of byte ranges and their parts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     )
     from fusionloader.data.sources.shards.packed.lmdb_images import LMDBImages as LMDBImages
     from fusionloader.data.sources.shards.packed.mds_images import MDSImages as MDSImages
-    from fusionloader.data.sources.shards.tar_errors import ShardError as ShardError
     from fusionloader.data.sources.shards.tar_folder import TarFolder as TarFolder
+    from fusionloader.data.sources.shards.tar_members import ShardError as ShardError
     from fusionloader.data.sources.streams.sampler import StreamSampler as StreamSampler
     from fusionloader.data.sources.streams.tar_stream import TarStream as TarStream
     from fusionloader.data.sources.url_reading import UrlUnreadable as UrlUnreadable
@@ -61,7 +61,7 @@ _MODULES = {
     "ParquetImages": "shards.columns.parquet_images",
     "SampleNames": "sample_names",
     "ShardChanged": "..cache.range_reading",
-    "ShardError": "shards.tar_errors",
+    "ShardError": "shards.tar_members",
     "StreamSampler": "streams.sampler",
     "TarFolder": "shards.tar_folder",
     "TarStream": "streams.tar_stream",
@@ -70,10 +70,10 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # to checkers every name would be there
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        # Native workers import modules of this room, without torch and numpy.
+        # Lazy, because native workers import modules of this package without torch and numpy.
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

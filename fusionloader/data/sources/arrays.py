@@ -14,11 +14,13 @@ from fusionloader.transforms.plan.patches import is_defined_by
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PixelArrays:
-    """A dataset's images and targets as it holds them.
+    """The images and targets of a dataset in memory.
 
-    ``images`` is uint8, N x height x width x channels (3: RGB, 1: grey); ``targets`` N integers,
-    int64. ``given`` are the targets as a sample has them, where those are not Python ints; with
-    ``odd`` they do not make an int64 batch either.
+    Attributes:
+        images: uint8 array, N x height x width x channels (3: RGB, 1: grey).
+        targets: int64 array of N.
+        given: the targets as the dataset returns them, if those are not Python ints.
+        odd: whether ``default_collate`` makes no int64 batch of ``given``.
     """
 
     images: npt.NDArray[np.uint8]
@@ -27,22 +29,22 @@ class PixelArrays:
     odd: bool = False
 
     def at(self, indices: Sequence[int]) -> PixelArrays:
-        """Returns those of a ``Subset``."""
+        """Returns the images and targets of some indices, copied."""
         chosen = np.asarray(indices, dtype=np.int64)
         given = None if self.given is None else [self.given[index] for index in chosen.tolist()]
         return PixelArrays(self.images[chosen], self.targets[chosen], given, self.odd)
 
     def target(self, index: int) -> Any:
-        """Returns a sample's target, of the type that the dataset gives it."""
+        """Returns a sample's target, of the same type as the dataset returns it."""
         return int(self.targets[index]) if self.given is None else self.given[index]
 
 
 def pixel_arrays(dataset: Any) -> PixelArrays | str:
-    """Returns the arrays of a dataset of these families, or why they are not known.
+    """Returns the arrays of a dataset of these families, or the reason why it has none.
 
-    Known are classes with the ``__getitem__`` of ``MNIST``, ``CIFAR10`` or ``SVHN``: what they
-    return is then an image made of ``data[index]``, transformed, and the target: as an int, but
-    ``CIFAR10`` gives what stands in its list.
+    A dataset belongs to a family if its class has the ``__getitem__`` of ``MNIST``, ``CIFAR10`` or
+    ``SVHN``. Its samples are then the transformed image of ``data[index]``, and the target: an int,
+    or for ``CIFAR10`` the element of its list.
     """
     from torchvision.datasets import CIFAR10, MNIST, SVHN
 

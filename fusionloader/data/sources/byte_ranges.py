@@ -1,4 +1,4 @@
-"""Where the encoded images of a dataset are: ranges of bytes in files or at URLs."""
+"""The encoded images of a dataset as ranges of bytes in files or at URLs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy.typing as npt
 from fusionloader.cache.range_reading import FileRange, is_url
 
 OFFSET_BITS = 44
-"""Of a packed range; the bits above are the number of its file."""
+"""Bits of the offset in a packed range; the bits above are the number of the file."""
 MOST_FILES = 1 << (64 - OFFSET_BITS)
 
-_CHECKED_AT_ONCE = 1 << 18  # ranges, so that a check takes little memory
+_CHECKED_AT_ONCE = 1 << 18  # ranges checked at a time, to limit memory
 
 _OFFSET_MASK = np.uint64((1 << OFFSET_BITS) - 1)
 
@@ -33,8 +33,9 @@ class ByteRanges:
         files: paths, all of them local, or URLs that fsspec knows (``s3://``, ``https://``, ...).
         packed: uint64 array of N: ``file << 44 | offset``.
         nbytes: uint32 array of N, bytes of each range.
-        stamps: int64 array, a row for each file: its bytes, and its time of modification in ns,
-            when the ranges were found. For URLs what their server says, 0 where it says nothing.
+        stamps: int64 array, a row for each file: its size in bytes and its time of modification in
+            ns, when the ranges were found. For URLs size and version as the server reports them, 0
+            if it does not.
     """
 
     __slots__ = ("files", "nbytes", "packed", "stamps")
@@ -60,12 +61,12 @@ class ByteRanges:
             file: N numbers of files, from 0.
             offset: N offsets of first bytes.
             nbytes: N lengths, at least 1.
-            stamps: of the files, see above; those of local files are looked up by default.
+            stamps: stamps of the files, see above. By default those of local files are read.
 
         Raises:
             ValueError: the arrays do not fit together, a number is out of range, or a range ends
                 beyond its file.
-            FileNotFoundError: a local file is not there.
+            FileNotFoundError: a local file does not exist.
         """
         numbers = _whole(file, "file")
         starts = _whole(offset, "offset")
@@ -92,12 +93,12 @@ class ByteRanges:
         *,
         stamps: npt.NDArray[np.int64] | None = None,
     ) -> ByteRanges:
-        """Returns ranges of arrays that are packed already, which are not copied.
+        """Returns the ranges in packed arrays, which are not copied.
 
         Raises:
             ValueError: the arrays do not fit together, a number is out of range, or a range ends
                 beyond its file.
-            FileNotFoundError: a local file is not there.
+            FileNotFoundError: a local file does not exist.
         """
         made = cls.__new__(cls)
         if packed.dtype != np.uint64 or nbytes.dtype != np.uint32 or packed.shape != nbytes.shape:
@@ -129,7 +130,7 @@ class ByteRanges:
         if len(nbytes) and int(nbytes.min()) == 0:
             raise ValueError(f"sample {int(nbytes.argmin())} has no bytes (nbytes 0)")
         if stamps is None:
-            stamps = np.zeros((len(names), 2), np.int64) if urls else _stamps_of(names)
+            stamps = np.zeros((len(names), 2), np.int64) if urls else _read_stamps(names)
         if stamps.shape != (len(names), 2) or stamps.dtype != np.int64:
             raise ValueError(f"stamps are int64 of shape ({len(names)}, 2), not {stamps.shape}")
         _check_ends(names, packed, nbytes, stamps)
@@ -138,7 +139,7 @@ class ByteRanges:
         self.hold(packed, nbytes)
 
     def hold(self, packed: Packed, nbytes: Lengths) -> None:
-        """Takes other arrays with the same numbers in them, in memory that is shared."""
+        """Replaces the arrays by equal ones, such as copies in shared memory."""
         object.__setattr__(self, "packed", _read_only(packed))
         object.__setattr__(self, "nbytes", _read_only(nbytes))
 
@@ -156,12 +157,12 @@ class ByteRanges:
 
     @property
     def file(self) -> npt.NDArray[np.uint32]:
-        """The number of each sample's file: a new uint32 array."""
+        """File number of each sample, as a new uint32 array."""
         return (self.packed >> np.uint64(OFFSET_BITS)).astype(np.uint32)
 
     @property
     def offset(self) -> npt.NDArray[np.uint64]:
-        """The offset of each sample's first byte: a new uint64 array."""
+        """Offset of each sample's first byte, as a new uint64 array."""
         return self.packed & _OFFSET_MASK
 
     @property
@@ -170,7 +171,7 @@ class ByteRanges:
         return bool(self.files) and is_url(self.files[0])
 
     def at(self, index: int) -> FileRange:
-        """Returns the range of one sample, with its file's stamp."""
+        """Returns the range of one sample, with the stamp of its file."""
         packed = int(self.packed[index])
         file = packed >> OFFSET_BITS
         size, mtime_ns = self.stamps[file].tolist()
@@ -178,7 +179,7 @@ class ByteRanges:
         return FileRange(self.files[file], offset, int(self.nbytes[index]), size, mtime_ns)
 
     def of(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> ByteRanges:
-        """Returns the ranges of some samples, of the same files."""
+        """Returns the ranges of some samples, with the same files."""
         chosen = np.asarray(indices, dtype=np.int64)
         packed, nbytes = self.packed[chosen], self.nbytes[chosen]
         return ByteRanges.of_packed(self.files, packed, nbytes, stamps=self.stamps)
@@ -221,7 +222,7 @@ def _check_most(values: npt.NDArray[np.integer], limit: int, name: str, why: str
 def _check_ends(
     files: Sequence[str], packed: Packed, nbytes: Lengths, stamps: npt.NDArray[np.int64]
 ) -> None:
-    """Compares where ranges end with the sizes of their files, where these are known."""
+    """Raises ValueError if a range ends beyond its file, whose size may be unknown for URLs."""
     sizes = stamps[:, 0].copy()
     if files and is_url(files[0]):
         sizes[sizes == 0] = np.iinfo(np.int64).max
@@ -238,7 +239,7 @@ def _check_ends(
             )
 
 
-def _stamps_of(files: Sequence[str]) -> npt.NDArray[np.int64]:
+def _read_stamps(files: Sequence[str]) -> npt.NDArray[np.int64]:
     stamps = np.empty((len(files), 2), np.int64)
     for number, name in enumerate(files):
         info = os.stat(name)

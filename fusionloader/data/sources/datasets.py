@@ -1,4 +1,4 @@
-"""Datasets to plans: image folders, byte ranges, images in memory, ``read_encoded`` datasets."""
+"""Compiles datasets: image folders, byte ranges, images in memory, ``read_encoded`` datasets."""
 
 from __future__ import annotations
 
@@ -37,18 +37,17 @@ Kind = Literal["folder", "ranges", "pixels", "encoded", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What could be compiled of a dataset.
+    """The compiled part of a dataset.
 
     Attributes:
-        kind: ``"folder"``: files named by ``samples``; ``"ranges"``: of files or URLs, those of
-            ``ranged``; ``"pixels"``: images in memory, those of ``arrays``; ``"encoded"``:
-            ``read_encoded(index)`` gives the bytes and the target; ``"none"``: nothing was
-            compiled.
-        plan: what is done natively to the bytes or pixels; ``None`` for ``"none"``.
-        tail: what Python does to the resulting PIL image, if anything.
-        target_transform: what Python does to the target, if anything.
-        notes: the lines of ``explain()``.
-        is_remote: whether the ranges are of URLs.
+        kind: source of the images: ``"folder"``: files in ``samples``; ``"ranges"``: ranges of
+            files or URLs, see ``ranged``; ``"pixels"``: images in memory, see ``arrays``;
+            ``"encoded"``: the dataset's ``read_encoded(index)``; ``"none"``: nothing is compiled.
+        plan: native stages for the bytes or pixels; ``None`` for ``"none"``.
+        tail: Python code that follows on the PIL image, if any.
+        target_transform: Python code for the target, if any.
+        notes: lines of ``explain()``.
+        is_remote: whether the ranges are at URLs.
     """
 
     kind: Kind
@@ -60,29 +59,29 @@ class Compiled:
 
     @property
     def complete(self) -> bool:
-        """Whether samples of one shape come out of the native stages and Python adds nothing."""
+        """Whether the native stages alone make the samples, all of one shape."""
         plan = self.plan
         if plan is None or plan.convert is None or plan.height is None or plan.width is None:
             return False
         return self.tail is None and self.target_transform is None
 
     def explain(self, part_seconds: Sequence[float] = ()) -> str:
-        """Returns a line per stage: native, or Python and why.
+        """Returns one line per stage: native, or Python with the reason.
 
         Args:
-            part_seconds: time by ``Note.part``, from which follow the shares of the time.
+            part_seconds: seconds by ``Note.part``, for the stages' shares of the time.
         """
         return explain(self.notes, part_seconds)
 
     def samples(self, dataset: Any) -> list[tuple[str, int]]:
-        """Returns (path, target) of a ``"folder"`` dataset's samples, in the order of indices."""
+        """Returns (path, target) of each sample of a ``"folder"`` dataset."""
         if type(dataset) is Subset:
             inner = self.samples(dataset.dataset)
             return [inner[index] for index in dataset.indices]
         return dataset.samples  # type: ignore[no-any-return]
 
     def ranged(self, dataset: Any) -> tuple[EncodedImages, npt.NDArray[np.int64] | None]:
-        """Returns the dataset of ``"ranges"``, and which samples of it, ``None`` for all."""
+        """Returns the dataset of ``"ranges"`` and the indices into it; ``None`` for all."""
         if type(dataset) is not Subset:
             return dataset, None
         images, outer = self.ranged(dataset.dataset)
@@ -90,7 +89,7 @@ class Compiled:
         return images, indices if outer is None else outer[indices]
 
     def sample_names(self, dataset: Any) -> bytes:
-        """Returns the pickled ``SampleNames`` of ``"ranges"``, else nothing."""
+        """Returns the pickled ``SampleNames`` of ``"ranges"``, otherwise ``b""``."""
         if self.kind != "ranges":
             return b""
         images, indices = self.ranged(dataset)
@@ -99,7 +98,11 @@ class Compiled:
         return pickle.dumps(SubsetNames(images.names, array("q", indices.tobytes())))
 
     def arrays(self, dataset: object) -> PixelArrays:
-        """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
+        """Returns the images and targets of a ``"pixels"`` dataset.
+
+        Raises:
+            ValueError: the dataset was changed.
+        """
         if type(dataset) is Subset:
             return self.arrays(dataset.dataset).at(dataset.indices)
         found = pixel_arrays(dataset)
@@ -110,9 +113,9 @@ class Compiled:
         return found
 
     def read(self, dataset: Any, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
-        """Returns the encoded bytes and the target of a sample that is not of ``arrays``.
+        """Returns the encoded bytes and the target of a sample, except for ``"pixels"``.
 
-        Of a file that is too large for native decoders it returns the pixels that Pillow decodes.
+        A file that is too large for native decoders is returned as pixels, decoded by Pillow.
         """
         while type(dataset) is Subset:
             dataset, index = dataset.dataset, dataset.indices[index]
@@ -140,12 +143,13 @@ class Compiled:
 
 
 def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = True) -> Compiled:
-    """Returns what can be compiled of a dataset and its transforms.
+    """Compiles a dataset and its transforms.
 
-    Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
-    default loader and ``__getitem__``; ``EncodedImages``; ``MNIST``, ``CIFAR10``, ``SVHN`` and
-    similar; any dataset with ``read_encoded(index)`` returning ``(bytes, target)`` and an attribute
-    ``transform``; and ``Subset`` of these. ``decode`` and ``strict`` are the plan's.
+    These can be compiled: ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet``
+    with the default loader and ``__getitem__``; ``EncodedImages``; ``MNIST``, ``CIFAR10``, ``SVHN``
+    and similar; any dataset with an attribute ``transform`` and a method ``read_encoded(index)``
+    that returns ``(bytes, target)``; and ``Subset`` of these. ``decode`` and ``strict`` are those
+    of the plan.
     """
     inner = dataset
     while type(inner) is Subset:
@@ -184,7 +188,7 @@ def _source(kind: Kind, dataset: Any) -> str:
 
 
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
-    """Returns the kind, what is known of its images, and why nothing can be compiled."""
+    """Returns the kind, the known properties of the images, and why nothing can be compiled."""
     try:
         from torchvision.datasets import folder
     except ImportError:
@@ -205,7 +209,7 @@ def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
 
 
 def _why_not_encoded(kind: type) -> str | None:
-    """Returns ``None`` for a class without ``read_encoded``, or why it is not to be used."""
+    """Returns ``None`` without ``read_encoded``, else why it cannot be used; empty if it can."""
     owners = [base for base in kind.__mro__ if "read_encoded" in vars(base)]
     if not owners:
         return None
@@ -216,7 +220,7 @@ def _why_not_encoded(kind: type) -> str | None:
 
 
 def _reads_ranges(kind: type[EncodedImages]) -> bool:
-    """Whether samples are what the base class makes of the ranges."""
+    """Whether samples are read by the base class's own methods."""
     names = ("__getitem__", "read_encoded", "byte_ranges")
     same = all(getattr(kind, name) is getattr(EncodedImages, name) for name in names)
     return same and not callable(getattr(kind, "__getitems__", None))

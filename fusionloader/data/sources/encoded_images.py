@@ -1,4 +1,4 @@
-"""Datasets of encoded images in byte ranges of files: the base of all sources of shards."""
+"""Base of all datasets of shards: encoded images in byte ranges of files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Transform = Callable[[Any], Any]
 class EncodedImages(Dataset[Any]):
     """A map-style dataset of encoded images, each a range of bytes in a file or at a URL.
 
-    ``torch.utils.data.DataLoader`` gets ``dataset[index]`` of it; ``FusionLoader`` takes its
-    ranges, and native workers read them.
+    ``torch.utils.data.DataLoader`` reads samples by ``dataset[index]``. ``FusionLoader`` passes the
+    ranges to native workers, which read them.
 
     Attributes:
-        transform: of the images, ``None`` for PIL images.
-        target_transform: of the targets.
-        names: what messages call the samples.
+        transform: transform of the images; ``None`` for PIL images.
+        target_transform: transform of the targets.
+        names: names of the samples in messages.
         ranged: the ranges and the targets.
     """
 
@@ -46,18 +46,18 @@ class EncodedImages(Dataset[Any]):
         names: SampleNames | None = None,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
-        """Makes the dataset of ranges that were found.
+        """Makes a dataset of ranges and targets.
 
         Args:
-            ranges: of N samples.
-            targets: N of them. Integers are kept as an int64 array, others as they are.
-            transform: of an image.
-            target_transform: of a target.
-            names: what messages call the samples; by default their offsets.
-            storage_options: fsspec's, where files are URLs.
+            ranges: ranges of N samples.
+            targets: N targets. Integers are stored as an int64 array, others as given.
+            transform: transform of an image.
+            target_transform: transform of a target.
+            names: names of the samples in messages; by default their offsets.
+            storage_options: options of fsspec's file system, if files are URLs.
 
         Raises:
-            ValueError: there are not as many targets as ranges.
+            ValueError: the numbers of targets and ranges differ.
         """
         self.ranged: RangedSamples = RangedSamples(ranges, targets)
         self.transform: Transform | None = transform
@@ -95,9 +95,9 @@ class EncodedImages(Dataset[Any]):
         """Returns the encoded bytes of a sample, and its target before ``target_transform``.
 
         Raises:
-            IndexError: the dataset has no such sample.
-            ShardChanged: its file is not what it was when it was indexed.
-            OSError: its file cannot be read.
+            IndexError: the index is out of range.
+            ShardChanged: the file has changed since it was indexed.
+            OSError: the file cannot be read.
         """
         number = self._number(index)
         where = self.ranged.ranges.at(number)
@@ -110,33 +110,33 @@ class EncodedImages(Dataset[Any]):
         return read_range(where, name), target
 
     def read_url(self, where: FileRange, name: Callable[[], str]) -> bytes:
-        """Returns the bytes of a range of a URL, where no process reads them ahead.
+        """Returns the bytes of a range of a URL. Called if no process reads ahead.
 
         Raises:
-            UrlUnreadable: for whatever reason.
+            UrlUnreadable: the read failed.
         """
         return read_url_range(where, self.storage_options, name)
 
     def size_hint(self, index: int) -> int:
-        """Returns the bytes of a sample's encoded image."""
+        """Returns the size of a sample's encoded image, in bytes."""
         return int(self.ranged.ranges.nbytes[self._number(index)])
 
     def name(self, index: int) -> str:
-        """Returns what messages call a sample: ``train-003.tar: cats/5.jpg``."""
+        """Returns a sample's name in messages, such as ``train-003.tar: cats/5.jpg``."""
         number = self._number(index)
         where = self.ranged.ranges.at(number)
         return self.names.name(where.file, where.offset, number)
 
     def describe(self) -> str:
-        """Returns what the samples are and where, for ``explain()``: ``"12 ranges of 3 files"``."""
+        """Returns number and place of the samples for ``explain()``: ``"12 ranges of 3 files"``."""
         ranges = self.ranged.ranges
         files = counted(len(ranges.files), "URL" if ranges.are_remote else "file")
         return f"{counted(len(ranges), 'range')} of {files}"
 
     def remote_files(self) -> RemoteFiles | None:
-        """Returns what workers get the bytes through; ``None`` where files are local.
+        """Returns the workers' access to the URLs; ``None`` if files are local.
 
-        Pickled into every worker. Its ``FileFetcher`` also has ``read``.
+        It is pickled into every worker. Its ``FileFetcher`` must also have ``read``.
         """
         return UrlFiles(self.storage_options) if self.ranged.ranges.are_remote else None
 

@@ -1,4 +1,4 @@
-"""Whether a dataset and its transforms are still what they were."""
+"""Detects changes of a dataset and its transforms."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 
-_DEPTH = 5  # dataset, Compose, its list, a transform, a value of it
-_LONGEST = 64  # lists of transforms are shorter, lists of samples longer
-_MOST = 2000
+_DEPTH = 5  # levels: dataset, Compose, its list, a transform, a value of it
+_LONGEST = 64  # lists of transforms are shorter, and lists of samples longer
+_MOST = 2000  # objects
 _PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None)))
 _OPAQUE = (type, ModuleType, torch.Tensor, np.ndarray)
 
 
 class Fingerprint:
-    """The objects that some objects hold, a few levels deep, to be compared one by one.
+    """The objects in the attributes of ``roots``, some levels deep, for comparison one by one.
 
-    Attributes and short lists are looked into, long lists, arrays and tensors are not: an element
-    that was replaced in them is not noticed. Numbers that the objects themselves hold do not count:
-    they may be counters, such as an epoch.
+    It includes attributes and the elements of short lists. It excludes the elements of long lists,
+    arrays and tensors, whose replacement is not detected. Numbers among the attributes of the roots
+    are left out because they may be counters, such as an epoch.
     """
 
     def __init__(self, *roots: Any) -> None:
-        # Held, so that nothing else can get their places in memory.
+        # Holds references, so that no other object can get the same address.
         self._found = [
             part for root in roots for part in _parts(root) if type(part) not in (int, float)
         ]

@@ -1,9 +1,9 @@
-"""Ranges of files on HTTP servers, of which no more is read than was asked for.
+"""Reads ranges of files on HTTP servers, and no more bytes than requested.
 
-fsspec reads whatever a server sends before it looks at the answer: a server that ignores ranges
-would fill the memory with whole files, and one that never ends with anything.
+fsspec reads the whole answer of a server before it checks it. A server that ignores ranges would
+fill the memory with whole files, and one with an endless answer would fill all of it.
 
-Native workers import this: neither numpy nor torch is imported here.
+Native workers import this module, so it imports neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 
 
 class WrongLength(OSError):
-    """An answer has another length than what was asked for."""
+    """An answer does not have the requested length."""
 
 
 class RangesIgnored(OSError):
-    """A server answers with something else than the range that it was asked for."""
+    """A server answers with another range than the requested one."""
 
 
 def is_http(system: Any) -> bool:
-    """Whether one of fsspec's file systems is that of HTTP."""
     from fsspec.implementations.http import HTTPFileSystem
 
     return isinstance(system, HTTPFileSystem)
 
 
 async def read_range(system: Any, url: str, start: int, stop: int) -> bytes:
-    """Returns the bytes of a file from ``start`` to ``stop``, read by fsspec's session.
+    """Returns the bytes of a file from ``start`` to ``stop``, read with fsspec's session.
 
     Raises:
-        RangesIgnored: the answer is not of this range.
+        RangesIgnored: the answer is another range.
         WrongLength: the answer is longer or shorter.
         OSError, aiohttp.ClientError: the server refuses, fails, or does not answer.
     """
@@ -47,10 +46,10 @@ async def read_range(system: Any, url: str, start: int, stop: int) -> bytes:
 
 
 async def read_whole(system: Any, url: str, most: int) -> bytes:
-    """Returns a file.
+    """Returns a whole file.
 
     Raises:
-        WrongLength: it has more than ``most`` bytes.
+        WrongLength: the file has more than ``most`` bytes.
         OSError, aiohttp.ClientError: the server refuses, fails, or does not answer.
     """
     data = await _answer(system, url, {}, most, 0)
@@ -60,7 +59,7 @@ async def read_whole(system: Any, url: str, most: int) -> bytes:
 
 
 async def _answer(system: Any, url: str, headers: dict[str, str], most: int, start: int) -> bytes:
-    """Returns what a server answers, and one byte more than ``most`` where that is longer."""
+    """Returns the answer of a server, cut after ``most`` + 1 bytes."""
     session = await system.set_session()
     options = dict(system.kwargs)
     options["headers"] = {"Accept-Encoding": "identity", **options.get("headers", {}), **headers}

@@ -1,4 +1,4 @@
-"""Pixels of Pillow's images as bytes, in little more memory than they take."""
+"""RGB bytes of Pillow images, with little more memory than the result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _BAND_PIXELS = 1 << 20
 
 
 def rgb_bytes(image: Image) -> bytes | bytearray:
-    """Returns height x width x 3 bytes, those of ``image.convert("RGB")``.
+    """Returns the height x width x 3 bytes of ``image.convert("RGB")``.
 
-    A large image is converted in bands of rows: ``convert()`` makes a second image of 4 bytes a
-    pixel, and ``tobytes()`` joins what it has collected, so that it has the bytes twice.
+    A large image is converted in bands of rows. Otherwise ``convert()`` would make a second image
+    of 4 bytes a pixel, and ``tobytes()`` would hold the result twice while joining it.
 
     Raises:
-        Exception: Pillow's, for an image that is damaged.
+        Exception: Pillow's error for a damaged image.
     """
     image.load()
     width, height = image.size

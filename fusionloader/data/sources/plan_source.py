@@ -1,4 +1,4 @@
-"""Samples of a compiled plan, one at a time, with the Python code that follows it."""
+"""Makes samples with a compiled plan, one at a time, and runs the Python code after it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from fusionloader.transforms.plan.stages import Plan
 
 
 class PlanSource:
-    """Decodes and transforms natively; the Python tail and the target's transform run here.
+    """Decodes and transforms natively, then runs the Python tail and the target's transform.
 
-    Outside worker processes (``in_worker=False``) the global generators are the user's: what is
-    seeded for the Python code of a sample is given back its state afterwards.
+    The global generators are seeded for the Python code of each sample. Outside worker processes
+    (``in_worker=False``) they belong to the user, and their state is restored afterwards.
     """
 
     def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> None:
@@ -55,16 +55,16 @@ class PlanSource:
         self._read_bytes = 0
 
     def __reduce__(self) -> tuple[type[PlanSource], tuple[Dataset, Compiled, bool]]:
-        # An executor is of one process.
+        # Without the executor, which belongs to one process.
         return PlanSource, (self.dataset, self._compiled, self._in_worker)
 
     @property
     def has_tail(self) -> bool:
-        """Whether user code gets the images."""
+        """Whether Python code of the user follows on the images."""
         return self._compiled.tail is not None
 
     def load(self, key: SampleKey) -> Any:
-        """Returns ``(image, target)`` as the dataset would."""
+        """Returns ``(image, target)`` like ``dataset[index]``."""
         compiled = self._compiled
         start = time.perf_counter()
         stored, target = self._read(key.index)
@@ -87,7 +87,7 @@ class PlanSource:
         return image, target
 
     def renewed(self) -> Source:
-        """Returns the source of the dataset as it is now: with another plan, or with none."""
+        """Returns a source for the dataset's present transforms, with another plan or none."""
         compiled = compile_dataset(self.dataset, self._plan.decode, self._plan.strict)
         if compiled.plan is None:
             return DatasetSource(self.dataset)
@@ -96,12 +96,12 @@ class PlanSource:
     def _read(self, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
         if self._compiled.kind != "pixels":
             return self._compiled.read(self.dataset, index)
-        if self._arrays is None:  # a list of targets is not to be gone through for every sample
+        if self._arrays is None:  # once, since checking a list of targets takes long
             self._arrays = self._compiled.arrays(self.dataset)
         return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
 
     def take_spent(self) -> Spent:
-        """Returns what samples have cost since the last call."""
+        """Returns the time and the bytes read since the last call."""
         if self._made is None:
             return Spent()
         spent = Spent(self._made.take_part_seconds(), self._read_bytes)
@@ -115,24 +115,24 @@ class PlanSource:
     def _executor(self) -> Executor:
         if self._made is None:
             self._made = make_executor(self._plan)
-        self._made.max_pixels = Image.MAX_IMAGE_PIXELS  # which may change at any time
+        self._made.max_pixels = Image.MAX_IMAGE_PIXELS  # the user may change it at any time
         return self._made
 
     def _image_for_user_code(self, stored: bytes, key: SampleKey) -> Image.Image:
-        """Returns the PIL image that the native stages make, with the info of the file's.
+        """Returns the PIL image that the native stages make, with the ``info`` of the file.
 
-        Where images are deferred it is one of these, so that user code goes on natively.
+        If deferral is active it is a deferred image, so that user code continues natively.
         """
         with Image.open(io.BytesIO(stored)) as file:
             if not self._plan.stages and self._plan.decode == "exact" and self._plan.strict:
                 core = deferred_core(file.convert("RGB")) if activity.is_active() else None
                 if core is not None:
-                    return make_image(core, copy_info(file))
+                    return make_image(core, _read_info(file))
             pixels = self._pixels(stored, (key.seed, key.epoch, key.key, key.occurrence), key.group)
             if activity.is_active() and pixels.shape[2] == 3:
-                return wrap_pixels(pixels, copy_info(file))
+                return wrap_pixels(pixels, _read_info(file))
             image = _as_image(pixels)
-            image.info = copy_info(file)
+            image.info = _read_info(file)
             return image
 
     def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:
@@ -154,7 +154,7 @@ class PlanSource:
     def _pixels(
         self, stored: bytes | npt.NDArray[np.uint8], draws: tuple[int, int, int, int], group: int
     ) -> npt.NDArray[np.uint8]:
-        """Returns what the stages make: height x width x channels, not to be written to."""
+        """Returns the result of the stages: height x width x channels, read-only."""
         done = None
         if not isinstance(stored, np.ndarray):
             done = self._executor.pixels(stored, *draws, group)
@@ -165,11 +165,9 @@ class PlanSource:
         return np.frombuffer(result, np.uint8).reshape(*size, self._plan.result_channels)
 
     def name(self, key: SampleKey) -> str:
-        """Returns ``index 5 (cats/5.jpg)``."""
         return self._compiled.name(self.dataset, key.index)
 
     def count(self) -> int:
-        """Returns ``len(dataset)``, 0 where there is none."""
         return find_length(self.dataset)
 
 
@@ -179,20 +177,20 @@ def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     return Image.frombytes(mode, (width, height), pixels.reshape(-1).data)
 
 
-def copy_info(file: Image.Image) -> dict[str | tuple[int, int], Any]:
-    """Returns what Pillow keeps beside an open file's pixels: EXIF, resolution, color profile."""
-    # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
-    told = file if file.format == "JPEG" else file.convert("RGB")
-    return dict(told.info)
+def _read_info(file: Image.Image) -> dict[str | tuple[int, int], Any]:
+    """Returns Pillow's ``info`` of an open file: EXIF, resolution, color profile."""
+    # Formats other than JPEG may have entries after the pixels, and conversion may drop some.
+    source = file if file.format == "JPEG" else file.convert("RGB")
+    return dict(source.info)
 
 
 def decode_with_pillow(encoded: bytes) -> npt.NDArray[np.uint8]:
-    """Returns height x width x 3 pixels, uint8, as torchvision's default loader makes them.
+    """Returns uint8 pixels, height x width x 3, like torchvision's default loader.
 
     Raises:
-        PIL.UnidentifiedImageError: not an image.
-        OSError: a truncated one.
-        PIL.Image.DecompressionBombError: larger than Pillow accepts.
+        PIL.UnidentifiedImageError: the bytes are not an image.
+        OSError: the image is truncated.
+        PIL.Image.DecompressionBombError: the image is larger than Pillow accepts.
     """
     with Image.open(io.BytesIO(encoded)) as image:
         return np.asarray(image.convert("RGB"))

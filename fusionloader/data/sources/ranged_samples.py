@@ -1,4 +1,4 @@
-"""Ranges and targets of a dataset, in shared memory once a loader's workers need them."""
+"""Ranges and targets of a dataset, moved to shared memory when a loader's workers need them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.byte_ranges import ByteRanges
 
 Targets = Sequence[Any] | npt.NDArray[Any]
+ShardTargets = npt.NDArray[np.int64] | list[Any]
+NO_TARGET = -1
+"""Target of samples whose source has none, as in torchvision's ``STL10``."""
 
 
 class RangedSamples:
     """The samples of a dataset of ranges.
 
     Attributes:
-        ranges: of N samples.
+        ranges: ranges of N samples.
         targets: a read-only int64 array, or the sequence that was given.
-        has_integers: whether they are that array.
+        has_integers: whether ``targets`` is that array.
     """
 
     __slots__ = ("_table", "has_integers", "ranges", "targets")
 
     def __init__(self, ranges: ByteRanges, targets: Targets) -> None:
-        """Raises ValueError where there are not as many targets as ranges."""
+        """Raises ValueError if the numbers of targets and ranges differ."""
         if len(ranges) != len(targets):
             raise ValueError(f"{len(ranges)} samples have {len(targets)} targets")
         integers = _integers(targets)
@@ -36,16 +39,19 @@ class RangedSamples:
         self._table: DatasetTable | None = None
 
     def __reduce__(self) -> tuple[type[RangedSamples], tuple[ByteRanges, Targets]]:
-        return RangedSamples, (self.ranges, self.targets)  # the memory is of one process
+        return RangedSamples, (
+            self.ranges,
+            self.targets,
+        )  # the table is of one process
 
     def table(self) -> DatasetTable:
-        """Returns the samples in shared memory, made once: the arrays are there from then on.
+        """Returns the samples in shared memory. The first call moves the arrays there.
 
-        They are copied and freed one after the other, so that 100 million samples, 2 GB, never
-        take much more.
+        Each array is freed before the next one is copied, which limits the peak: 100 million
+        samples take 2 GB.
 
         Raises:
-            SharedMemoryExhausted: there is no room.
+            SharedMemoryExhausted: there is not enough shared memory.
         """
         if self._table is None:
             assert self.has_integers
@@ -62,8 +68,8 @@ class RangedSamples:
             self._table = table
         return self._table
 
-    def table_of(self, indices: npt.NDArray[np.int64]) -> DatasetTable:
-        """Returns some of the samples in shared memory, a new table each time."""
+    def subset_table(self, indices: npt.NDArray[np.int64]) -> DatasetTable:
+        """Returns a new table of some of the samples in shared memory."""
         assert self.has_integers
         table = _empty_table(self.ranges, len(indices))
         assert table.ranges is not None
@@ -78,7 +84,7 @@ def _empty_table(ranges: ByteRanges, count: int) -> DatasetTable:
 
 
 def _integers(targets: Targets) -> npt.NDArray[np.int64] | None:
-    """Returns targets as a read-only int64 array, ``None`` where they are not plain integers."""
+    """Returns targets as a read-only int64 array; ``None`` if they are not plain integers."""
     if isinstance(targets, np.ndarray):
         if targets.ndim != 1 or targets.dtype.kind not in "iu":
             return None
@@ -87,3 +93,22 @@ def _integers(targets: Targets) -> npt.NDArray[np.int64] | None:
     found = np.asarray(targets).astype(np.int64, copy=False).view()
     found.flags.writeable = False
     return found
+
+
+def are_int64(values: Sequence[Any]) -> bool:
+    """Whether all values are Python ints of at most 64 bits."""
+    if not set(map(type, values)) <= {int}:
+        return False
+    return not values or (min(values) >= -(1 << 63) and max(values) < 1 << 63)
+
+
+def no_targets(count: int) -> npt.NDArray[np.int64]:
+    return np.full(count, NO_TARGET, np.int64)
+
+
+def joined(parts: Sequence[ShardTargets]) -> ShardTargets:
+    """Returns the targets of shards as one array, or as one list if a part is a list."""
+    if any(isinstance(part, list) for part in parts):
+        lists = [part if isinstance(part, list) else part.tolist() for part in parts]
+        return [target for part in lists for target in part]
+    return np.concatenate(parts) if parts else no_targets(0)

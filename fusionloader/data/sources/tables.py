@@ -1,4 +1,4 @@
-"""The datasets of a loader in shared memory, where workers of plans find their samples."""
+"""Tables of a loader's dataset in shared memory, from which native workers read samples."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ log = logging.getLogger("fusionloader.loader")
 
 
 def layout_of(plan: Plan) -> Layout | str:
-    """Returns the layout of a complete plan's samples, or why they have none."""
+    """Returns the layout of a complete plan's samples, or the reason why they have none."""
     return Layout.of((result_like(plan), 0))
 
 
 class Tables:
-    """Each made once while the dataset stays the same."""
+    """The tables of a dataset. Each is made once, and again when the dataset has changed."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[str, int]] = []
-        self._targets: list[int] | None = None  # of these, if all are integers
+        self._targets: list[int] | None = None  # of _samples, if all are integers
         self._files: DatasetTable | None = None
         self._pixels: DatasetTable | None = None
         self._subset: tuple[RangedSamples, npt.NDArray[np.int64], DatasetTable] | None = None
 
     def of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
-        """Returns a dataset that has a table, in shared memory; ``None`` where there is no room.
+        """Returns the table of a dataset; ``None`` if there is not enough shared memory.
 
-        It is made once while the dataset stays the same.
+        ``why_none`` must have returned an empty text for the dataset.
         """
         if compiled.kind == "pixels":
-            return self._of_pixels(compiled.arrays(dataset))
+            return self._pixels_table(compiled.arrays(dataset))
         if compiled.kind == "ranges":
             images, indices = compiled.ranged(dataset)
-            return self._of_ranges(images.ranged, indices)
+            return self._ranges_table(images.ranged, indices)
         self._look_at(compiled.samples(dataset))
         if self._files is None:
             assert self._targets is not None
@@ -54,7 +54,7 @@ class Tables:
         return self._files
 
     def why_none(self, dataset: Any, compiled: Compiled) -> str:
-        """Returns why native workers cannot make samples of a table; empty where they can."""
+        """Returns why native workers cannot make samples from a table; empty if they can."""
         if compiled.plan is None:
             return "the samples are made by Python code"
         if not compiled.complete:
@@ -76,21 +76,21 @@ class Tables:
 
     def _look_at(self, samples: list[tuple[str, int]]) -> None:
         if samples != self._samples:
-            targets = list(map(itemgetter(1), samples))  # a million in less than a loop takes
+            targets = list(map(itemgetter(1), samples))  # faster than a loop
             self._targets = targets if set(map(type, targets)) == {int} else None
             self._samples, self._files = list(samples), None
 
-    def _of_ranges(
+    def _ranges_table(
         self, samples: RangedSamples, indices: npt.NDArray[np.int64] | None
     ) -> DatasetTable:
         if indices is None:
             return samples.table()
-        kept = self._subset
-        if kept is None or kept[0] is not samples or not np.array_equal(kept[1], indices):
-            self._subset = kept = (samples, indices.copy(), samples.table_of(indices))
-        return kept[2]
+        subset = self._subset
+        if subset is None or subset[0] is not samples or not np.array_equal(subset[1], indices):
+            self._subset = subset = (samples, indices.copy(), samples.subset_table(indices))
+        return subset[2]
 
-    def _of_pixels(self, arrays: PixelArrays) -> DatasetTable | None:
+    def _pixels_table(self, arrays: PixelArrays) -> DatasetTable | None:
         table = self._pixels
         if table is None or not table.has_pixels(arrays.images, arrays.targets):
             self._pixels = None

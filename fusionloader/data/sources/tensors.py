@@ -1,4 +1,4 @@
-"""Tensors in memory: a mini-batch of a ``TensorDataset`` is one gather for each tensor."""
+"""Gathers mini-batches of a ``TensorDataset``, with one call for each tensor."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _DTYPES = frozenset(
 )
 
 
-# Sequences that can be looked into without running code of the user's.
+# Sequences whose elements can be read without running code of the user.
 _SEQUENCES = (list, tuple, range, np.ndarray)
-# Up to so many elements index_select works in the calling thread. Up to so many bytes this thread
-# alone is quicker than others that have to wake up, which took 8 ms on two busy cores.
+# Up to this many elements index_select works in the calling thread. Up to this many bytes this
+# thread is faster than torch's threads, whose wake-up took 8 ms on two busy cores.
 _SERIAL_ELEMENTS, _ALONE_BYTES = 1 << 15, 1 << 20
 
 
 class NotGathered(Exception):
-    """A mini-batch has to be made sample by sample."""
+    """A mini-batch cannot be gathered and has to be made sample by sample."""
 
 
 def row_bytes(dataset: object) -> int | None:
-    """Returns the bytes of a sample where ``gather`` makes mini-batches of a dataset, else None."""
+    """Returns the bytes of a sample if ``gather`` supports a dataset, else ``None``."""
     try:
         batch = gather(dataset, [0])
     except NotGathered:
@@ -46,12 +46,14 @@ def row_bytes(dataset: object) -> int | None:
 
 
 def gather(dataset: object, indices: Sequence[object]) -> Batch:
-    """Returns what ``default_collate([dataset[index] for index in indices])`` does.
+    """Returns the same as ``default_collate([dataset[index] for index in indices])``.
 
-    For tensors, ``TensorDataset`` and ``StackDataset`` of these, and ``Subset``, to any depth.
+    Supports tensors, ``TensorDataset`` and ``StackDataset`` of tensors, and ``Subset``, to any
+    depth.
 
     Raises:
-        NotGathered: another dataset, an index that is no number or out of range, or none at all.
+        NotGathered: another kind of dataset, an index that is no integer or out of range, or no
+            indices.
     """
     return _gather(dataset, _checked(indices))
 
@@ -97,7 +99,7 @@ _TORCHS: dict[type, tuple[object, object]] = {
 
 
 def _is_torchs(dataset: object) -> bool:
-    """Whether it is of one of the classes, and nobody has put another function in its place."""
+    """Whether a dataset is of torch's own class, whose methods were not replaced."""
     known = _TORCHS.get(type(dataset))
     if known is None or "__getitems__" in vars(dataset):
         return False
@@ -105,7 +107,6 @@ def _is_torchs(dataset: object) -> bool:
 
 
 def _rows(indices: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns the function that takes rows of a tensor."""
     index = torch.frombuffer(array("q", indices), dtype=torch.int64)
     lowest, highest = min(indices), max(indices)
 
@@ -127,15 +128,15 @@ def _rows_by_this_thread(tensor: torch.Tensor, index: torch.Tensor) -> torch.Ten
     shape = (len(index), *tensor.shape[1:])
     rows = torch.empty(shape, dtype=tensor.dtype, device="cpu")
     source, target = tensor, rows
-    if tensor.dtype is torch.bfloat16:  # which numpy has not
+    if tensor.dtype is torch.bfloat16:  # NumPy has no bfloat16
         source, target = source.view(torch.int16), target.view(torch.int16)
-    # "wrap": indices are in range, and with "raise" the rows would be copied once more.
+    # Indices are in range, so "wrap" changes nothing. With "raise" NumPy copies the rows twice.
     np.take(source.numpy(), index.numpy(), axis=0, out=target.numpy(), mode="wrap")
     return rows
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its rows are what ``torch.stack`` makes of them: memory of the CPU, in order."""
+    """Whether rows can be copied: a contiguous CPU tensor without gradient or lazy conjugation."""
     if type(tensor) is not torch.Tensor or tensor.dtype not in _DTYPES or not tensor.dim():
         return False
     if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:

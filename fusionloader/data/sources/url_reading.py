@@ -1,6 +1,6 @@
-"""The bytes of a range at a URL, read through fsspec, one request a range.
+"""Reads ranges of URLs through fsspec, with one request for each range.
 
-Native workers import this: neither numpy nor torch is imported here.
+Native workers import this module, so it imports neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from fusionloader.cache.range_reading import FileRange
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.data.sources import http_ranges
 
-_DENIED = (401, 403)
-_ABSENT = (404, 410)
+DENIED = (401, 403)
+ABSENT = (404, 410)
 RANGES_NEEDED = "the server ignores ranges: copy the shard to one that answers them, or to a disk"
-"""What to do about ``RangesIgnored``."""
+"""Remedy for ``RangesIgnored``."""
 
 
 class UrlUnreadable(OSError):
-    """A range of a URL cannot be read; the text has the URL, the status and what to do.
+    """A range of a URL cannot be read. The message has the URL, the status and a remedy.
 
     Attributes:
-        status: of HTTP, ``None`` where the server did not answer or speaks another protocol.
+        status: HTTP status; ``None`` without an answer, or with another protocol.
     """
 
     status: int | None = None
@@ -37,11 +37,11 @@ def read_url_range(
 
     Args:
         where: the range.
-        storage_options: fsspec's.
-        name: returns what messages call the sample.
+        storage_options: options of fsspec's file system.
+        name: returns the sample's name for messages.
 
     Raises:
-        UrlUnreadable: for whatever reason.
+        UrlUnreadable: the read failed.
     """
     from fsspec.core import url_to_fs
 
@@ -52,7 +52,7 @@ def read_url_range(
     except http_ranges.WrongLength as error:
         why = f"has {error} there: the shard has changed, index it again"
         raise UrlUnreadable(_text(where, name, why)) from error
-    except Exception as error:  # each file system has its own
+    except Exception as error:  # each file system has its own exceptions
         raise _unreadable(where, name, error) from error
     if len(found) != where.nbytes:
         why = f"has {len(found)} bytes there: the shard has changed, index it again"
@@ -73,9 +73,9 @@ def _unreadable(
 ) -> UrlUnreadable:
     status = getattr(error, "status", None) or getattr(error, "code", None)
     status = status if isinstance(status, int) else None
-    if status in _DENIED or isinstance(error, PermissionError):
+    if status in DENIED or isinstance(error, PermissionError):
         remedy = "pass credentials by storage_options, as fsspec's file system names them"
-    elif status in _ABSENT or isinstance(error, FileNotFoundError):
+    elif status in ABSENT or isinstance(error, FileNotFoundError):
         remedy = "check the URL; if the shard was replaced, index it again"
     elif isinstance(error, http_ranges.RangesIgnored):
         remedy = RANGES_NEEDED
@@ -83,8 +83,8 @@ def _unreadable(
         remedy = "install the file system that fsspec names"
     else:
         remedy = "see that the server answers, and try again"
-    told = f"status {status}, " if status is not None else ""
-    why = f"cannot be read ({told}{type(error).__name__}: {error}): {remedy}"
+    status_text = f"status {status}, " if status is not None else ""
+    why = f"cannot be read ({status_text}{type(error).__name__}: {error}): {remedy}"
     made = UrlUnreadable(_text(where, name, why))
     made.status = status
     return made
@@ -98,16 +98,15 @@ def _text(where: FileRange, name: Callable[[], str] | None, why: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UrlFiles:
-    """A ``RemoteFiles`` that makes a request for every sample, when a worker wants it.
+    """A ``RemoteFiles`` that sends one request for each sample, when a worker needs it.
 
     Attributes:
-        storage_options: fsspec's.
+        storage_options: options of fsspec's file system.
     """
 
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def open(self, identity_fd: int, range_of: RangeOf) -> UrlFetcher:
-        """Returns what asks for the ranges."""
         return UrlFetcher(self.storage_options, range_of)
 
 
@@ -119,13 +118,13 @@ class UrlFetcher:
         self._range_of = range_of
 
     def bring(self, items: Iterable[int]) -> list[BroughtFile]:
-        """Returns the samples' bytes; those that cannot be read are missing."""
+        """Returns the bytes of samples, without those that cannot be read."""
         brought = []
         for item in items:
             began = time.perf_counter()
             try:
                 data = self.read(item)
-            except UrlUnreadable:  # read() raises it where the sample is
+            except UrlUnreadable:  # read() raises it again when the sample is made
                 continue
             seconds = time.perf_counter() - began
             brought.append(BroughtFile(item, len(data), 0, data, False, seconds))
@@ -135,6 +134,6 @@ class UrlFetcher:
         """Returns one sample's bytes.
 
         Raises:
-            UrlUnreadable: for whatever reason.
+            UrlUnreadable: the read failed.
         """
         return read_url_range(self._range_of(item), self._storage_options)

@@ -10,7 +10,7 @@ import time
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fusionloader.data.epochs.epoch_state import EpochState
-from fusionloader.data.epochs.sampling import SampledBatch, keys_of
+from fusionloader.data.epochs.sampling import SampledBatch, make_keys
 from fusionloader.data.sources.tensors import NotGathered, gather
 from fusionloader.engine.iterators.in_process import InProcessIterator
 from fusionloader.options.aliases import Batch
@@ -37,7 +37,7 @@ class GatheredIterator(InProcessIterator):
             batch = gather(self._options.dataset, due.indices)
         except NotGathered:
             indices = due.indices
-            due = due._replace(keys=keys_of(indices), occurrences=[0] * len(indices))
+            due = due._replace(keys=make_keys(indices), occurrences=[0] * len(indices))
             super()._notice_changes()
             return super()._make(due, epoch_state)
         count, statistics = len(due.indices), self._statistics

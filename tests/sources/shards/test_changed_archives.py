@@ -11,7 +11,7 @@ from support.tar_shards import image_shards, tar_of
 from fusionloader import FusionLoader
 from fusionloader.data.sources import ShardChanged, TarFolder
 from fusionloader.data.sources.shards import tar_index
-from fusionloader.data.sources.shards.tar_errors import ShardError
+from fusionloader.data.sources.shards.tar_members import ShardError
 
 COUNTS = (70, 40, 70)
 SHARD = "train-001.tar"
@@ -41,7 +41,7 @@ changes = pytest.mark.parametrize("change", CHANGES)
 
 
 def in_mid_epoch(folder, change, **options):
-    """Yields batches of an epoch; the second of three shards changes behind the first batch.
+    """Yields batches of an epoch; the second of three shards changes after the first batch.
 
     Mini-batches of the shard's end are published later than that.
     """

@@ -1,4 +1,4 @@
-"""What from_hugging_face and ArrowImages take, and what they refuse."""
+"""Datasets and files that from_hugging_face and ArrowImages accept, and those they refuse."""
 
 import os
 import shutil
@@ -74,8 +74,8 @@ def test_images_in_memory_are_refused_with_a_remedy(eval_set):
         from_hugging_face(made, target=None)
 
 
-def test_splits_are_asked_for(rows):
-    with pytest.raises(TypeError, match=r"has splits \('train', 'test'\): give one"):
+def test_a_dataset_of_splits_is_an_error(rows):
+    with pytest.raises(TypeError, match=r"has splits \('train', 'test'\).*dataset\['train'\]$"):
         from_hugging_face(datasets.DatasetDict(train=rows, test=rows))
 
 

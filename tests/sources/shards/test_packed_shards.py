@@ -1,4 +1,4 @@
-"""What is wrong with MDS shards, LitData chunks and LMDB databases is said."""
+"""Errors about damaged MDS shards, LitData chunks and LMDB databases."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ def changed(path, change):
 
 
 @pytest.fixture
-def of_mds(eval_set, tmp_path):
+def mds_folder(eval_set, tmp_path):
     mds(eval_set, tmp_path)
     return tmp_path / "mds"
 
@@ -41,57 +41,59 @@ def of_mds(eval_set, tmp_path):
         ({"target": "weight"}, "no column 'weight' of targets, which are int"),
     ],
 )
-def test_mds_columns_that_do_not_fit_are_named(of_mds, options, message):
+def test_mds_columns_that_do_not_fit_are_named(mds_folder, options, message):
     with pytest.raises(ValueError, match=message):
-        MDSImages(of_mds, **options)
+        MDSImages(mds_folder, **options)
 
 
-def test_mds_texts_are_targets_with_a_transform(of_mds):
-    found = MDSImages(of_mds, target="key", target_transform=int)
+def test_mds_texts_are_targets_with_a_transform(mds_folder):
+    found = MDSImages(mds_folder, target="key", target_transform=int)
     assert [found[i][1] for i in range(40)] == list(range(40))
-    assert set(MDSImages(of_mds, target=None).targets) == {-1}
+    assert set(MDSImages(mds_folder, target=None).targets) == {-1}
 
 
-def test_mds_samples_are_named_by_shard_and_number(of_mds):
-    found = MDSImages(of_mds)
+def test_mds_samples_are_named_by_shard_and_number(mds_folder):
+    found = MDSImages(mds_folder)
     counts = [
-        shard["samples"] for shard in json.loads((of_mds / "index.json").read_text())["shards"]
+        shard["samples"] for shard in json.loads((mds_folder / "index.json").read_text())["shards"]
     ]
     assert len(counts) > 2 and found.name(counts[0] + 1) == "shard.00001.mds: sample 1"
 
 
-def test_an_mds_shard_that_is_cut_off_or_missing_is_named(of_mds):
-    shard = of_mds / "shard.00001.mds"
+def test_an_mds_shard_that_is_cut_off_or_missing_is_named(mds_folder):
+    shard = mds_folder / "shard.00001.mds"
     os.truncate(shard, shard.stat().st_size - 100)
     with pytest.raises(ValueError, match=r"shard\.00001\.mds.* bytes, expected .*: download"):
-        MDSImages(of_mds)
+        MDSImages(mds_folder)
     shard.unlink()
     with pytest.raises(FileNotFoundError, match=r"shard\.00001\.mds' of index\.json is not there"):
-        MDSImages(of_mds)
+        MDSImages(mds_folder)
 
 
-def test_a_damaged_mds_shard_is_named(of_mds):
-    shard = of_mds / "shard.00001.mds"
+def test_a_damaged_mds_shard_is_named(mds_folder):
+    shard = mds_folder / "shard.00001.mds"
     data = bytearray(shard.read_bytes())
     data[8:12] = bytes([255] * 4)
     shard.write_bytes(data)
     with pytest.raises(ValueError, match=r"shard\.00001\.mds' is cut off or damaged"):
-        MDSImages(of_mds)
+        MDSImages(mds_folder)
 
 
-def test_an_mds_index_that_does_not_describe_its_samples_is_seen(of_mds):
-    changed(of_mds / "index.json", lambda index: index["shards"][0].update(column_sizes=[None] * 4))
+def test_an_mds_index_that_does_not_describe_its_samples_is_seen(mds_folder):
+    changed(
+        mds_folder / "index.json", lambda index: index["shards"][0].update(column_sizes=[None] * 4)
+    )
     with pytest.raises(ValueError, match=r"shard\.00000\.mds': the fields of its samples do not"):
-        MDSImages(of_mds)
+        MDSImages(mds_folder)
 
 
-def test_mds_formats_and_compressions_that_are_unknown_are_named(of_mds, eval_set, tmp_path):
+def test_mds_formats_and_compressions_that_are_unknown_are_named(mds_folder, eval_set, tmp_path):
     mds(eval_set, tmp_path / "snappy", "snappy")
     with pytest.raises(ValueError, match="compressed by 'snappy', expected zstd"):
         MDSImages(tmp_path / "snappy" / "mds")
-    changed(of_mds / "index.json", lambda index: index["shards"][0].update(format="json"))
+    changed(mds_folder / "index.json", lambda index: index["shards"][0].update(format="json"))
     with pytest.raises(ValueError, match="format 'json' of version 2, expected 'mds'"):
-        MDSImages(of_mds)
+        MDSImages(mds_folder)
     with pytest.raises(FileNotFoundError, match=r"has no index\.json: give the folder that MDSW"):
         MDSImages(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Names of shards, and what addresses are mapped from."""
+"""Paths of shards, and files that addresses are mapped from."""
 
 import ctypes
 import mmap
@@ -54,11 +54,11 @@ def test_addresses_of_mapped_files_have_places(tmp_path):
         mapping = mmap.mmap(file.fileno(), 2 * mmap.PAGESIZE, offset=mmap.PAGESIZE)
     anchor = ctypes.c_char.from_buffer(mapping)
     address = ctypes.addressof(anchor)
-    place = MappedFiles().place_of(address + 5)
+    place = MappedFiles().find_place(address + 5)
     assert place == (str(path), mmap.PAGESIZE + 5, 2 * mmap.PAGESIZE - 5)
-    assert MappedFiles().place_of(ctypes.addressof(ctypes.create_string_buffer(8))) is None
+    assert MappedFiles().find_place(ctypes.addressof(ctypes.create_string_buffer(8))) is None
     path.unlink()
     with pytest.raises(FileNotFoundError, match="was deleted or replaced"):
-        MappedFiles().place_of(address)
+        MappedFiles().find_place(address)
     del anchor
     mapping.close()

@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tar_shards import jpeg, tar_of
 
-from fusionloader.data.sources.shards.tar_errors import (
+from fusionloader.data.sources.shards.tar_index import TarIndex
+from fusionloader.data.sources.shards.tar_members import (
     BadTarSample,
     CorruptTar,
     ShardError,
+    TarMember,
     UnreadableIndex,
     UnsupportedTar,
+    scan,
 )
-from fusionloader.data.sources.shards.tar_index import TarIndex
-from fusionloader.data.sources.shards.tar_members import TarMember, scan
-from fusionloader.data.sources.shards.tar_samples import MemberChoice, samples_of
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, group_samples
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 IMAGES = MemberChoice.of("jpg;png", "cls")
@@ -142,7 +143,7 @@ def test_members_of_a_key_are_a_sample():
             ("dogs/1.PNG", b"png"),
         ]
     )
-    found = samples_of(members_of(archive), IMAGES, "a.tar")
+    found = group_samples(members_of(archive), IMAGES, "a.tar")
     assert found.targets.tolist() == [3, 4] and found.targets.dtype == np.int64
     assert found.nbytes.tolist() == [len(image), 3]
     assert archive[int(found.offset[0]) :][: len(image)] == image
@@ -150,12 +151,12 @@ def test_members_of_a_key_are_a_sample():
 
 def test_the_extension_that_is_named_first_counts():
     archive = tar_of([("1.png", b"png"), ("1.jpg", b"jpeg"), ("1.cls", b"0")])
-    assert samples_of(members_of(archive), IMAGES, "a.tar").nbytes.tolist() == [4]
+    assert group_samples(members_of(archive), IMAGES, "a.tar").nbytes.tolist() == [4]
 
 
 def test_an_integer_that_is_too_large_is_a_target_as_it_is():
     archive = tar_of([("1.jpg", b"i"), ("1.cls", b"%d" % (1 << 70))])
-    assert samples_of(members_of(archive), IMAGES, "a.tar").targets == [1 << 70]
+    assert group_samples(members_of(archive), IMAGES, "a.tar").targets == [1 << 70]
 
 
 class Counted(bytes):
@@ -192,7 +193,7 @@ def test_pax_records_are_read_once():
 @pytest.mark.parametrize(
     "record", [b"9" * 5000 + b" path=x\n", b"5012 size=" + b"9" * 5001 + b"\n"]
 )
-def test_numbers_of_pax_records_that_nobody_means_are_damage(record):
+def test_odd_numbers_in_pax_records_are_damage(record):
     with pytest.raises(CorruptTar, match=r"cannot be read|has 9+ bytes"):
         members_of(pax_archive(record))
 
@@ -200,7 +201,7 @@ def test_numbers_of_pax_records_that_nobody_means_are_damage(record):
 def test_targets_may_be_text_or_json_or_missing():
     archive = tar_of([("1.jpg", b"i"), ("1.txt", b"a cat"), ("1.json", b'{"id": 4}')])
     for target, expected in (("txt", ["a cat"]), ("json", [{"id": 4}]), (None, [-1])):
-        found = samples_of(members_of(archive), MemberChoice.of("jpg", target), "a.tar")
+        found = group_samples(members_of(archive), MemberChoice.of("jpg", target), "a.tar")
         assert list(found.targets) == expected
 
 
@@ -237,7 +238,7 @@ def test_targets_may_be_text_or_json_or_missing():
 def test_members_that_are_no_samples_are_refused_by_name(members, error, message):
     choice = MemberChoice.of("jpg;png", "json" if ".json" in str(members) else "cls")
     with pytest.raises(error, match=message):
-        samples_of(members_of(tar_of(members)), choice, "a.tar")
+        group_samples(members_of(tar_of(members)), choice, "a.tar")
 
 
 def test_images_without_an_extension_are_refused():
@@ -250,7 +251,7 @@ def test_images_without_an_extension_are_refused():
 
 def test_an_index_has_all_members():
     members = members_of(tar_of([("cats/1.jpg", b"i" * 900), ("cats/1.cls", b"3"), ("e.txt", b"")]))
-    index = TarIndex.from_bytes(TarIndex.of_members(members, 4096, 77).to_bytes(), "a")
+    index = TarIndex.from_bytes(TarIndex.from_members(members, 4096, 77).to_bytes(), "a")
     assert index.members() == members
     assert (index.shard_bytes, index.shard_version) == (4096, 77)
     assert index.name_at(members[1].offset) == "cats/1.cls"
@@ -259,16 +260,16 @@ def test_an_index_has_all_members():
 
 
 def test_an_index_that_cannot_be_read_says_what_to_do():
-    whole = TarIndex.of_members(members_of(tar_of([("1.jpg", b"i")])), 4096, 0).to_bytes()
+    whole = TarIndex.from_members(members_of(tar_of([("1.jpg", b"i")])), 4096, 0).to_bytes()
     for data in (b"", b"no index", whole[:-30], whole[:100] + b"????" + whole[104:]):
         with pytest.raises(UnreadableIndex, match="x.fusionloader-index is damaged .* write it"):
             TarIndex.from_bytes(data, "x.fusionloader-index")
 
 
 def forged(change, save=np.savez):
-    """The file of an index of two members, of which something is other than it should be."""
+    """The file of an index of two members, with some values replaced."""
     members = members_of(tar_of([("1.jpg", b"i"), ("1.cls", b"2")]))
-    index = TarIndex.of_members(members, 4096, 7)
+    index = TarIndex.from_members(members, 4096, 7)
     names = ("names", "name_ends", "offset", "nbytes", "inline", "inline_nbytes")
     arrays = {name: getattr(index, name).copy() for name in names}
     arrays["shard"] = np.array([1, 4096, 7])
@@ -279,7 +280,7 @@ def forged(change, save=np.savez):
 
 
 def header_of(shape):
-    """Says of one array that it has another shape, in place."""
+    """Replaces the shape in the header of an array, in place."""
     plain = forged(lambda arrays: None)
     assert plain.count(b"(2,), }      ") == 4
     return plain.replace(b"(2,), }".ljust(len(shape) + 4), shape + b", }", 1)

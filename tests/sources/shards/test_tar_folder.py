@@ -11,8 +11,8 @@ from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
 from fusionloader.data.sources import ShardChanged, TarFolder
-from fusionloader.data.sources.shards.tar_errors import BadTarSample, CorruptTar, ShardError
 from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.shards.tar_members import BadTarSample, CorruptTar, ShardError
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,12 @@ def index_of(shard):
     return shard.with_name(shard.name + SUFFIX)
 
 
+def test_the_type_of_a_target_does_not_depend_on_other_shards(tmp_path, images):
+    for name, target in (("0.tar", b"7"), ("1.tar", b"seven")):
+        write_tar(tmp_path / name, [("a.jpg", images[0]), ("a.cls", target)])
+    assert [target for _, target in TarFolder(tmp_path, target_transform=type)] == [int, str]
+
+
 def test_texts_are_classes_and_keys_of_json_are_targets(shard):
     found = TarFolder(shard, target="txt")
     assert found.classes == ["cat", "dog"] and found.targets.tolist() == [1, 0] * 3
@@ -71,7 +77,7 @@ def test_samples_are_named_by_archive_and_member(shard):
     assert TarFolder(shard).name(3) == "train-000.tar: a/3.jpg"
 
 
-def test_an_index_is_kept_and_used(shard):
+def test_an_index_is_written_and_used(shard):
     first = TarFolder(shard)
     before = written(index_of(shard))
     assert TarFolder(shard).read_encoded(2) == first.read_encoded(2)

@@ -1,4 +1,4 @@
-"""Ranges of URLs: what is sent again, what is given up, and what the errors say."""
+"""Ranges of URLs: retries, permanent errors, and messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server():
 
 
 def run(work, **settings):
-    """Returns what ``work`` does with a store, and the store's counts."""
+    """Returns the result of ``work`` with a store, and the store's counts."""
     given = {"timeout": 0.4, "retries": 2, "hedge": False, **settings}
 
     async def main():
@@ -67,7 +67,7 @@ def test_what_does_not_pass_is_given_up_and_says_how_often_it_was_tried(server, 
         (416, UrlUnreadable, "the request itself is refused"),
     ],
 )
-def test_what_will_not_pass_is_asked_for_once(server, status, kind, remedy):
+def test_a_permanent_error_is_not_retried(server, status, kind, remedy):
     server.fault_of = lambda asked: status
     with pytest.raises(kind, match="1 attempt") as caught:
         run(lambda store: store.read(server.url("a.bin"), 0, 10))
@@ -99,7 +99,7 @@ def test_a_whole_file_that_is_longer_than_it_may_be_is_not_read(server):
     assert found == DATA
 
 
-def test_nobody_who_listens_is_a_server_that_failed(server):
+def test_a_refused_connection_is_a_server_that_failed(server):
     server.port = 9
     with pytest.raises(ServerFailed, match="see that the server answers"):
         run(lambda store: store.read(server.url("a.bin"), 0, 10), retries=1)

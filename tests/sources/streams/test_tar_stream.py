@@ -1,4 +1,4 @@
-"""Streams of tar shards: their indexes, their samples, and what is said of shards that are bad."""
+"""Streams of tar shards: their indexes, their samples, and errors about bad shards."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from PIL import Image
 from support.faulty_server import serving
 from support.tar_shards import image_shards, jpeg, tar_of
 
-from fusionloader.data.sources.shards.tar_errors import (
+from fusionloader.data.sources.shards.shard_paths import expand_urls
+from fusionloader.data.sources.shards.tar_index import SUFFIX
+from fusionloader.data.sources.shards.tar_members import (
     BadTarSample,
     CorruptTar,
     ShardError,
     UnreadableIndex,
 )
-from fusionloader.data.sources.shards.tar_index import SUFFIX
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import write_indexes
 from fusionloader.data.sources.streams.store_errors import UrlAbsent
 from fusionloader.data.sources.streams.tar_stream import TarStream
-from fusionloader.data.sources.streams.url_patterns import expand_urls
 from fusionloader.data.sources.url_reading import UrlUnreadable
 
 COUNTS = (5, 1, 9)
@@ -55,7 +55,7 @@ def test_torch_gets_images(server):
     assert np.array_equal(np.asarray(image), np.asarray(expected)) and target == "3"
 
 
-def test_a_sample_that_is_read_alone_is_asked_for_again(server):
+def test_a_sample_that_is_read_alone_is_retried(server):
     stream = stream_of(server)
     server.faults.append(503)
     assert stream.read_encoded(4) == (jpeg(4), 4)
@@ -64,7 +64,7 @@ def test_a_sample_that_is_read_alone_is_asked_for_again(server):
         stream.read_encoded(4)
 
 
-def test_an_index_is_made_once_and_kept(server):
+def test_an_index_is_made_once_and_cached(server):
     stream_of(server)
     asked = len(server.ranges())
     assert asked == len(COUNTS)  # each shard is smaller than a block
@@ -76,19 +76,19 @@ def test_an_index_is_made_once_and_kept(server):
 
 def test_an_index_beside_the_shard_is_taken(server):
     from fusionloader.data.sources.shards.tar_index import TarIndex
-    from fusionloader.data.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
     stream_of(server)
     for name in list(server.files):
-        path = kept_index(server.url(name))
+        path = cached_index_path(server.url(name))
         server.files[name + SUFFIX] = path.read_bytes()
         path.unlink()
     server.asked.clear()
     assert stream_of(server, index="beside").targets.tolist() == list(range(15))
     assert not server.ranges()
-    wrong = TarIndex.of_members([], 10, 20)
+    wrong = TarIndex.from_members([], 10, 20)
     server.files["train-001.tar" + SUFFIX] = wrong.to_bytes()
-    kept_index(server.url("train-001.tar")).unlink()
+    cached_index_path(server.url("train-001.tar")).unlink()
     with pytest.raises(UnreadableIndex, match="is the index of a shard of 10 bytes"):
         stream_of(server)
 
@@ -99,10 +99,10 @@ def test_an_index_that_should_be_beside_the_shard_is_missed(server):
 
 
 def test_a_damaged_index_in_the_cache_is_made_again(server):
-    from fusionloader.data.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
     stream_of(server)
-    kept_index(server.url("train-000.tar")).write_bytes(b"damaged")
+    cached_index_path(server.url("train-000.tar")).write_bytes(b"damaged")
     assert len(stream_of(server)) == 15
 
 
@@ -110,16 +110,16 @@ def test_an_index_of_another_version_beside_a_shard_is_named_and_in_the_cache_ma
     server, monkeypatch
 ):
     from fusionloader.data.sources.shards import tar_index
-    from fusionloader.data.sources.streams.shard_indexes import kept_index
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
     with monkeypatch.context() as patch:
         patch.setattr(tar_index, "VERSION", 99)
         stream_of(server)
-        other = {name: kept_index(server.url(name)).read_bytes() for name in server.files}
+        other = {name: cached_index_path(server.url(name)).read_bytes() for name in server.files}
     assert stream_of(server).targets.tolist() == list(range(15))
     for name, data in other.items():
         server.files[name + SUFFIX] = data
-        kept_index(server.url(name)).unlink()
+        cached_index_path(server.url(name)).unlink()
     with pytest.raises(UnreadableIndex, match=r"train-00\d.tar.* version 99, .* write it again"):
         stream_of(server, index="beside")
 

@@ -1,1 +1,1 @@
-"""Datasets of shards: where the encoded images of Arrow, Parquet, MDS, LitData, LMDB, tar are."""
+"""Datasets of shards: encoded images in Arrow, Parquet, MDS, LitData, LMDB and tar files."""

@@ -1,4 +1,4 @@
-"""Which file, and where in it, an address in this process is a mapping of."""
+"""Finds the file, and the offset in it, that an address of this process is mapped from."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ class MappedPlace(NamedTuple):
     """A place in a mapped file.
 
     Attributes:
-        path: of the file.
-        offset: in the file, bytes.
-        room: bytes from there to the end of the mapping.
+        path: path of the file.
+        offset: offset in the file, in bytes.
+        available: bytes from there to the end of the mapping.
     """
 
     path: str
     offset: int
-    room: int
+    available: int
 
 
 class MappedFiles:
-    """The files that were mapped when it was made, read from ``/proc/self/maps``."""
+    """The files that are mapped at construction, read from ``/proc/self/maps``."""
 
     def __init__(self) -> None:
         """Reads the mappings.
 
         Raises:
-            OSError: not on Linux.
+            OSError: the system is not Linux.
         """
         if sys.platform != "linux":
             raise OSError("mapped files are looked up in /proc/self/maps, which Linux alone has")
@@ -45,11 +45,11 @@ class MappedFiles:
                 self._starts.append(start)
                 self._mappings.append((end, int(columns[2], 16), _unescaped(columns[5])))
 
-    def place_of(self, address: int) -> MappedPlace | None:
-        """Returns what an address is mapped from; ``None`` for memory without a file.
+    def find_place(self, address: int) -> MappedPlace | None:
+        """Returns the mapped place of an address; ``None`` for memory without a file.
 
         Raises:
-            FileNotFoundError: the file was deleted or replaced after it had been mapped.
+            FileNotFoundError: the file was deleted or replaced after it was mapped.
         """
         number = bisect_right(self._starts, address) - 1
         if number < 0:
@@ -66,4 +66,4 @@ class MappedFiles:
 
 
 def _unescaped(path: str) -> str:
-    return path.replace("\\012", "\n")  # the only character that the kernel writes otherwise
+    return path.replace("\\012", "\n")  # the only character that the kernel escapes

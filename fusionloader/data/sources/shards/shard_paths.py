@@ -1,4 +1,4 @@
-"""The files that a pattern, a folder or a list of them names."""
+"""Expands patterns, folders and lists to the paths or URLs of shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fusionloader.cache.range_reading import is_url
 
@@ -18,28 +18,45 @@ _MOST = 1_000_000
 
 
 def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
-    """Returns the paths of shards, in the order of the list, sorted within a pattern or folder.
+    """Returns the paths of shards, in the order of the list, and sorted in a pattern or folder.
 
     Args:
         paths: a path, a folder, a glob pattern (``data/*.parquet``), one with braces
             (``train-{000..146}.tar``, ``{train,val}.tar``), or a list of these.
-        suffix: of the shards in a folder: ``.tar``.
+        suffix: suffix of the shards in a folder, such as ``.tar``.
 
     Raises:
-        FileNotFoundError: there is no such file, or the folder or pattern has none.
+        FileNotFoundError: a file does not exist, or a folder or pattern has no files.
         ValueError: a path is a URL.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found = [path for one in given for path in _of_one(os.fspath(one), suffix)]
+    found = [path for one in given for path in _expand(os.fspath(one), suffix)]
     if not found:
         raise FileNotFoundError(f"no shards: the list of {suffix} files is empty")
     return tuple(found)
 
 
-def braces_expanded(pattern: str) -> list[str]:
-    """Returns the names that a pattern stands for, in order.
+def expand_urls(urls: str | Iterable[str]) -> list[str]:
+    """Returns the URLs of one or more patterns with braces, in order.
 
-    ``{000..146}`` counts with as many digits as are written, ``{a,b}`` lists.
+    Raises:
+        ValueError: a pattern is invalid, see ``braces_expanded``; a URL occurs twice; or there is
+            none.
+    """
+    patterns = [urls] if isinstance(urls, str) else list(urls)
+    found = [url for pattern in patterns for url in braces_expanded(str(pattern))]
+    if not found:
+        raise ValueError("urls names no shard: give a URL, a pattern with braces, or a list")
+    if len(set(found)) < len(found):
+        twice = next(url for url in found if found.count(url) > 1)
+        raise ValueError(f"urls names a shard twice: {twice}")
+    return found
+
+
+def braces_expanded(pattern: str) -> list[str]:
+    """Returns the names of a pattern, in order.
+
+    ``{000..146}`` counts with the same number of digits, and ``{a,b}`` lists.
 
     Raises:
         ValueError: braces are not closed or nested, or a range is empty.
@@ -57,7 +74,7 @@ def braces_expanded(pattern: str) -> list[str]:
     return ["".join(chosen) for chosen in itertools.product(*parts)]
 
 
-def _of_one(path: str, suffix: str) -> list[str]:
+def _expand(path: str, suffix: str) -> list[str]:
     if is_url(path):
         raise ValueError(
             f"{path!r} is a URL, and these shards are local: download them, or see "

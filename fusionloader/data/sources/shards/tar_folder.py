@@ -1,4 +1,4 @@
-"""Images in tar archives, as WebDataset has them, each read where it is."""
+"""Images in local tar archives of WebDataset's format, read without unpacking."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ import numpy as np
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, are_int64, joined
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.tar_errors import BadTarSample, ShardError
-from fusionloader.data.sources.shards.tar_local_index import local_index
-from fusionloader.data.sources.shards.tar_names import MemberNames
-from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
-from fusionloader.data.sources.shards.targets import Targets, are_int64, joined
+from fusionloader.data.sources.shards.tar_local_index import MemberNames, local_index
+from fusionloader.data.sources.shards.tar_members import BadTarSample, ShardError
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, group_samples
 from fusionloader.system.amounts import counted
 
-_THREADS = 4  # headers are read one after the other, so that storage answers several at a time
+_THREADS = 4  # archives indexed at a time: the headers of each are read one after the other
 
 
 class TarFolder(EncodedImages):
     """Encoded images in local tar archives, with a member for the target of each.
 
-    Members of one name up to its first dot are a sample. The archives are indexed once.
+    Members with the same name up to the first dot form a sample. The archives are indexed once.
 
     Attributes:
-        classes: texts of targets in sorted order, ``None`` where targets are integers.
-        class_to_idx: the target that stands for each text; ``None`` as well.
+        classes: texts of targets in sorted order; ``None`` if targets are integers.
+        class_to_idx: the target of each text; ``None`` if targets are integers.
     """
 
     def __init__(
@@ -48,17 +47,17 @@ class TarFolder(EncodedImages):
         Args:
             shards: a path, a folder, a pattern (``train-{000..146}.tar``), a list of these, or a
                 list of shards by wids (``.json``).
-            image: extensions of images, the first that a sample has counts.
-            target: extension of targets: integers, or texts, which become numbers of classes;
-                ``"json:label"`` for a key in JSON; ``None`` for -1.
-            transform: of an image.
-            target_transform: of a target as it is written.
+            image: extensions of images, in order of preference.
+            target: extension of targets: integers, or texts, which become class numbers;
+                ``"json:label"`` for a key in JSON; ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target as it is written in the archive.
 
         Raises:
             ShardError: an archive is damaged or empty, or a sample lacks a member or has it twice.
-            FileNotFoundError: there are no such archives.
+            FileNotFoundError: an archive does not exist.
         """
-        paths, counts = _shards_of(shards)
+        paths, counts = _find_shards(shards)
         extension, _, key = (target or "").partition(":")
         choice = MemberChoice.of(image, extension or None)
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
@@ -83,15 +82,14 @@ class TarFolder(EncodedImages):
             targets,
             transform=transform,
             target_transform=target_transform,
-            names=MemberNames({path: kept for path, (_, kept) in zip(paths, found, strict=True)}),
+            names=MemberNames({path: index for path, (_, index) in zip(paths, found, strict=True)}),
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         archives = counted(len(self.byte_ranges().files), "archive")
         return f"{counted(len(self), 'member')} of {archives}, by their indexes"
 
-    def _classified(self, targets: list[Any]) -> Targets:
+    def _classified(self, targets: list[Any]) -> ShardTargets:
         if are_int64(targets):
             return np.array(targets, np.int64)
         kinds = set(map(type, targets))
@@ -108,11 +106,11 @@ class TarFolder(EncodedImages):
 
 def _samples(path: str, choice: MemberChoice) -> tuple[ShardSamples, str | None]:
     local = local_index(path, choice)
-    return samples_of(local.index.members(), choice, path), local.path
+    return group_samples(local.index.members(), choice, path), local.path
 
 
-def _shards_of(shards: Paths) -> tuple[tuple[str, ...], list[int | None]]:
-    """Returns the paths of archives, and the samples that a list of wids says they have."""
+def _find_shards(shards: Paths) -> tuple[tuple[str, ...], list[int | None]]:
+    """Returns the paths of archives, and the numbers of their samples in a list of wids."""
     if not isinstance(shards, (str, os.PathLike)) or not os.fspath(shards).endswith(".json"):
         paths = shard_paths(shards, ".tar")
         return paths, [None] * len(paths)
@@ -140,9 +138,9 @@ def _check_counts(
 
 
 def _at_key(
-    targets: Targets, key: str, paths: Sequence[str], parts: Sequence[ShardSamples]
-) -> Targets:
-    """Returns the values of a key in decoded JSON: ``"label"``, ``"meta.label"``."""
+    targets: ShardTargets, key: str, paths: Sequence[str], parts: Sequence[ShardSamples]
+) -> ShardTargets:
+    """Returns the values of a key in decoded JSON, such as ``"label"`` or ``"meta.label"``."""
     found: list[Any] = list(targets)
     for part in key.split("."):
         for number, value in enumerate(found):

@@ -1,7 +1,7 @@
-"""The index of a tar archive: what its members are called, where they are, and small contents.
+"""The index of a tar archive: names and places of its members, and the contents of small ones.
 
-One file a shard, an uncompressed ``.npz`` of arrays. It has all members, so that it serves whatever
-is asked for as image and as target. Written beside the shard as ``NAME.fusionloader-index``.
+The index of a shard is an uncompressed ``.npz`` of arrays, written beside the shard as
+``NAME.fusionloader-index``. It has all members, so it serves any choice of images and targets.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
-from fusionloader.data.sources.shards.tar_members import TarMember
+from fusionloader.data.sources.shards.tar_members import TarMember, UnreadableIndex
 
 SUFFIX = ".fusionloader-index"
 VERSION = 1
 
 _NOT_INLINE = -1
-# NumPy parses headers as Python code, which fails at random if threads of CPython 3.11.7 and before
-# do so at the same time (SystemError: AST constructor recursion depth mismatch).
+# NumPy parses headers as Python code. In several threads at a time this fails at random before
+# CPython 3.11.8 (SystemError: AST constructor recursion depth mismatch).
 _PARSING = threading.Lock()
 _ARRAYS: dict[str, type[np.generic]] = {
     "names": np.uint8,
@@ -39,18 +38,18 @@ _ARRAYS: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TarIndex:
-    """The members of one archive, in their order.
+    """The N members of one archive, in order.
 
     Attributes:
         shard_bytes: size of the archive.
-        shard_version: what told it from other archives of its name, 0 where nothing did: of local
-            files the time of modification in ns, of remote ones their ETag, hashed.
-        names: uint8, the names one behind the other.
-        name_ends: int64 of N, where each name ends.
-        offset: uint64 of N, first bytes.
-        nbytes: uint64 of N.
-        inline: uint8, contents of small members.
-        inline_nbytes: int32 of N, ``-1`` for members whose content is not here.
+        shard_version: version of the archive: time of modification in ns of a local file, hash of
+            the ETag of a remote one; 0 if unknown.
+        names: uint8, the concatenated names.
+        name_ends: int64 of N, end of each name in ``names``.
+        offset: uint64 of N, first byte of each member.
+        nbytes: uint64 of N, size of each member.
+        inline: uint8, the concatenated contents of small members.
+        inline_nbytes: int32 of N, size of each content in ``inline``; -1 for other members.
     """
 
     shard_bytes: int
@@ -63,10 +62,9 @@ class TarIndex:
     inline_nbytes: npt.NDArray[np.int32]
 
     @classmethod
-    def of_members(
+    def from_members(
         cls, members: Sequence[TarMember], shard_bytes: int, shard_version: int
     ) -> TarIndex:
-        """Returns the index of scanned members."""
         names = [member.name for member in members]
         contents = [member.content for member in members]
         sizes = [_NOT_INLINE if content is None else len(content) for content in contents]
@@ -82,7 +80,6 @@ class TarIndex:
         )
 
     def members(self) -> list[TarMember]:
-        """Returns the members."""
         names, inline = self.names.tobytes(), self.inline.tobytes()
         found, name_begin, begin = [], 0, 0
         columns = (self.name_ends, self.offset, self.nbytes, self.inline_nbytes)
@@ -93,7 +90,7 @@ class TarIndex:
         return found
 
     def name_at(self, offset: int) -> str | None:
-        """Returns the name of the member whose first byte is at ``offset``."""
+        """Returns the name of the member at ``offset``; ``None`` if there is none."""
         place = int(np.searchsorted(self.offset, np.uint64(offset)))
         if place == len(self.offset) or int(self.offset[place]) != offset:
             return None
@@ -101,7 +98,6 @@ class TarIndex:
         return self.names[begin : int(self.name_ends[place])].tobytes().decode("utf-8", "replace")
 
     def to_bytes(self) -> bytes:
-        """Returns the file's content."""
         shard = np.array([VERSION, self.shard_bytes, self.shard_version], np.int64)
         arrays = {name: getattr(self, name) for name in _ARRAYS if name != "shard"}
         file = io.BytesIO()
@@ -110,14 +106,14 @@ class TarIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> TarIndex:
-        """Undoes ``to_bytes``.
+        """Returns the index in the content of a file.
 
         Args:
-            data: the file.
-            where: its path or URL, for messages.
+            data: content of the file.
+            where: path or URL of the file, for messages.
 
         Raises:
-            UnreadableIndex: it is damaged or of another version.
+            UnreadableIndex: the file is damaged or of another version.
         """
         try:
             with _PARSING, np.load(io.BytesIO(data), allow_pickle=False) as found:
@@ -133,7 +129,7 @@ class TarIndex:
                 odd = [name for name, kind in _ARRAYS.items() if not _is(arrays[name], kind)]
         except UnreadableIndex:
             raise
-        except Exception as error:  # NumPy reads headers as Python code, and zip files fail anyhow
+        except Exception as error:  # a damaged file can raise any exception in NumPy and zipfile
             raise UnreadableIndex(f"{where} is damaged or no index ({error}): {_AGAIN}") from error
         if odd:
             raise UnreadableIndex(f"{where} is damaged, in {', '.join(odd)}: {_AGAIN}")
@@ -144,7 +140,7 @@ class TarIndex:
         return index
 
     def _fits(self) -> bool:
-        """Whether there is as much of everything, and all of it is within the archive."""
+        """Whether the arrays have matching lengths, and all members are within the archive."""
         count = len(self.offset)
         if not len(self.name_ends) == len(self.nbytes) == len(self.inline_nbytes) == count:
             return False
@@ -165,7 +161,7 @@ def _is(array: npt.NDArray[Any], kind: type[np.generic]) -> bool:
 
 
 def _is_stored(archive: zipfile.ZipFile | None, nbytes: int) -> bool:
-    """Whether members of a zip file are as long as they say, and together no longer than it."""
+    """Whether a zip file's members are uncompressed and together no longer than the file."""
     members = [] if archive is None else archive.infolist()
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     return stored and sum(member.file_size for member in members) <= nbytes

@@ -1,7 +1,9 @@
-"""The index of a local archive: read where it is kept, or made and kept.
+"""The index of a local archive: read from its file, or made and written.
 
-It is kept beside the archive, or, where that folder cannot be written to, in the user's cache. One
-of another size or time of modification than the archive's is made again.
+The file is beside the archive, or in the user's cache if that folder cannot be written to. When the
+archive's size or time of modification has changed, the index is made again.
+
+Native workers import this module for messages, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusionloader.data.sources.shards.tar_errors import UnreadableIndex
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension, scan
+from fusionloader.data.sources.shards.tar_members import (
+    INLINE_BYTES,
+    TarMember,
+    UnreadableIndex,
+    extension,
+    scan,
+)
 from fusionloader.data.sources.shards.tar_samples import MemberChoice
 from fusionloader.data.sources.shards.wds2idx import parse_wds2idx
 from fusionloader.system.user_cache import cache_folder
@@ -26,11 +33,11 @@ log = logging.getLogger("fusionloader.sources")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalIndex:
-    """An index and where it is kept.
+    """The index of an archive and its file.
 
     Attributes:
-        index: of the archive.
-        path: of its file, ``None`` where it could not be written.
+        index: the index.
+        path: path of its file; ``None`` if it could not be written.
     """
 
     index: TarIndex
@@ -38,19 +45,19 @@ class LocalIndex:
 
 
 def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
-    """Returns the index of an archive, which has the targets of its samples.
+    """Returns the index of an archive, with the targets of its samples.
 
     Args:
         shard: path of the archive.
-        choice: of members, whose small contents are wanted.
+        choice: choice of the members whose small contents the index must have.
 
     Raises:
         ShardError: the archive is damaged, cut off or compressed.
         OSError: it cannot be read.
     """
     info = os.stat(shard)
-    for path in _places(shard):
-        index = _kept(path)
+    for path in _candidate_paths(shard):
+        index = _read_cached(path)
         if index is None or (index.shard_bytes, index.shard_version) != (
             info.st_size,
             info.st_mtime_ns,
@@ -58,22 +65,35 @@ def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
             continue
         if _has_targets(index, choice):
             return LocalIndex(index, str(path))
-    index = TarIndex.of_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
-    return LocalIndex(index, _keep(index, shard))
+    index = TarIndex.from_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
+    return LocalIndex(index, _write_cached(index, shard))
 
 
-def name_in(path: str, offset: int) -> str | None:
-    """Returns the name of the member at an offset, looked up in a kept index."""
-    index = _kept(Path(path))
+class MemberNames:
+    """Names samples by their members: ``train-003.tar: cats/5.jpg``."""
+
+    def __init__(self, indexes: dict[str, str | None]) -> None:
+        """``indexes`` are the paths of the archives' indexes, by path of the archive."""
+        self._indexes = indexes
+
+    def name(self, file: str, offset: int, item: int) -> str:
+        # Names are looked up for each message, since storing them would take memory.
+        path = self._indexes.get(file)
+        found = None if path is None else _read_member_name(path, offset)
+        return f"{os.path.basename(file)}: {found or f'byte {offset}'}"
+
+
+def _read_member_name(path: str, offset: int) -> str | None:
+    index = _read_cached(Path(path))
     return None if index is None else index.name_at(offset)
 
 
-def _places(shard: str) -> list[Path]:
+def _candidate_paths(shard: str) -> list[Path]:
     digest = hashlib.blake2b(os.fsencode(os.path.realpath(shard)), digest_size=16).hexdigest()
     return [Path(shard + SUFFIX), cache_folder() / "indexes" / (digest + SUFFIX)]
 
 
-def _kept(path: Path) -> TarIndex | None:
+def _read_cached(path: Path) -> TarIndex | None:
     try:
         return TarIndex.from_bytes(path.read_bytes(), str(path))
     except OSError:
@@ -84,7 +104,7 @@ def _kept(path: Path) -> TarIndex | None:
 
 
 def _has_targets(index: TarIndex, choice: MemberChoice) -> bool:
-    """Whether small members that are targets have their content in the index."""
+    """Whether the index has the contents of all targets that are small enough."""
     wanted = choice.target.encode()
     small = (index.inline_nbytes < 0) & (index.nbytes <= INLINE_BYTES)
     if not wanted or not small.any():
@@ -111,10 +131,10 @@ def _members(shard: str, choice: MemberChoice) -> list[TarMember]:
         os.close(fd)
 
 
-def _keep(index: TarIndex, shard: str) -> str | None:
-    """Writes an index to the first place that takes it; returns its path."""
+def _write_cached(index: TarIndex, shard: str) -> str | None:
+    """Writes an index to the first folder that can be written to; returns its path."""
     data = index.to_bytes()
-    for path in _places(shard):
+    for path in _candidate_paths(shard):
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, data)
@@ -124,7 +144,7 @@ def _keep(index: TarIndex, shard: str) -> str | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Writes a file that is never seen in part."""
+    """Writes a file atomically."""
     fd, part = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

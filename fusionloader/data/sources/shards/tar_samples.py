@@ -1,4 +1,4 @@
-"""Members of an archive as samples: those of one name up to its first dot, as webdataset has it."""
+"""Groups the members of an archive to samples by their names up to the first dot, as webdataset."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.shards.tar_errors import BadTarSample, ShardError
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension
-from fusionloader.data.sources.shards.targets import are_int64, no_targets
+from fusionloader.data.sources.ranged_samples import are_int64, no_targets
+from fusionloader.data.sources.shards.tar_members import (
+    INLINE_BYTES,
+    BadTarSample,
+    ShardError,
+    TarMember,
+    extension,
+)
 
 _MOST_IMAGE_BYTES = 1 << 32
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
@@ -24,9 +29,9 @@ class ShardSamples:
     """The samples of one archive, in the order of its images.
 
     Attributes:
-        offset: uint64 of N, of the images.
-        nbytes: uint32 of N.
-        targets: int64 of N, or a list where they are no integers.
+        offset: uint64 of N, offset of each image.
+        nbytes: uint32 of N, size of each image.
+        targets: int64 of N, or a list if they are not all integers.
     """
 
     offset: npt.NDArray[np.uint64]
@@ -36,11 +41,11 @@ class ShardSamples:
 
 @dataclass(frozen=True, slots=True)
 class MemberChoice:
-    """Which members of a sample are its image and its target.
+    """The extensions of the members that are a sample's image and target.
 
     Attributes:
-        images: extensions of images in lower case, the first that a sample has counts.
-        target: that of targets, ``""`` for samples without, whose target is -1.
+        images: extensions of images in lower case, in order of preference.
+        target: extension of targets; ``""`` for samples without, whose target is -1.
     """
 
     images: tuple[str, ...]
@@ -51,7 +56,7 @@ class MemberChoice:
         """Returns the choice of ``image="jpg;png"`` and ``target="cls"``.
 
         Raises:
-            ValueError: no extension is named.
+            ValueError: an extension is empty.
         """
         images = tuple(part.strip().lstrip(".").lower() for part in image.split(";"))
         if not all(images):
@@ -62,27 +67,28 @@ class MemberChoice:
 
     @property
     def inline(self) -> frozenset[bytes]:
-        """Extensions of members whose content an index is to keep."""
+        """Extensions of members whose content an index must have."""
         return INLINE_EXTENSIONS | ({self.target.encode()} if self.target else frozenset())
 
 
 INLINE_EXTENSIONS = frozenset((b"cls", b"cls2", b"index", b"inx", b"id", b"txt", b"json"))
-"""What targets are usually called: an index keeps them, whoever makes it."""
+"""Usual extensions of targets, whose contents every index has."""
 
 
-def samples_of(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> ShardSamples:
+def group_samples(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> ShardSamples:
     """Groups members to samples.
 
-    Members whose base name begins with a dot belong to none, nor do those without extension.
+    Members without extension, and those whose base name begins with a dot, are ignored.
 
     Args:
-        members: of the archive, in its order.
-        choice: which of them are images and targets.
-        shard: its path or URL, for messages.
+        members: members of the archive, in order.
+        choice: extensions of images and targets.
+        shard: path or URL of the archive, for messages.
 
     Raises:
-        BadSample: an image has no target or more than one, a target no image, or is too large.
-        ShardError: there is no image at all.
+        BadTarSample: an image has no target or more than one, a target has no image, or an image
+            is empty or too large.
+        ShardError: the archive has no image.
     """
     images: dict[bytes, TarMember] = {}
     targets: dict[bytes, TarMember] = {}
@@ -145,7 +151,7 @@ def _check(
 
 
 def _target(member: TarMember, key: bytes, shard: str) -> Any:
-    """Returns a target as an integer where it is one, JSON decoded, else text."""
+    """Returns a target as an integer, decoded JSON, or else text."""
     content = member.content
     if content is None:
         raise BadTarSample(

@@ -1,7 +1,7 @@
-"""Files of plain bytes made from compressed shards, once for all processes that want them.
+"""Unpacks compressed shards to files of plain bytes, once for all processes.
 
-A process that unpacks a shard holds a lock on the file that it writes, and gives it its name when
-it is whole. What a killed process leaves has no lock, and is written again from its beginning.
+A process that unpacks a shard holds a lock on the file that it writes, and renames the file when it
+is complete. A file that a killed process left has no lock, and is written again from the start.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fusionloader.system.user_cache import cache_folder
 
 log = logging.getLogger("fusionloader.sources")
 
-_FORMAT = 1  # of what is unpacked; another number has all shards unpacked again
+_FORMAT = 1  # format of the results; with another number all shards are unpacked again
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """What is to be unpacked.
+    """A shard to unpack.
 
     Attributes:
         source: path of the shard.
-        what: what is taken of it, such as the name of a column.
-        nbytes: that the result is likely to have.
+        what: name of the part that is unpacked, such as a column.
+        nbytes: estimated size of the result.
         write: writes the result to an empty file.
     """
 
@@ -44,34 +44,34 @@ class Unpacking:
 
 
 def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None) -> list[str]:
-    """Returns the paths of unpacked shards, and unpacks those that are not there.
+    """Unpacks shards that are not unpacked yet, and returns the paths of all results.
 
-    A shard is unpacked again when its size or time of modification changes; what was made of its
-    earlier contents is removed. Several processes, such as ranks, share the work.
+    When the size or time of modification of a shard changes, it is unpacked again and the earlier
+    result is removed. Several processes, such as ranks, share the work.
 
     Args:
-        shards: one or more.
-        folder: where the results are; ``None`` for ``unpacked`` in the user's cache folder.
+        shards: one or more shards.
+        folder: folder of the results; ``None`` for ``unpacked`` in the user's cache folder.
 
     Raises:
-        OSError: there is no room for the results, or a file cannot be read or written.
+        OSError: the disk is full, or a file cannot be read or written.
     """
     base = Path(folder) if folder is not None else cache_folder() / "unpacked"
     base.mkdir(parents=True, exist_ok=True)
-    paths = [_result_of(shard, base) for shard in shards]
+    paths = [_result_path(shard, base) for shard in shards]
     missing = [pair for pair in zip(shards, paths, strict=True) if not pair[1].exists()]
     if missing:
-        _check_room(base, [shard for shard, _ in missing])
+        _check_free_space(base, [shard for shard, _ in missing])
         log.info("unpacking %d of %d shards to %s, once", len(missing), len(shards), base)
         threads = min(len(missing), len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda pair: _unpack(*pair, wait=False), missing))
-        for shard, path in missing:  # those that other processes have begun
+        for shard, path in missing:  # waits for those that other processes unpack
             _unpack(shard, path, wait=True)
     return [str(path) for path in paths]
 
 
-def _result_of(shard: Unpacking, base: Path) -> Path:
+def _result_path(shard: Unpacking, base: Path) -> Path:
     info = os.stat(shard.source)
     which = f"{_FORMAT}\0{os.path.realpath(shard.source)}\0{shard.what}"
     state = f"{info.st_size}\0{info.st_mtime_ns}"
@@ -82,25 +82,27 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
 
 
-def _check_room(base: Path, shards: Sequence[Unpacking]) -> None:
+def _check_free_space(base: Path, shards: Sequence[Unpacking]) -> None:
     info = os.statvfs(base)
-    room, needed = info.f_bavail * info.f_frsize, sum(shard.nbytes for shard in shards)
-    if needed > room:
-        raise _no_room(base, f"{needed} bytes are needed for {len(shards)} shards, {room} are free")
+    free, needed = info.f_bavail * info.f_frsize, sum(shard.nbytes for shard in shards)
+    if needed > free:
+        raise _disk_full(
+            base, f"{needed} bytes are needed for {len(shards)} shards, {free} are free"
+        )
 
 
-def _no_room(base: Path, why: str) -> OSError:
+def _disk_full(base: Path, why: str) -> OSError:
     remedy = 'make room, or choose another disk by unpack_to="..."'
     return OSError(errno.ENOSPC, f"no room to unpack shards in {str(base)!r}: {why}; {remedy}")
 
 
 def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
-    """Makes a result, unless another process does so and ``wait`` is false."""
+    """Unpacks a shard. Without ``wait`` it returns if another process is doing so."""
     while not path.exists():
         with _locked(path.with_suffix(".part"), wait) as file:
             if file is None:
                 return
-            if path.exists():  # made between the look and the lock
+            if path.exists():  # made after the check above and before the lock
                 os.unlink(file.name)
                 return
             try:
@@ -109,25 +111,25 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
             except OSError as error:
                 os.unlink(file.name)
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                    raise _no_room(path.parent, str(error.strerror)) from error
+                    raise _disk_full(path.parent, str(error.strerror)) from error
                 raise
             except BaseException:
                 os.unlink(file.name)
                 raise
-            os.rename(file.name, path)
+            os.rename(file.name, path)  # with the lock held: waiting processes find the result
             _remove_earlier(path)
 
 
 @contextlib.contextmanager
 def _locked(part: Path, wait: bool) -> Iterator[BinaryIO | None]:
-    """Gives the empty file to write to, ``None`` where another process has its lock."""
+    """Yields the empty file to write to; ``None`` if another process has its lock."""
     with open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield None
             return
-        if not _is_at(file, part):  # its last owner has renamed or removed it
+        if not _is_at(file, part):  # the last owner of the lock has renamed or removed it
             with _locked(part, wait) as again:
                 yield again
             return

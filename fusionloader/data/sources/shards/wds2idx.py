@@ -1,7 +1,7 @@
-"""Indexes that DALI's ``wds2idx`` wrote: ``v1.2 COUNT``, then a line for every sample.
+"""Reads indexes of DALI's ``wds2idx``: ``v1.2 COUNT``, then one line per sample.
 
-A line has extension, offset, size and name of each of its members; files of version 1.1 have no
-names, and those samples are named by their first offset.
+A line has extension, offset, size and name of each member. Files of version 1.1 have no names, so
+their samples are named by the offset of the first member.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember
+from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension
 
 log = logging.getLogger("fusionloader.sources")
 
@@ -21,16 +21,15 @@ _FIELDS = {"v1.1": 3, "v1.2": 4}
 def parse_wds2idx(
     path: Path, shard: str, fd: int, inline: frozenset[bytes]
 ) -> list[TarMember] | None:
-    """Returns the members that an index names, ``None`` where there is no usable one.
+    """Returns the members in an index; ``None`` if there is no usable index.
+
+    An index that is older than its archive or cannot be parsed is not used.
 
     Args:
-        path: of the index.
+        path: path of the index.
         shard: path of the archive.
-        fd: the archive, from which small members are read.
-        inline: extensions of members whose content is kept.
-
-    An index that is older than its archive, or that cannot be understood, is not used: the archive
-    is read instead.
+        fd: descriptor of the archive, from which small members are read.
+        inline: extensions of members whose content is returned if it is small.
     """
     try:
         if os.stat(path).st_mtime_ns < os.fstat(fd).st_mtime_ns:
@@ -48,7 +47,7 @@ def parse_wds2idx(
 
 
 def _members(text: str) -> Iterator[tuple[str, int, int]]:
-    """Gives name, offset and size of every member."""
+    """Yields name, offset and size of each member."""
     first, *lines = text.splitlines()
     version, _, count = first.partition(" ")
     if version not in _FIELDS or int(count) != len(lines):
@@ -72,6 +71,6 @@ def _with_content(
         raise ValueError(f"{name!r} is beyond the end of the archive")
     raw = os.fsencode(name)
     content = None
-    if nbytes <= INLINE_BYTES and raw.rsplit(b"/", 1)[-1].partition(b".")[2].lower() in inline:
+    if nbytes <= INLINE_BYTES and extension(raw) in inline:
         content = os.pread(fd, nbytes, offset)
     return TarMember(raw, offset, nbytes, content)

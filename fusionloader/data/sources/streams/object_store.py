@@ -1,7 +1,7 @@
-"""Ranges of URLs, read through fsspec: retried, timed out, hedged.
+"""Reads ranges of URLs through fsspec, with retries, timeouts and hedged requests.
 
-One event loop uses it. File systems of fsspec that are asynchronous run on it; others run in
-threads, where a call that hangs is left behind.
+It runs on one event loop. Asynchronous file systems of fsspec run on the same loop, and others in
+threads, where a call that hangs is abandoned after its timeout.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StoreCounts:
-    """What was done since the store was opened.
+    """Counts since the store was opened.
 
     Attributes:
-        requests: sent, the second ones among them.
-        hedged: sent a second time, since the first answer was late.
-        hedges_won: of these, answered before the first.
+        requests: requests sent, including hedged ones.
+        hedged: requests that were sent a second time because the first answer was late.
+        hedges_won: hedged requests that were answered before the first one.
         retries: attempts after a failed one.
-        failures: requests that were given up.
-        bytes: of all answers.
+        failures: requests that failed in all attempts.
+        bytes: bytes of all answers.
     """
 
     requests: int = 0
@@ -47,11 +47,11 @@ class StoreCounts:
 
 
 class Version(NamedTuple):
-    """What tells a file from another one of its name.
+    """Size and tag of a file, which change when the file is replaced.
 
     Attributes:
-        nbytes: its size, 0 where the server does not tell.
-        tag: its ETag, checksum or time of modification, hashed; 0 where there is none.
+        nbytes: size in bytes; 0 if the server does not report it.
+        tag: hash of the ETag, checksum or time of modification; 0 if there is none.
     """
 
     nbytes: int
@@ -59,14 +59,14 @@ class Version(NamedTuple):
 
 
 class ObjectStore:
-    """Reads ranges of URLs.
+    """Reads ranges of URLs. For one event loop.
 
     Attributes:
-        counts: what was done.
+        counts: counts of requests and bytes.
     """
 
     def __init__(self, settings: ReadSettings, *, connections: int = 64) -> None:
-        """``connections`` is the most that are open at a time."""
+        """``connections`` is the largest number of open connections."""
         self.counts = StoreCounts()
         self._settings = settings
         self._connections = connections
@@ -79,7 +79,7 @@ class ObjectStore:
         """Returns the bytes from ``start`` to ``stop``.
 
         Raises:
-            UrlUnreadable: after all attempts; the text says what to do.
+            UrlUnreadable: all attempts failed; the message has a remedy.
         """
         return await self._repeated(url, start, stop, lambda: self._attempt(url, start, stop))
 
@@ -87,7 +87,7 @@ class ObjectStore:
         """Returns size and tag of a file.
 
         Raises:
-            UrlUnreadable: after all attempts.
+            UrlUnreadable: all attempts failed.
         """
 
         async def ask() -> Version:
@@ -98,10 +98,10 @@ class ObjectStore:
         return await self._repeated(url, 0, 1, ask)
 
     async def whole(self, url: str, most: int) -> bytes:
-        """Returns a file as a whole, which should have no more than ``most`` bytes.
+        """Returns a whole file. Over HTTP it may have at most ``most`` bytes.
 
         Raises:
-            UrlUnreadable: after all attempts; ``UrlAbsent`` where there is none.
+            UrlUnreadable: all attempts failed; ``UrlAbsent`` if the file does not exist.
         """
 
         async def ask() -> bytes:
@@ -111,10 +111,10 @@ class ObjectStore:
         return await self._repeated(url, 0, 1, ask)
 
     async def write(self, url: str, data: bytes) -> None:
-        """Writes a file as a whole.
+        """Writes a whole file.
 
         Raises:
-            UrlUnreadable: after all attempts.
+            UrlUnreadable: all attempts failed.
         """
 
         async def ask() -> None:
@@ -123,7 +123,6 @@ class ObjectStore:
         await self._repeated(url, 0, 1, ask)
 
     async def close(self) -> None:
-        """Closes the connections."""
         for system in self._systems.values():
             await system.close()
         if self._threads is not None:
@@ -147,7 +146,7 @@ class ObjectStore:
         raise AssertionError("the last attempt returns or raises")
 
     async def _attempt(self, url: str, start: int, stop: int) -> bytes:
-        """Returns the first good answer to a request, or to the second one if that is late."""
+        """Returns the first good answer to a request, which is sent twice if the answer is late."""
         began = time.perf_counter()
         late = self._hedging.late_after() if self._settings.hedge else None
         self._hedging.sent()
@@ -197,7 +196,7 @@ class ObjectStore:
                 url, asynchronous=True, loop=loop, skip_instance_cache=True, **options
             )
             if hasattr(system, "retries"):
-                system.retries = 1  # s3fs's own: attempts are counted here
+                system.retries = 1  # of s3fs itself, because attempts are counted here
             return _System(system, None)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._connections, "fusionloader-range")
@@ -207,7 +206,7 @@ class ObjectStore:
 
 @dataclass(slots=True)
 class _System:
-    """A file system of fsspec, called from an event loop."""
+    """A file system of fsspec, called from an event loop; ``threads`` if it is synchronous."""
 
     system: Any
     threads: ThreadPoolExecutor | None
@@ -251,7 +250,7 @@ class _System:
         return self.paths[url]
 
     async def close(self) -> None:
-        with contextlib.suppress(Exception):  # what a connection says as it ends is of no use
+        with contextlib.suppress(Exception):  # errors at the end of a connection do not matter
             creator = getattr(self.system, "_s3creator", None)
             session = getattr(self.system, "_session", None)
             if creator is not None:
@@ -264,19 +263,19 @@ class _System:
 
 
 async def _first_good(running: set[asyncio.Task[bytes]]) -> tuple[bytes, asyncio.Task[bytes]]:
-    """Returns the first answer that is no error, or raises the last error."""
+    """Returns the first successful answer and its task, or raises the last error."""
     pending = set(running)
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            if not pending or task.exception() is None:
+            if not pending or task.exception() is None:  # the last error is raised by result()
                 return task.result(), task
 
 
 def _without_own_retries(
     protocol: str | None, options: dict[str, Any], connections: int
 ) -> dict[str, Any]:
-    """Returns fsspec's options such that a call is one attempt, unless the user says otherwise."""
+    """Returns fsspec's options without its own retries, unless the user sets them."""
     if protocol not in ("s3", "s3a"):
         return dict(options)
     config = {

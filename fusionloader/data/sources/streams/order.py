@@ -1,12 +1,12 @@
-"""The order of a stream's samples in an epoch: a function of the seed and the epoch's number alone.
+"""The order of a stream's samples in an epoch, which depends on seed and epoch number alone.
 
-Shards come in random order, a few of them at a time. Of these, runs of neighbouring samples are
-mixed, so that the samples of a run can be read with one request. Then every sample is displaced by
-a random number of places within the shuffle window. All of it can be computed from any place on, so
-that nothing of an epoch's length is ever kept.
+Shards are in random order and are taken in groups of a few shards. Runs of neighbouring samples of
+a group are shuffled, so that the samples of a run can be read with one request. Then each sample is
+displaced by a random number of places within the shuffle window. The order can be computed from any
+place on, so no array of the epoch's length is stored.
 
 Random numbers are hashed from seed, epoch and place (splitmix64 of Steele, Lea and Flood, OOPSLA
-2014), which no release of NumPy changes.
+2014), so they are the same with every release of NumPy.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SHARDS, _RUNS, _DISPLACEMENTS = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class ShuffleShape:
-    """How far samples are mixed.
+    """How far samples are shuffled.
 
     Attributes:
-        window: by how many places a sample is displaced at most.
-        run: neighbouring samples that stay in one window.
-        interleave: shards whose runs are mixed with each other.
+        window: displacements are below this number of places.
+        run: number of neighbouring samples that are shuffled as one.
+        interleave: number of shards whose runs are shuffled with each other.
     """
 
     window: int
@@ -43,16 +43,16 @@ class EpochOrder:
     """The samples of an epoch by place, before they are displaced.
 
     Attributes:
-        count: samples of the epoch.
-        seed: of its random numbers, together with ``epoch``.
-        epoch: its number.
-        shape: how far samples are mixed; ``None`` for the order of the shards.
+        count: number of samples of the epoch.
+        seed: seed of the random numbers, together with ``epoch``.
+        epoch: number of the epoch.
+        shape: how far samples are shuffled; ``None`` for the order of the shards.
     """
 
     def __init__(
         self, shard_counts: Places, seed: int, epoch: int, shape: ShuffleShape | None
     ) -> None:
-        """``shard_counts`` are the samples of each shard, numbered one after the other."""
+        """``shard_counts`` are the numbers of samples of the shards, int64."""
         self.count = int(shard_counts.sum())
         self.seed, self.epoch, self.shape = seed, epoch, shape
         self._key = np.uint64((seed * 0x9E3779B97F4A7C15 + epoch) & _MASK)
@@ -76,8 +76,9 @@ class EpochOrder:
             return _mixed(_mixed(places.astype(np.uint64) + key[0]) ^ key[0])
 
     def displacements(self, places: Places) -> Places:
-        """Returns by how much the sample at each place comes later."""
+        """Returns by how many places each sample is displaced towards the end."""
         assert self.shape is not None
+        # The high half of the product of a 32-bit random number and the window: below the window.
         high = self.random(_DISPLACEMENTS, places) >> np.uint64(32)
         return ((high * np.uint64(max(self.shape.window, 1))) >> np.uint64(32)).astype(np.int64)
 
@@ -96,7 +97,7 @@ class EpochOrder:
         return found
 
     def _make_runs(self, group: int) -> tuple[Places, Places]:
-        """Returns the first samples of a group's runs, and the places in it where they begin."""
+        """Returns the first sample of each run of a group, and the place in the group of each."""
         assert self.shape is not None
         starts, lengths = [], []
         for shard in self._groups[group].tolist():
@@ -111,12 +112,12 @@ class EpochOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remaining:
-    """Places of an epoch that nobody has delivered: some, and all from one on.
+    """The places of an epoch that no rank has delivered: a list, and all from ``tail`` on.
 
     Attributes:
-        places: int64, ascending, all below ``tail``.
-        tail: the first of the rest.
-        count: places of the epoch.
+        places: undelivered places below ``tail``, int64, ascending.
+        tail: first place of the rest, which is undelivered as a whole.
+        count: number of places of the epoch.
     """
 
     places: Places
@@ -125,14 +126,13 @@ class Remaining:
 
     @classmethod
     def of_whole(cls, count: int) -> Remaining:
-        """Returns all places of an epoch of ``count`` samples."""
         return cls(np.empty(0, np.int64), 0, count)
 
     def __len__(self) -> int:
         return len(self.places) + self.count - self.tail
 
     def at(self, numbers: Places) -> Places:
-        """Returns the places with these numbers among the remaining ones."""
+        """Returns the remaining places with these numbers, counted from the first one."""
         listed = len(self.places)
         rest = numbers - listed + self.tail
         if not listed:
@@ -140,7 +140,7 @@ class Remaining:
         return np.where(numbers < listed, self.places[np.minimum(numbers, listed - 1)], rest)
 
     def without(self, numbers: Places, cut: int) -> Remaining:
-        """Returns what is left if of the first ``cut`` places only those ``numbers`` are."""
+        """Returns what is left if only ``numbers`` of the first ``cut`` remaining places are."""
         listed = len(self.places)
         still = self.places[cut:] if cut < listed else self.places[:0]
         places = np.concatenate((self.at(numbers), still))
@@ -148,16 +148,20 @@ class Remaining:
 
 
 BLOCK = 256
-"""Neighbouring places that one rank takes, so that runs are seldom cut between ranks."""
+"""Number of neighbouring places that a rank takes, so that runs are seldom split over ranks."""
 
 
 class RankOrder:
-    """What one of several ranks takes of the remaining places, displaced within the window.
+    """The remaining places that one of several ranks takes, displaced within the window.
 
-    Ranks take blocks by turns; what does not fill a block for each is divided evenly.
+    Ranks take blocks in turn. The rest that does not fill one block per rank is divided evenly.
+
+    A rank's own numbers 0, 1, ... are delivered in the order of their keys, number plus
+    displacement. A displacement is below the window W. So every number up to k - W has a key below
+    k, every number from k on has not, and only the W - 1 numbers between have to be looked at.
 
     Attributes:
-        count: samples of this rank.
+        count: number of samples of this rank.
     """
 
     def __init__(
@@ -172,7 +176,7 @@ class RankOrder:
         self.count = self._rounds * BLOCK + each + (rank < more)
 
     def numbers(self, own: Places) -> Places:
-        """Returns the numbers, among the remaining places, of this rank's own ``own``-th ones."""
+        """Returns the numbers among the remaining places of this rank's numbers ``own``."""
         block, within = np.divmod(own, BLOCK)
         whole = (block * self._ranks + self._rank) * BLOCK + within
         return np.where(
@@ -180,15 +184,15 @@ class RankOrder:
         )
 
     def samples(self, delivered: int) -> Iterator[Places]:
-        """Yields arrays of samples, behind the first ``delivered`` ones."""
+        """Yields arrays of this rank's samples after the first ``delivered`` ones."""
         for own in self._from(delivered):
             yield self._order.samples(self._left.at(self.numbers(own)))
 
     def undelivered(self, delivered: int) -> tuple[Places, int]:
-        """Returns which of its first ``n`` this rank has not delivered, and ``n``."""
+        """Returns this rank's undelivered numbers below n, and n: from n on all are undelivered."""
         if self._window <= 1:
             return np.empty(0, np.int64), delivered
-        at = self._chunk_of(delivered)
+        at = self._chunk_start(delivered)
         low = self._surely_before(at)
         missing = delivered - self._count_before(at)
         taken = [np.empty(0, np.int64)]
@@ -198,7 +202,7 @@ class RankOrder:
             taken.append(own[:missing])
             missing -= len(taken[-1])
         gone = np.concatenate(taken)
-        if at:  # those before the chunk
+        if at:  # below low all are delivered; from low to at, those with a key before the chunk
             before = np.arange(low, min(at, self.count))
             gone = np.concatenate((gone, before[self._keys(before) < at]))
         high = int(gone.max()) + 1 if len(gone) else low
@@ -215,30 +219,31 @@ class RankOrder:
             for low in range(delivered, self.count, BLOCK):
                 yield np.arange(low, min(low + BLOCK, self.count))
             return
-        at = self._chunk_of(delivered)
+        at = self._chunk_start(delivered)
         skipped = delivered - self._count_before(at)
         for own in self._chunks(at):
             yield own[skipped:]
             skipped = max(0, skipped - len(own))
 
-    def _chunk_of(self, delivered: int) -> int:
-        """Returns the beginning of a chunk of keys before which fewer are delivered."""
+    def _chunk_start(self, delivered: int) -> int:
+        """Returns a multiple of the window such that at most ``delivered`` keys are below it."""
         return delivered // self._window * self._window
 
     def _keys(self, own: Places) -> Places:
         return own + self._order.displacements(self._left.at(self.numbers(own)))
 
     def _surely_before(self, key: int) -> int:
+        """Returns the count of numbers whose key is below ``key``, whatever their displacement."""
         return min(self.count, max(0, key - self._window + 1))
 
     def _count_before(self, key: int) -> int:
-        """Returns how many have a key below ``key``."""
+        """Returns the count of numbers whose key is below ``key``."""
         low = self._surely_before(key)
         perhaps = np.arange(low, min(key, self.count))
         return low + int((self._keys(perhaps) < key).sum())
 
     def _chunks(self, begin: int) -> Iterator[Places]:
-        """Yields this rank's numbers in the order of their keys, those of a window at a time."""
+        """Yields this rank's numbers in the order of their keys, one window of keys at a time."""
         for low in itertools.count(begin, self._window):
             if low >= self.count + self._window:
                 return
@@ -248,8 +253,14 @@ class RankOrder:
             yield own[chosen][np.argsort(keys[chosen], kind="stable")]
 
 
-def left_by(order: EpochOrder, left: Remaining, delivered: list[int], drop_last: bool) -> Remaining:
-    """Returns what ranks leave that have delivered so many samples each of ``left``."""
+def remaining_after(
+    order: EpochOrder, left: Remaining, delivered: list[int], drop_last: bool
+) -> Remaining:
+    """Returns what is left of ``left`` after ranks have delivered so many samples each.
+
+    Only the first ``cut`` places of ``left`` are listed: the rounds of blocks that some rank has
+    begun, or all places if a rank has begun its share of the rest.
+    """
     ranks = len(delivered)
     orders = [RankOrder(order, left, rank, ranks, drop_last) for rank in range(ranks)]
     found = [one.undelivered(count) for one, count in zip(orders, delivered, strict=True)]
@@ -260,7 +271,7 @@ def left_by(order: EpochOrder, left: Remaining, delivered: list[int], drop_last:
     for one, (missing, high) in zip(orders, found, strict=True):
         end = min(most * BLOCK, one.count) if most <= rounds else one.count
         numbers.append(one.numbers(np.concatenate((missing, np.arange(high, end)))))
-    if most > rounds and drop_last:  # what no rank would have had
+    if most > rounds and drop_last:  # the last samples, which no rank takes
         numbers.append(
             np.arange(len(left) - (len(left) - rounds * BLOCK * ranks) % ranks, len(left))
         )

@@ -1,4 +1,4 @@
-"""The sampler of a stream: samples in an order that is cheap to read, shared by ranks."""
+"""The sampler of a stream: an order that few requests can read, shared by ranks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fusionloader.data.sources.streams.order import (
     RankOrder,
     Remaining,
     ShuffleShape,
-    left_by,
+    remaining_after,
 )
 
 State = dict[str, Any]
 
 
 class StreamSampler(Sampler[int]):
-    """Yields the samples of this rank in the order of an epoch; saves where it stands.
+    """Yields the samples of this rank in the order of an epoch, and can save its position.
 
-    The order is a function of ``seed`` and the epoch's number. Ranks share the samples without loss
-    or repetition: their numbers differ by one at most. Of an epoch that another number of ranks has
-    begun, ``merge_states`` says what is left.
+    The order depends on ``seed`` and the epoch's number. Ranks share the samples without loss or
+    repetition, and their numbers of samples differ by at most one. ``merge_states`` continues an
+    epoch that another number of ranks has begun.
 
     Attributes:
-        epoch: number of the epoch that the next pass is.
+        epoch: number of the epoch of the next pass.
         num_replicas: number of ranks.
-        rank: of this process.
+        rank: rank of this process.
     """
 
     def __init__(
@@ -44,19 +44,20 @@ class StreamSampler(Sampler[int]):
         rank: int | None = None,
         drop_last: bool = False,
     ) -> None:
-        """Shares the samples of shards among ranks.
+        """Makes the sampler of one rank.
 
         Args:
-            shard_counts: samples of each shard, numbered one after the other.
-            shape: how far they are mixed, ``None`` for the order of the shards.
-            seed: the same on all ranks.
-            num_replicas: ranks; by default torch.distributed's or torchrun's, 1 without.
-            rank: which one this is.
-            drop_last: whether up to ``num_replicas - 1`` samples are left out, so that all ranks
-                have as many.
+            shard_counts: number of samples of each shard.
+            shape: how far samples are shuffled; ``None`` for the order of the shards.
+            seed: seed of the order, the same on all ranks.
+            num_replicas: number of ranks; by default that of ``torch.distributed`` or ``torchrun``,
+                or 1.
+            rank: rank of this process.
+            drop_last: whether to leave out up to ``num_replicas - 1`` samples, so that all ranks
+                have the same number.
 
         Raises:
-            ValueError: there is no such rank.
+            ValueError: the rank is out of range.
         """
         self.epoch: int = 0
         self._counts, self._shape, self._seed = shard_counts, shape, int(seed)
@@ -66,10 +67,10 @@ class StreamSampler(Sampler[int]):
         self._drop_last = bool(drop_last)
         self._stages: list[list[int]] = []
         self._delivered = 0
-        self._loaded = False  # a state that the next pass goes on from
+        self._loaded = False  # whether the next pass continues from a loaded state
 
     def set_epoch(self, epoch: int) -> None:
-        """Numbers the next pass. A state that was loaded is dropped, unless it is of this epoch."""
+        """Sets the epoch of the next pass. A loaded state of another epoch is dropped."""
         if int(epoch) != self.epoch:
             self.epoch, self._loaded = int(epoch), False
 
@@ -87,10 +88,10 @@ class StreamSampler(Sampler[int]):
         order = RankOrder(self._epoch_order(), left, self.rank, self.num_replicas, self._drop_last)
         return order.count - (self._delivered if self._loaded else 0)
 
-    # ---- where it stands -----------------------------------------------------------------------
+    # ---- states --------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Returns where the pass under way stands, as a JSON-serialisable dictionary."""
+        """Returns the position in the current pass, as a JSON-serialisable dictionary."""
         return {
             "order": self._identity(),
             "epoch": self.epoch,
@@ -102,10 +103,10 @@ class StreamSampler(Sampler[int]):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Makes the next pass go on from a state.
+        """Makes the next pass continue from a state.
 
         Raises:
-            ValueError: it is of another order, or of another number of ranks.
+            ValueError: the state is of another order or another rank.
         """
         self._check(state)
         mine, theirs = (self.rank, self.num_replicas), (state["rank"], state["ranks"])
@@ -121,13 +122,13 @@ class StreamSampler(Sampler[int]):
         self._loaded = True
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """Returns the state from which this rank shares what the ranks of ``states`` have left.
+        """Returns the state with which this rank takes its share of what is left.
 
         Args:
-            states: of all ranks that there were, saved in one epoch, in any order.
+            states: states of all ranks, saved in one epoch, in any order.
 
         Raises:
-            ValueError: they are not the states of all ranks of one epoch of this order.
+            ValueError: the states are not of all ranks in one epoch of this order.
         """
         for state in states:
             self._check(state)
@@ -173,7 +174,7 @@ class StreamSampler(Sampler[int]):
             if state["order"].get(name) != ours:
                 raise ValueError(
                     f"the state is of a stream with {name} = {state['order'].get(name)!r}, and "
-                    f"this one has {ours!r}: what is left can only be told from the same order"
+                    f"this one has {ours!r}: what is left can only be computed from the same order"
                 )
 
     def _epoch_order(self) -> EpochOrder:
@@ -183,7 +184,7 @@ class StreamSampler(Sampler[int]):
         order = self._epoch_order()
         left = Remaining.of_whole(order.count)
         for drop_last, *delivered in self._stages:
-            left = left_by(order, left, delivered, bool(drop_last))
+            left = remaining_after(order, left, delivered, bool(drop_last))
         return left
 
     def _order(self) -> RankOrder:
@@ -192,7 +193,7 @@ class StreamSampler(Sampler[int]):
 
 
 def _ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Returns how many ranks there are, and which this is."""
+    """Returns the number of ranks and the rank of this process."""
     if num_replicas is None or rank is None:
         from torch import distributed
 

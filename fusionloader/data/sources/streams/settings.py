@@ -1,4 +1,4 @@
-"""How a stream is read: what fsspec is told, how far ahead, how often a request is sent again."""
+"""Settings of reading a stream: fsspec's options, read-ahead, retries."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class ReadSettings:
     """Settings of the process that reads a stream.
 
     Attributes:
-        storage_options: fsspec's: credentials, endpoints.
-        ahead_bytes: bytes of samples that are asked for or held before workers take them.
-        in_flight: requests at a time.
-        request_bytes: of a request at most, unless a single sample is larger.
-        gap_bytes: between two samples that one request reads at most.
-        retries: attempts after the first one.
-        timeout: seconds that one attempt may take.
+        storage_options: options of fsspec's file system: credentials, endpoints.
+        ahead_bytes: largest number of bytes that are requested or held before workers take them.
+        in_flight: largest number of concurrent requests.
+        request_bytes: largest size of a request, unless a single sample is larger.
+        gap_bytes: largest gap in bytes between two samples that are read by one request.
+        retries: number of attempts after the first one.
+        timeout: timeout of one attempt, in seconds.
         hedge: whether late requests are sent a second time.
-        window: samples that a sampler mixes: how much farther than ``ahead_bytes`` announcements
-            go, so that what is read together is known together.
+        window: shuffle window of the sampler, in samples. At least twice as many samples are
+            announced, so that the samples of one request are known together.
     """
 
     storage_options: dict[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ReadSettings:
         """Checks the values.
 
         Raises:
-            ValueError: one is out of range.
+            ValueError: a value is out of range.
         """
         checks = (
             ("read_ahead", self.ahead_bytes, _LEAST_AHEAD, "bytes, or text as '256MiB'"),

@@ -1,7 +1,7 @@
 """The indexes of remote tar archives: beside them, in the user's cache, or made by reading them.
 
-An index beside a shard is its URL with ``.fusionloader-index`` behind. Whichever is found, it is
-kept in the user's cache, by the shard's URL, where the next run finds it.
+The index beside a shard has the shard's URL with ``.fusionloader-index`` appended. Every index is
+cached in the user's cache, by the shard's URL, where the next run finds it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fusionloader.data.sources.shards.tar_errors import CorruptTar, UnreadableIndex
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
-from fusionloader.data.sources.shards.tar_members import scan
+from fusionloader.data.sources.shards.tar_members import CorruptTar, UnreadableIndex, scan
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.store_errors import UrlAbsent, UrlDenied
@@ -33,7 +32,7 @@ _BLOCK = 8 << 20
 _SHARDS_AT_A_TIME = 16
 _BLOCKS_AHEAD = 2
 _SHORTEST_INDEX = 1 << 16  # bytes that an index of a few members may have
-_MOST_INDEX = 1 << 32  # where the server does not tell the shard's size
+_MOST_INDEX = 1 << 32  # if the server does not report the shard's size
 
 T = TypeVar("T")
 
@@ -48,11 +47,11 @@ def find_indexes(
     """Returns the index of every shard.
 
     Args:
-        urls: of the shards.
-        settings: how they are read.
-        mode: ``"beside"`` takes none but those that are beside the shards.
-        inline: extensions of members whose content an index that is made here keeps.
-        progressed: is called with the URL of each shard whose index is there.
+        urls: URLs of the shards.
+        settings: read settings.
+        mode: ``"beside"`` uses only the indexes beside the shards.
+        inline: extensions of members whose content a new index has.
+        progressed: called with the URL of each shard when its index is available.
 
     Raises:
         UrlUnreadable: a shard or its index cannot be read.
@@ -65,7 +64,7 @@ def find_indexes(
             progressed(url)
             return found
 
-        return await _few_at_a_time(urls, one)
+        return await _gather(urls, one)
 
     return run_apart(settings, all_of_them)
 
@@ -78,7 +77,7 @@ def write_indexes(
 ) -> list[TarIndex]:
     """Reads every shard once and writes its index beside it.
 
-    Args: as ``find_indexes``.
+    The arguments are those of ``find_indexes``.
 
     Raises:
         UrlUnreadable: a shard cannot be read, or its index cannot be written.
@@ -87,26 +86,26 @@ def write_indexes(
 
     async def all_of_them(store: ObjectStore) -> list[TarIndex]:
         async def one(url: str) -> TarIndex:
-            made = await _made(store, url, await store.version(url), inline)
+            made = await _make_index(store, url, await store.version(url), inline)
             await store.write(url + SUFFIX, made.to_bytes())
             progressed(url)
             return made
 
-        return await _few_at_a_time(urls, one)
+        return await _gather(urls, one)
 
     return run_apart(settings, all_of_them)
 
 
-def kept_index(url: str) -> Path:
-    """Returns where the user's cache keeps the index of a shard."""
+def cached_index_path(url: str) -> Path:
+    """Returns the path of a shard's index in the user's cache."""
     digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
     return cache_folder() / "tar-indexes" / f"{digest}{SUFFIX}"
 
 
 def run_apart(settings: ReadSettings, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
-    """Returns what ``work`` does with a store, on an event loop in a thread of its own.
+    """Runs ``work`` on an event loop in a thread of its own, and returns its result.
 
-    The caller may be on an event loop itself, as in a notebook.
+    The caller's thread may already run an event loop, as in a notebook.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -132,13 +131,11 @@ def run_apart(settings: ReadSettings, work: Callable[[ObjectStore], Coroutine[An
     return done[0]
 
 
-async def _few_at_a_time(
-    urls: Sequence[str], one: Callable[[str], Coroutine[Any, Any, T]]
-) -> list[T]:
-    room = asyncio.Semaphore(_SHARDS_AT_A_TIME)
+async def _gather(urls: Sequence[str], one: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
+    slots = asyncio.Semaphore(_SHARDS_AT_A_TIME)
 
     async def in_turn(url: str) -> T:
-        async with room:
+        async with slots:
             return await one(url)
 
     tasks = [asyncio.ensure_future(in_turn(url)) for url in urls]
@@ -153,11 +150,11 @@ async def _find(
     store: ObjectStore, url: str, mode: IndexMode, inline: frozenset[bytes]
 ) -> TarIndex:
     version = await store.version(url)
-    kept = kept_index(url)
-    if mode == "auto" and (found := _read_kept(kept, version)) is not None:
+    cached = cached_index_path(url)
+    if mode == "auto" and (found := _read_cached(cached, version)) is not None:
         return found
     try:
-        index = await _beside(store, url, version)
+        index = await _read_beside(store, url, version)
     except UrlAbsent:
         if mode == "beside":
             raise UnreadableIndex(
@@ -167,20 +164,25 @@ async def _find(
         index = None
     if index is None:
         log.info("%s has no index: the shard is read once to make it", url)
-        index = await _made(store, url, version, inline)
-    _keep(kept, index)
+        index = await _make_index(store, url, version, inline)
+    _write_cached(cached, index)
     return index
 
 
-async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
-    """Returns the index beside a shard; ``None`` where it may not be read, or is of another one."""
+async def _read_beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
+    """Returns the index beside a shard; ``None`` if access is denied.
+
+    Raises:
+        UrlAbsent: there is no index.
+        UnreadableIndex: it is damaged or of another shard.
+    """
     try:
-        # An index is shorter than its shard, whose headers have 512 bytes for each member.
+        # An index is shorter than its shard, which has a header of 512 bytes for each member.
         data = await store.whole(url + SUFFIX, (version.nbytes or _MOST_INDEX) + _SHORTEST_INDEX)
-    except UrlDenied:  # S3 says so of what is absent, to who may not list the bucket
+    except UrlDenied:  # S3's answer for an absent file, without the right to list the bucket
         return None
     index = TarIndex.from_bytes(data, url + SUFFIX)
-    if not _is_of(index, version):
+    if not _matches(index, version):
         raise UnreadableIndex(
             f"{url}{SUFFIX} is the index of a shard of {index.shard_bytes} bytes and version "
             f"{index.shard_version:x}, and this one has {version.nbytes} and {version.tag:x}: "
@@ -189,16 +191,16 @@ async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | 
     return index
 
 
-def _is_of(index: TarIndex, version: Version) -> bool:
+def _matches(index: TarIndex, version: Version) -> bool:
     same_size = not version.nbytes or index.shard_bytes == version.nbytes
     known = bool(version.tag and index.shard_version)
     return same_size and (not known or index.shard_version == version.tag)
 
 
-async def _made(
+async def _make_index(
     store: ObjectStore, url: str, version: Version, inline: frozenset[bytes]
 ) -> TarIndex:
-    """Returns the index of a shard that is read from its beginning to its end."""
+    """Reads a shard from its beginning to its end and returns its index."""
     if not version.nbytes:
         raise CorruptTar(f"{url}: the shard is empty, or its server does not tell its size")
     blocks = _Blocks(store, url, version.nbytes)
@@ -208,20 +210,20 @@ async def _made(
         while True:
             wanted = walk.send(await blocks.read(wanted.offset, wanted.nbytes))
     except StopIteration as end:
-        return TarIndex.of_members(end.value, version.nbytes, version.tag)
+        return TarIndex.from_members(end.value, version.nbytes, version.tag)
     finally:
         blocks.close()
 
 
 class _Blocks:
-    """A file read in large blocks, the next ones ahead; blocks without a header are skipped."""
+    """A file read in large blocks, with the next blocks ahead. Blocks not needed are skipped."""
 
     def __init__(self, store: ObjectStore, url: str, nbytes: int) -> None:
         self._store, self._url, self._nbytes = store, url, nbytes
         self._tasks: dict[int, asyncio.Task[bytes]] = {}
 
     async def read(self, offset: int, nbytes: int) -> bytes:
-        """Returns bytes that are not before those of the last call."""
+        """Returns a range of bytes. Ranges must not go backwards."""
         first, last = offset // _BLOCK, (min(offset + nbytes, self._nbytes) - 1) // _BLOCK
         for gone in [number for number in self._tasks if number < first]:
             self._tasks.pop(gone).cancel()
@@ -247,7 +249,7 @@ class _Blocks:
         return await self._tasks[number]
 
 
-def _read_kept(path: Path, version: Version) -> TarIndex | None:
+def _read_cached(path: Path, version: Version) -> TarIndex | None:
     try:
         index = TarIndex.from_bytes(path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -255,11 +257,11 @@ def _read_kept(path: Path, version: Version) -> TarIndex | None:
     except (OSError, UnreadableIndex) as error:
         log.warning("%s; it is made again", error)
         return None
-    return index if _is_of(index, version) else None
+    return index if _matches(index, version) else None
 
 
-def _keep(path: Path, index: TarIndex) -> None:
-    """Writes an index to the user's cache; another process may do so at the same time."""
+def _write_cached(path: Path, index: TarIndex) -> None:
+    """Writes an index to the user's cache, atomically, since other processes may do the same."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

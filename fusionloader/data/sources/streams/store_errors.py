@@ -1,4 +1,4 @@
-"""What went wrong with a request to object storage, and whether it is worth sending again."""
+"""Errors of requests to object storage, and which of them are retried."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import errno
 from collections.abc import Iterator
 
 from fusionloader.data.sources.http_ranges import RangesIgnored, WrongLength
-from fusionloader.data.sources.url_reading import RANGES_NEEDED, UrlUnreadable
+from fusionloader.data.sources.url_reading import ABSENT, DENIED, RANGES_NEEDED, UrlUnreadable
 
 
 class UrlDenied(UrlUnreadable):
-    """The server wants credentials, or others."""
+    """The server needs credentials, or other ones."""
 
 
 class UrlAbsent(UrlUnreadable):
-    """There is nothing at the URL."""
+    """Nothing exists at the URL."""
 
 
 class ServerFailed(UrlUnreadable):
-    """The server did not answer, or answered with errors, as often as it was asked."""
+    """The server did not answer, or answered every attempt with an error."""
 
 
-_DENIED = (401, 403)
-_ABSENT = (404, 410)
 _AGAIN = (408, 425, 429)
 _CONNECTION_ERRNOS = frozenset(
     (
@@ -36,7 +34,7 @@ _CONNECTION_ERRNOS = frozenset(
         errno.ETIMEDOUT,
     )
 )
-# aiohttp's and botocore's, which are not imported for their names alone.
+# Classes of aiohttp and botocore by name, so that these packages need not be imported.
 _CONNECTION_ERRORS = frozenset(
     (
         "ClientConnectionError",
@@ -61,10 +59,10 @@ _CREDENTIALS = {
 _ALIASES = {"https": "http", "s3a": "s3", "gcs": "gs"}
 
 
-def status_of(error: BaseException) -> int | None:
-    """Returns the HTTP status that a file system's error is about, ``None`` without one."""
+def find_status(error: BaseException) -> int | None:
+    """Returns the HTTP status in a file system's error; ``None`` if it has none."""
     if _has_name(error, _CONNECTION_ERRORS):
-        return None  # aiohttp gives a cut answer the code of a malformed one
+        return None  # aiohttp gives a cut-off answer the code 400
     for each in _chain(error):
         for name in ("status", "code"):
             if isinstance(found := getattr(each, name, None), int) and 100 <= found < 600:
@@ -79,7 +77,7 @@ def status_of(error: BaseException) -> int | None:
 
 def is_worth_another_try(error: BaseException) -> bool:
     """Whether the same request may succeed later: timeouts, resets, cut answers, 429 and 5xx."""
-    status = status_of(error)
+    status = find_status(error)
     if status is not None:
         return status in _AGAIN or status >= 500
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, ConnectionError, WrongLength)):
@@ -92,21 +90,21 @@ def is_worth_another_try(error: BaseException) -> bool:
 def unreadable(
     url: str, start: int, stop: int, error: BaseException, attempts: int
 ) -> UrlUnreadable:
-    """Returns the error that users see.
+    """Returns the error for the user.
 
     Args:
-        url: of the shard.
+        url: URL of the shard.
         start: first byte of the request.
-        stop: the byte behind its last.
-        error: of the last attempt.
-        attempts: how many there were.
+        stop: end of the request, exclusive.
+        error: error of the last attempt.
+        attempts: number of attempts.
     """
-    status = status_of(error)
+    status = find_status(error)
     kind, remedy = _kind(url, error, status)
-    told = f"status {status}, " if status is not None else ""
+    status_text = f"status {status}, " if status is not None else ""
     times = f"{attempts} attempts" if attempts > 1 else "1 attempt"
     made = kind(
-        f"{url!r}, bytes {start} to {stop - 1} cannot be read ({told}{times}; "
+        f"{url!r}, bytes {start} to {stop - 1} cannot be read ({status_text}{times}; "
         f"{type(error).__name__}: {error}): {remedy}"
     )
     made.status = status
@@ -114,9 +112,9 @@ def unreadable(
 
 
 def _kind(url: str, error: BaseException, status: int | None) -> tuple[type[UrlUnreadable], str]:
-    if status in _ABSENT or isinstance(error, FileNotFoundError):
+    if status in ABSENT or isinstance(error, FileNotFoundError):
         return UrlAbsent, "check the URL; if the shard was replaced or removed, index it again"
-    if status in _DENIED or isinstance(error, PermissionError) or _has_name(error, _NO_CREDENTIALS):
+    if status in DENIED or isinstance(error, PermissionError) or _has_name(error, _NO_CREDENTIALS):
         protocol = url.partition(":")[0].lower()
         how = _CREDENTIALS.get(_ALIASES.get(protocol, protocol), "storage_options={...}")
         return UrlDenied, f"give credentials as fsspec takes them: {how}"

@@ -1,4 +1,4 @@
-"""Images in tar shards on object storage, as webdataset writes them, read as a stream."""
+"""Images in tar archives of webdataset's format on object storage, read as a stream."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ import numpy.typing as npt
 from fusionloader.cache.range_reading import FileRange, is_url
 from fusionloader.data.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages
-from fusionloader.data.sources.shards.tar_errors import ShardError
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined
+from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import TarIndex
-from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
+from fusionloader.data.sources.shards.tar_members import ShardError
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, ShardSamples, group_samples
 from fusionloader.data.sources.streams.order import ShuffleShape
 from fusionloader.data.sources.streams.sampler import StreamSampler
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.data.sources.streams.shard_indexes import IndexMode, find_indexes, kept_index
+from fusionloader.data.sources.streams.shard_indexes import (
+    IndexMode,
+    cached_index_path,
+    find_indexes,
+)
 from fusionloader.data.sources.streams.store_errors import is_worth_another_try
-from fusionloader.data.sources.streams.url_patterns import expand_urls
 from fusionloader.data.sources.url_reading import UrlUnreadable
 from fusionloader.scheduler.retries import Backoff
 from fusionloader.system.amounts import counted, mib, parse_bytes
 from fusionloader.system.user_warnings import warn_user
 
 _INTERLEAVE = 8
-_RUN_BYTES = 2 << 20  # of neighbouring samples that one request reads
+_RUN_BYTES = 2 << 20  # target size of a run, whose samples one request reads
 _FEWEST_IN_RUN, _MOST_IN_RUN = 16, 1024
 _RUNS_IN_WINDOW = 4  # at least
 
@@ -42,13 +47,13 @@ Transform = Callable[[Any], Any]
 class TarStream(EncodedImages):
     """A map-style dataset of the images in tar archives at URLs.
 
-    A process of the loader reads ahead what the sampler will want next: many samples with one
-    request where its order allows, as that of ``sampler()`` does.
+    A process of the loader reads the sampler's next samples ahead. It reads many samples with one
+    request if their order allows it, as the order of ``sampler()`` does.
 
     Attributes:
-        urls: of the shards, in the order in which samples are numbered.
-        shard_counts: int64, samples of each shard.
-        read_settings: how they are read.
+        urls: URLs of the shards, in the order in which samples are numbered.
+        shard_counts: number of samples of each shard, int64.
+        read_settings: settings of the process that reads.
     """
 
     def __init__(
@@ -71,25 +76,25 @@ class TarStream(EncodedImages):
         """Finds or makes the indexes of all shards; the images are read later.
 
         Args:
-            urls: of the shards, with braces: ``"s3://bucket/train-{000..146}.tar"``.
-            shuffle_window: by how many places ``sampler()`` displaces a sample at most.
-            image: extensions of images; the first that a sample has counts.
-            target: extension of targets: integers, text, or JSON; ``None`` for none, which is 0.
-            storage_options: fsspec's: credentials, endpoints.
-            index: ``"auto"`` makes missing indexes; ``"beside"`` takes those beside the shards
-                alone.
-            transform: of an image.
-            target_transform: of a target.
-            read_ahead: bytes of samples that are asked for or held before workers take them.
-            requests_in_flight: at a time.
-            retries: attempts after the first one.
-            timeout: seconds that an attempt may take.
-            hedge: whether a request that is late is sent a second time.
+            urls: URLs of the shards, with braces: ``"s3://bucket/train-{000..146}.tar"``.
+            shuffle_window: number of places within which ``sampler()`` displaces a sample.
+            image: extensions of images, in order of preference.
+            target: extension of targets: integers, text, or JSON; ``None`` for the target -1.
+            storage_options: options of fsspec's file system: credentials, endpoints.
+            index: ``"auto"`` makes missing indexes; ``"beside"`` uses only those beside the shards.
+            transform: transform of an image.
+            target_transform: transform of a target.
+            read_ahead: largest number of bytes of samples that are requested or held before
+                workers take them; or text such as ``"512MiB"``.
+            requests_in_flight: largest number of concurrent requests.
+            retries: number of attempts after the first one.
+            timeout: timeout of an attempt, in seconds.
+            hedge: whether a late request is sent a second time.
 
         Raises:
-            ValueError: an argument is out of its range.
+            ValueError: an argument is out of range.
             UrlUnreadable: a shard or its index cannot be read.
-            ShardError: a shard or its index is damaged, or its members are no samples.
+            ShardError: a shard or its index is damaged, or its members form no samples.
         """
         self.urls: list[str] = expand_urls(urls)
         if (local := next((url for url in self.urls if not is_url(url)), None)) is not None:
@@ -125,10 +130,10 @@ class TarStream(EncodedImages):
         self._check_window(shuffle_window)
 
     def read_url(self, where: FileRange, name: Callable[[], str]) -> bytes:
-        """Returns the bytes of a range by a request of its own, sent again where that may help.
+        """Returns the bytes of a range by a request of its own, with retries.
 
         Raises:
-            UrlUnreadable: after all attempts.
+            UrlUnreadable: all attempts failed.
         """
         backoff = Backoff(self.read_settings.retries)
         for failed in itertools.count(1):
@@ -142,7 +147,6 @@ class TarStream(EncodedImages):
         raise AssertionError("the last attempt returns or raises")
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         archives = counted(len(self.urls), "archive")
         return f"{counted(len(self), 'member')} of {archives} at URLs, by their indexes"
 
@@ -154,15 +158,16 @@ class TarStream(EncodedImages):
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> StreamSampler:
-        """Returns a sampler in whose order few requests read many samples.
+        """Returns a sampler with an order that few requests can read.
 
         Args:
-            seed: of the order, together with the epoch's number (``set_epoch``).
-            num_replicas: ranks; by default torch.distributed's or torchrun's, 1 without.
-            rank: which one this is.
-            shuffle: ``False`` for the order of the shards.
-            drop_last: whether up to ``num_replicas - 1`` samples are left out, so that all ranks
-                have as many.
+            seed: seed of the order, together with the epoch's number (``set_epoch``).
+            num_replicas: number of ranks; by default that of ``torch.distributed`` or ``torchrun``,
+                or 1.
+            rank: rank of this process.
+            shuffle: whether to shuffle; otherwise the order is that of the shards.
+            drop_last: whether to leave out up to ``num_replicas - 1`` samples, so that all ranks
+                have the same number.
         """
         return StreamSampler(
             self.shard_counts,
@@ -196,17 +201,16 @@ class TarNames:
     """Names samples by the indexes in the user's cache: ``train-003.tar: cats/5.jpg``."""
 
     def name(self, file: str, offset: int, item: int) -> str:
-        """See ``SampleNames``."""
         shard = os.path.basename(file)
-        index = _kept(file)
+        index = _read_cached_index(file)
         found = None if index is None else index.name_at(offset)
         return f"{shard}: byte {offset}" if found is None else f"{shard}: {found}"
 
 
 @functools.lru_cache(maxsize=4)
-def _kept(url: str) -> TarIndex | None:
+def _read_cached_index(url: str) -> TarIndex | None:
     try:
-        path = kept_index(url)
+        path = cached_index_path(url)
         return TarIndex.from_bytes(path.read_bytes(), str(path))
     except (OSError, ShardError):
         return None
@@ -217,16 +221,16 @@ class _Collected:
     """The samples of all shards, one shard after the other."""
 
     ranges: ByteRanges
-    targets: npt.NDArray[np.int64] | list[Any]
+    targets: ShardTargets
     counts: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, urls: list[str], indexes: list[TarIndex], choice: MemberChoice) -> _Collected:
-        """Takes the samples out of indexes, which are dropped one by one."""
+        """Collects the samples of indexes. Each index is freed before the next, to limit memory."""
         packed, nbytes, targets, stamps = [], [], [], []
         for number, url in enumerate(urls):
             index, indexes[number] = indexes[number], None  # type: ignore[call-overload]
-            samples = samples_of(index.members(), choice, url)
+            samples = group_samples(index.members(), choice, url)
             order = np.argsort(samples.offset, kind="stable")
             packed.append((np.uint64(number) << np.uint64(OFFSET_BITS)) | samples.offset[order])
             nbytes.append(samples.nbytes[order])
@@ -236,22 +240,10 @@ class _Collected:
             urls, np.concatenate(packed), np.concatenate(nbytes), stamps=np.array(stamps, np.int64)
         )
         counts = np.array([len(part) for part in packed], np.int64)
-        return cls(ranges, _joined(targets), counts)
+        return cls(ranges, joined(targets), counts)
 
 
-def _ordered(
-    samples: ShardSamples, order: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64] | list[Any]:
+def _ordered(samples: ShardSamples, order: npt.NDArray[np.int64]) -> ShardTargets:
     if isinstance(samples.targets, np.ndarray):
         return samples.targets[order]
     return [samples.targets[place] for place in order.tolist()]
-
-
-def _joined(
-    parts: list[npt.NDArray[np.int64] | list[Any]],
-) -> npt.NDArray[np.int64] | list[Any]:
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return [
-        value for part in parts for value in (part if isinstance(part, list) else part.tolist())
-    ]

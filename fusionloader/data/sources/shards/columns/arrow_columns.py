@@ -1,4 +1,4 @@
-"""Columns of Arrow tables: the places of encoded images in mapped files, and targets."""
+"""Columns of Arrow tables: ranges of encoded images in mapped files, and targets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
+from fusionloader.data.sources.ranged_samples import ShardTargets
 from fusionloader.data.sources.shards.mapped_files import MappedFiles
-from fusionloader.data.sources.shards.targets import Targets
 
-_CHECKED = 8  # values that are compared with what their file has
+_CHECKED = 8  # values that are compared with the bytes in their file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Binary values in memory that Arrow holds.
+    """Binary values in Arrow's memory.
 
     Attributes:
-        starts: int64, where each begins in ``data``.
-        lengths: int64, bytes of each, 0 where there is none.
-        data: of all of them; ``None`` where there is none.
+        starts: int64 array, start of each value in ``data``.
+        lengths: int64 array, bytes of each value; 0 for null.
+        data: buffer of all values; ``None`` if all are null.
     """
 
     starts: npt.NDArray[np.int64]
@@ -45,15 +45,15 @@ class Values:
         return cls(ends[:-1], lengths, data)
 
 
-def table_of(source: pa.NativeFile, path: str) -> pa.Table:
-    """Returns what is in an Arrow file, of the file or the stream format, without a copy.
+def read_table(source: pa.NativeFile, path: str) -> pa.Table:
+    """Returns the table in an Arrow file, of the file or the stream format, without a copy.
 
     Args:
-        source: the file, mapped.
-        path: its path, for messages.
+        source: the mapped file.
+        path: path of the file, for messages.
 
     Raises:
-        ValueError: it is no Arrow file, or cut off.
+        ValueError: it is not an Arrow file, or it is cut off.
     """
     try:
         try:
@@ -67,13 +67,13 @@ def table_of(source: pa.NativeFile, path: str) -> pa.Table:
         ) from error
 
 
-def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
-    """Returns a column; ``"image.bytes"`` is a field of a struct.
+def find_column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
+    """Returns a column, or a field of a struct such as ``"image.bytes"``.
 
     Args:
-        table: what to look in.
-        name: of the column.
-        where: the table's name for messages.
+        table: the table.
+        name: name of the column.
+        where: name of the table, for messages.
 
     Raises:
         ValueError: there is no such column.
@@ -85,11 +85,11 @@ def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
     chunks = table.column(first).chunks
     for field in fields:
         chunks = [chunk.field(field) for chunk in chunks]
-    return pa.chunked_array(chunks, type=type_of(table.schema, name))
+    return pa.chunked_array(chunks, type=find_type(table.schema, name))
 
 
-def type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
-    """Returns the type of a column or of a field in it, ``None`` where there is none."""
+def find_type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """Returns the type of a column or of a field in it; ``None`` if there is none."""
     if name in schema.names:
         return schema.field(name).type
     first, *fields = name.split(".")
@@ -107,9 +107,9 @@ def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     """Returns the type of a column.
 
     Raises:
-        ValueError: there is no such column; the text names those that there are.
+        ValueError: there is no such column; the message lists the columns.
     """
-    kind = type_of(schema, name)
+    kind = find_type(schema, name)
     if kind is None:
         columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise ValueError(
@@ -119,11 +119,13 @@ def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     return kind
 
 
-def targets_of(column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool) -> Targets:
-    """Returns the targets in a column: int64, or a list where a transform makes them targets.
+def read_targets(
+    column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool
+) -> ShardTargets:
+    """Returns the targets in a column: an int64 array, or with a transform a list.
 
     Raises:
-        ValueError: a target is missing, or they are not integers and nothing makes them so.
+        ValueError: without a transform, a target is missing or is not an integer.
     """
     if column.null_count and not has_transform:
         missing = column.is_null().to_numpy()
@@ -145,17 +147,17 @@ def targets_of(column: pa.ChunkedArray, name: str, where: str, *, has_transform:
     )
 
 
-def ranges_of(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
-    """Returns the ranges that the images of a column have in mapped files.
+def find_ranges(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
+    """Returns the ranges of a column's images in mapped files.
 
     Args:
-        column: of binary values, of structs with ``bytes`` and ``path``, or of paths.
-        name: of the column, for messages.
-        where: of the table, for messages.
+        column: a column of binary values, of structs with ``bytes`` and ``path``, or of paths.
+        name: name of the column, for messages.
+        where: name of the table, for messages.
 
     Raises:
-        ValueError: an image is missing, of another type, or in memory and in no file.
-        OSError: a file is not there, or not on Linux.
+        ValueError: an image is missing, has another type, or is in memory and in no file.
+        OSError: a file does not exist, or the system is not Linux.
     """
     files: dict[str, int] = {}
     mapped = MappedFiles()
@@ -186,10 +188,10 @@ def ranges_of(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
 
 
 def binary_part(kind: pa.DataType, name: str, where: str) -> str:
-    """Returns the name of the column, or of the field in it, that has the encoded bytes.
+    """Returns the name of the column, or of its field, with the encoded bytes.
 
     Raises:
-        ValueError: the type is none that holds encoded images.
+        ValueError: the type cannot hold encoded images.
     """
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         return f"{name}.bytes"
@@ -202,7 +204,7 @@ def binary_part(kind: pa.DataType, name: str, where: str) -> str:
 
 
 def _parts(chunk: pa.Array, name: str, where: str) -> tuple[pa.Array, pa.Array | None]:
-    """Returns the encoded bytes of a chunk and the paths of those that have none."""
+    """Returns the encoded bytes of a chunk, and the paths of images without bytes."""
     kind = chunk.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pa.nulls(len(chunk), pa.binary()), chunk
@@ -215,12 +217,12 @@ def _parts(chunk: pa.Array, name: str, where: str) -> tuple[pa.Array, pa.Array |
 def _places(
     values: Values, mapped: MappedFiles, files: dict[str, int], name: str, where: str
 ) -> tuple[int, npt.NDArray[np.uint64]]:
-    """Returns the number of the file that values are mapped from, and their offsets in it."""
+    """Returns the number of the mapped file with the values, and their offsets in it."""
     assert values.data is not None
     begin = int(values.starts[0])
     nbytes = int(values.starts[-1] + values.lengths[-1]) - begin
-    place = mapped.place_of(values.data.address + begin)
-    if place is None or place.room < nbytes:
+    place = mapped.find_place(values.data.address + begin)
+    if place is None or place.available < nbytes:
         raise ValueError(
             f"images in {name!r} of {where} are in memory, not in an uncompressed Arrow file on "
             "disk: for a datasets.Dataset call save_to_disk(folder), and give "
@@ -231,7 +233,7 @@ def _places(
 
 
 def _compare(found: ByteRanges, column: pa.ChunkedArray, name: str, where: str) -> None:
-    """Checks that files have the values, and were not replaced after they had been mapped."""
+    """Raises ValueError if a file does not have the values, as after it was replaced."""
     rows = np.linspace(0, max(len(found) - 1, 0), min(_CHECKED, len(found)), dtype=np.int64)
     for row in rows.tolist():
         value = column[row].as_py()

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, no_targets
 from fusionloader.data.sources.shards.columns.arrow_columns import (
-    column_of,
-    ranges_of,
-    table_of,
-    targets_of,
+    find_column,
+    find_ranges,
+    read_table,
+    read_targets,
 )
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.targets import Targets, no_targets
 from fusionloader.system.amounts import counted
 
 
@@ -32,40 +32,38 @@ class ArrowImages(EncodedImages):
         transform: Transform | None = None,
         target_transform: Transform | None = None,
     ) -> None:
-        """Looks up where the images are.
+        """Finds the ranges of the images.
 
         Args:
-            files: a path, a folder, a pattern or a list of them.
-            image: the column of images: binary, structs of bytes and path, or paths.
-            target: the column of targets, ``None`` for -1.
-            transform: of an image.
-            target_transform: of a target; needed where targets are not integers.
+            files: a path, a folder, a pattern or a list of these.
+            image: name of the column of images: binary, structs of bytes and path, or paths.
+            target: name of the column of targets; ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target; needed if targets are not integers.
 
         Raises:
-            ValueError: a file is not of Arrow or compressed, or has not the columns.
-            FileNotFoundError: there are no such files.
+            ValueError: a file is no Arrow file, is compressed, or does not have the columns.
+            FileNotFoundError: a file does not exist.
         """
         paths = shard_paths(files, ".arrow")
         table = _joined(paths)
         where = os.path.basename(paths[0]) if len(paths) == 1 else f"{len(paths)} Arrow files"
         super().__init__(
-            ranges_of(column_of(table, image, where), image, where),
+            find_ranges(find_column(table, image, where), image, where),
             _targets(table, target, where, target_transform),
             transform=transform,
             target_transform=target_transform,
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         files = counted(len(self.byte_ranges().files), "Arrow file")
         return f"{counted(len(self), 'value')} of {files}"
 
 
 class HuggingFaceImages(EncodedImages):
-    """What ``from_hugging_face`` returns."""
+    """Images of a Hugging Face dataset, made by ``from_hugging_face``."""
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         files = counted(len(self.byte_ranges().files), "file")
         return f"{counted(len(self), 'row')} of a Hugging Face dataset in {files}"
 
@@ -80,23 +78,23 @@ def from_hugging_face(
 ) -> EncodedImages:
     """Returns the images of a ``datasets.Dataset``, in its order, read from its Arrow files.
 
-    Selections, shuffles and filters hold. Images are as Pillow opens them, converted to RGB: the
+    Selections, shuffles and filters of the dataset are kept. Images are converted to RGB. The
     orientation in EXIF data is not applied, as in torchvision's ``ImageFolder``.
 
     Args:
-        dataset: with images on disk, by ``load_dataset`` or ``load_from_disk``.
-        transform: of an image.
-        image: the column of images.
-        target: the column of targets, ``None`` for -1.
-        target_transform: of a target; needed where targets are not integers.
+        dataset: a dataset with images on disk, from ``load_dataset`` or ``load_from_disk``.
+        transform: transform of an image.
+        image: name of the column of images.
+        target: name of the column of targets; ``None`` for the target -1.
+        target_transform: transform of a target; needed if targets are not integers.
 
     Raises:
-        TypeError: not a ``datasets.Dataset``.
-        ValueError: it has not the columns, a transform of its own, or its images in memory.
+        TypeError: ``dataset`` is not a ``datasets.Dataset``.
+        ValueError: the dataset lacks a column, has its own transform, or has images in memory.
     """
     _check_is_dataset(dataset)
     table, where = dataset.data.table, f"the dataset of {len(dataset)} rows"
-    ranges = ranges_of(column_of(table, image, where), image, where)
+    ranges = find_ranges(find_column(table, image, where), image, where)
     targets = _targets(table, target, where, target_transform)
     if dataset._indices is not None:
         rows = dataset._indices.column(0).to_numpy()
@@ -109,15 +107,15 @@ def from_hugging_face(
 
 def _targets(
     table: pa.Table, name: str | None, where: str, target_transform: Transform | None
-) -> Targets:
+) -> ShardTargets:
     if name is None:
         return no_targets(table.num_rows)
-    column = column_of(table, name, where)
-    return targets_of(column, name, where, has_transform=target_transform is not None)
+    column = find_column(table, name, where)
+    return read_targets(column, name, where, has_transform=target_transform is not None)
 
 
 def _joined(paths: Sequence[str]) -> pa.Table:
-    tables = [table_of(pa.memory_map(path), path) for path in paths]
+    tables = [read_table(pa.memory_map(path), path) for path in paths]
     for table, path in zip(tables, paths, strict=True):
         if not table.schema.equals(tables[0].schema):
             raise ValueError(
@@ -131,8 +129,11 @@ def _joined(paths: Sequence[str]) -> pa.Table:
 def _check_is_dataset(dataset: Any) -> None:
     kind = type(dataset)
     if kind.__name__ in ("DatasetDict", "IterableDatasetDict"):
-        splits = ", ".join(map(repr, dataset))
-        raise TypeError(f"a {kind.__name__} has splits ({splits}): give one, dataset[{splits[:9]}]")
+        splits = list(map(repr, dataset))
+        raise TypeError(
+            f"a {kind.__name__} has splits ({', '.join(splits)}): give one of them, such as "
+            f"dataset[{splits[0] if splits else '...'}]"
+        )
     if kind.__name__ == "IterableDataset":
         raise TypeError(
             "an IterableDataset has no index of its images: load it without streaming=True, or "

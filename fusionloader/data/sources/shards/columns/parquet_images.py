@@ -1,4 +1,4 @@
-"""Images in Parquet files, whose pages are unpacked once to files of plain bytes."""
+"""Images in Parquet files, which are unpacked once to files of plain bytes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ import pyarrow.parquet as pq
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
+from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.columns.arrow_columns import (
     Values,
     binary_part,
     check_column,
-    column_of,
-    targets_of,
+    find_column,
+    read_targets,
 )
-from fusionloader.data.sources.shards.row_names import RowNames
 from fusionloader.data.sources.shards.shard_paths import Paths, shard_paths
-from fusionloader.data.sources.shards.targets import Targets, joined, no_targets
 from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
 from fusionloader.system.amounts import counted
 
-_BATCH_BYTES = 32 << 20  # of images that are in memory at a time, about
-_END = struct.Struct("<Q8s")  # of an unpacked file: how many lengths stand before it, and a mark
+_BATCH_BYTES = 32 << 20  # approximate bytes of images in memory at a time
+_END = struct.Struct("<Q8s")  # end of an unpacked file: number of lengths before it, and a mark
 _MARK = b"FLIMAGES"
 
 
 class ParquetImages(EncodedImages):
     """Encoded images in a column of Parquet files.
 
-    Pages of Parquet files are compressed, so the images are copied once to files of plain bytes
-    in the user's cache folder, which all jobs and ranks of the machine share. That takes the room
-    of the images, and the time to read them, before the first epoch.
+    Pages of Parquet files are compressed. Therefore the images are copied once to files of plain
+    bytes in the user's cache folder, which all jobs and ranks of the machine share. Before the
+    first epoch this takes the time to read all images, and as much disk space as they have bytes.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class ParquetImages(EncodedImages):
         """Unpacks the images of files that are not unpacked yet.
 
         Args:
-            files: a path, a folder, a pattern or a list of them.
-            image: the column of images: binary, or structs of bytes and path; ``"image.bytes"``
-                for a field of a struct.
-            target: the column of targets, ``None`` for -1.
-            transform: of an image.
-            target_transform: of a target; needed where targets are not integers.
-            unpack_to: a folder, by default ``unpacked`` in the user's cache folder.
+            files: a path, a folder, a pattern or a list of these.
+            image: name of the column of images: binary, or structs of bytes and path;
+                ``"image.bytes"`` for a field of a struct.
+            target: name of the column of targets; ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target; needed if targets are not integers.
+            unpack_to: a folder; by default ``unpacked`` in the user's cache folder.
 
         Raises:
-            ValueError: a file is none of Parquet, has not the columns, or a row without an image.
-            FileNotFoundError: there are no such files.
-            OSError: there is no room.
+            ValueError: a file is no Parquet file, lacks a column, or has a row without an image.
+            FileNotFoundError: a file does not exist.
+            OSError: the disk is full.
         """
         paths = shard_paths(files, ".parquet")
         targets = [_targets(path, target, target_transform is not None) for path in paths]
@@ -88,7 +88,6 @@ class ParquetImages(EncodedImages):
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         unpacked_files = self.byte_ranges().files
         files = counted(len(unpacked_files), "Parquet file")
         where = os.path.dirname(unpacked_files[0])
@@ -97,31 +96,31 @@ class ParquetImages(EncodedImages):
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Opens a file, whose damage may show only where it is read.
+    """Opens a file.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, which may be found only when the block reads it.
     """
     try:
-        # Mapped, so that a page is read when it is decompressed, and not a column at a time.
+        # Mapped, so that each page is read when it is decompressed, and not a whole column at once.
         with pq.ParquetFile(path, memory_map=True) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of a disk
+            raise  # a failure of the disk
         raise ValueError(
             f"{path!r} is no whole Parquet file ({str(error).strip()}): write or download it again"
         ) from error
 
 
-def _targets(path: str, name: str | None, has_transform: bool) -> Targets:
+def _targets(path: str, name: str | None, has_transform: bool) -> ShardTargets:
     with _opened(path) as file:
         if name is None:
             return no_targets(file.metadata.num_rows)
         check_column(file.schema_arrow, name, repr(path))
         table = file.read(columns=[name])
-        return targets_of(
-            column_of(table, name, repr(path)), name, repr(path), has_transform=has_transform
+        return read_targets(
+            find_column(table, name, repr(path)), name, repr(path), has_transform=has_transform
         )
 
 
@@ -134,7 +133,7 @@ def _unpacking(path: str, image: str) -> Unpacking:
 
 
 def _column_bytes(metadata: Any, column: str) -> int:
-    """Returns the bytes of a column's values when they are unpacked."""
+    """Returns the uncompressed bytes of a column's values."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     return sum(one.total_uncompressed_size for one in columns if one.path_in_schema == column)
@@ -147,7 +146,7 @@ def _write(path: str, column: str, out: BinaryIO) -> None:
         each = _column_bytes(file.metadata, column) // max(file.metadata.num_rows, 1)
         rows = max(1, _BATCH_BYTES // max(each, 1))
         for batch in file.iter_batches(min(rows, 1 << 16), columns=[column]):
-            array = column_of(pa.Table.from_batches([batch]), column, path).combine_chunks()
+            array = find_column(pa.Table.from_batches([batch]), column, path).combine_chunks()
             for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
                 values = Values.of(chunk)
                 if not values.lengths.all():

@@ -1,1 +1,1 @@
-"""Images in samples that are packed one behind the other: MDS, LitData, LMDB."""
+"""Images in samples that are packed one after the other: MDS, LitData, LMDB."""

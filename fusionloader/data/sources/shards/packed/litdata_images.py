@@ -1,24 +1,40 @@
-"""Images in folders that LitData's ``optimize`` wrote."""
+"""Images in folders written by LitData's ``optimize``.
+
+A chunk has samples one after the other. For plain dictionaries the samples are empty and followed
+by an Arrow file, its length and a mark.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
-from fusionloader.data.sources.shards.packed.litdata_chunks import NUMBERS, TEXTS, images_in
-from fusionloader.data.sources.shards.packed.packed_items import index_errors
-from fusionloader.data.sources.shards.row_names import RowNames
-from fusionloader.data.sources.shards.targets import joined
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
+from fusionloader.data.sources.sample_names import RowNames
+from fusionloader.data.sources.shards.packed.packed_items import (
+    Integers,
+    find_fields,
+    index_errors,
+    numbers_at,
+    read_bounds,
+    texts_at,
+)
 from fusionloader.system.amounts import counted
 
-_IMAGES = ("jpeg", "image", "bytes")
+_IMAGES = ("jpeg", "image", "bytes")  # formats of leaves
+_NUMBERS = {"int": "<i8", "bool": "|u1"}
+_TEXTS = ("str", "text")
+_END = struct.Struct("<I8s")  # of an Arrow file in a chunk: its length, and a mark
+_MARK = b"LDARW01\0"
 
 
 class LitDataImages(EncodedImages):
@@ -36,30 +52,32 @@ class LitDataImages(EncodedImages):
         """Reads ``index.json`` and the bounds of the samples.
 
         Args:
-            folder: with ``index.json`` and the chunks.
-            image: the leaf of images, of format jpeg, image or bytes: its key in the dictionary
-                that was optimized, its number in a tuple (``"0"``), or both (``"views.0"``).
-            target: the leaf of targets: integers, or str with a ``target_transform``; ``None``
-                for -1.
-            transform: of an image.
-            target_transform: of a target.
+            folder: folder with ``index.json`` and the chunks.
+            image: name of the leaf of images, of format jpeg, image or bytes: its key in the
+                optimized dictionary, its number in a tuple (``"0"``), or both (``"views.0"``).
+            target: name of the leaf of targets: integers, or str with a ``target_transform``;
+                ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target.
 
         Raises:
-            ValueError: a leaf is not there or holds something else; chunks are compressed,
-                encrypted or damaged.
-            FileNotFoundError: the index or a chunk is not there.
+            ValueError: a leaf is missing or of another type, or chunks are compressed, encrypted
+                or damaged.
+            FileNotFoundError: the index or a chunk does not exist.
         """
         with index_errors(os.path.join(folder, "index.json")):
-            index = _index_of(Path(folder))
-            formats = _formats_of(index["config"], str(folder))
+            index = _read_index(Path(folder))
+            formats = _parse_formats(index["config"], str(folder))
             _check_leaf(formats, image, _IMAGES, "images", str(folder))
             if target is not None:
-                texts = TEXTS if target_transform is not None else ()
-                _check_leaf(formats, target, (*NUMBERS, *texts), "targets", str(folder))
+                texts = _TEXTS if target_transform is not None else ()
+                _check_leaf(formats, target, (*_NUMBERS, *texts), "targets", str(folder))
             paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
             places, targets = [], []
             for path in paths:
-                place, found = images_in(path, formats, image, target, target_transform is not None)
+                place, found = _images_in(
+                    path, formats, image, target, target_transform is not None
+                )
                 places.append(place)
                 targets.append(found)
         counts = [place.shape[1] for place in places]
@@ -74,12 +92,11 @@ class LitDataImages(EncodedImages):
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         chunks = counted(len(self.byte_ranges().files), "chunk")
         return f"{counted(len(self), 'sample')} of {chunks}"
 
 
-def _index_of(folder: Path) -> dict[str, Any]:
+def _read_index(folder: Path) -> dict[str, Any]:
     path = folder / "index.json"
     try:
         index: dict[str, Any] = json.loads(path.read_text())
@@ -102,7 +119,7 @@ def _index_of(folder: Path) -> dict[str, Any]:
     return index
 
 
-def _formats_of(config: dict[str, Any], folder: str) -> dict[str, str]:
+def _parse_formats(config: dict[str, Any], folder: str) -> dict[str, str]:
     """Returns the formats of the leaves by name, in the order of the fields."""
     formats = [str(name).split(":")[0] for name in config["data_format"]]
     try:
@@ -113,7 +130,7 @@ def _formats_of(config: dict[str, Any], folder: str) -> dict[str, str]:
 
 
 def _leaves(spec: dict[str, Any], prefix: str = "") -> list[str]:
-    """Returns the names of a tree's leaves, from what torch's ``treespec_dumps`` writes."""
+    """Returns the names of a tree's leaves, from the output of torch's ``treespec_dumps``."""
     children = spec["children_spec"]
     if spec["type"] is None:
         return [prefix.rstrip(".") or "0"]
@@ -135,3 +152,76 @@ def _check_leaf(
         f"{folder!r} has no leaf {name!r} of {what}, which are {', '.join(expected)}: its leaves "
         f'are {there}; choose with image="..." and target="...", or give a target_transform for str'
     )
+
+
+def _images_in(
+    path: str, formats: dict[str, str], image: str, target: str | None, has_transform: bool
+) -> tuple[Integers, ShardTargets]:
+    """Returns starts and lengths of a chunk's images, of shape (2, samples), and the targets.
+
+    Args:
+        path: path of the chunk.
+        formats: formats of the leaves by name, in the order of the fields.
+        image: name of the leaf of images.
+        target: name of the leaf of targets; ``None`` for no targets.
+        has_transform: whether targets have a transform and need not be integers.
+
+    Raises:
+        ValueError: the chunk is damaged, or lacks a leaf.
+        FileNotFoundError: the chunk does not exist.
+    """
+    data = _mapped(path)
+    bounds = read_bounds(data, 4, path)
+    if len(bounds) > 1 and bounds[0] == bounds[-1]:
+        return _in_arrow(path, data, len(bounds) - 1, image, target, has_transform)
+    leaves = list(formats)
+    starts, lengths = find_fields(data, bounds, [None] * len(leaves), path)
+    column = leaves.index(image)
+    place = np.stack([starts[column], lengths[column]])
+    if target is None:
+        return place, no_targets(len(bounds) - 1)
+    column = leaves.index(target)
+    if formats[target] in _TEXTS:
+        return place, texts_at(data, starts[column], lengths[column])
+    return place, numbers_at(data, starts[column], np.dtype(_NUMBERS[formats[target]]))
+
+
+def _mapped(path: str) -> npt.NDArray[np.uint8]:
+    try:
+        return np.memmap(path, np.uint8, "r")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path!r} of index.json is not there: download it") from None
+    except ValueError as error:  # an empty file cannot be mapped
+        raise ValueError(f"{path!r} is empty: download or write it again") from error
+
+
+def _in_arrow(
+    path: str,
+    data: npt.NDArray[np.uint8],
+    count: int,
+    image: str,
+    target: str | None,
+    has_transform: bool,
+) -> tuple[Integers, ShardTargets]:
+    import pyarrow as pa
+
+    from fusionloader.data.sources.shards.columns.arrow_columns import (
+        find_column,
+        find_ranges,
+        read_table,
+        read_targets,
+    )
+
+    nbytes, mark = _END.unpack(data[-_END.size :].tobytes())
+    if mark != _MARK or nbytes + _END.size > len(data):
+        raise ValueError(f"{path!r} has {count} empty samples: it is damaged, write it again")
+    end = len(data) - _END.size
+    with pa.memory_map(path) as file:
+        rows = file.read_buffer().slice(end - nbytes, nbytes)
+    table = read_table(pa.BufferReader(rows), path)
+    found = find_ranges(find_column(table, image, path), image, path)
+    place = np.stack([found.offset.astype(np.int64), found.nbytes.astype(np.int64)])
+    if target is None:
+        return place, no_targets(count)
+    column = find_column(table, target, path)
+    return place, read_targets(column, target, path, has_transform=has_transform)

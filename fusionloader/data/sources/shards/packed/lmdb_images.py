@@ -1,4 +1,4 @@
-"""Images in LMDB databases: values that are encoded images, where the file has them."""
+"""Images that are values of LMDB databases, as ranges of the database file."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, no_targets
 from fusionloader.data.sources.shards.mapped_files import MappedFiles
 from fusionloader.data.sources.shards.packed.lmdb_keys import (
     KeyNames,
     KeyPattern,
-    file_of,
-    opened,
+    database_file,
+    open_database,
     some_keys,
 )
-from fusionloader.data.sources.shards.targets import Targets, no_targets
 from fusionloader.system.amounts import counted
 
 
 class LMDBImages(EncodedImages):
-    """Encoded images in an LMDB database, which nothing may write to meanwhile.
+    """Encoded images in an LMDB database that is not written to.
 
-    A value of LMDB is one piece of its file, so workers read it there and do not open the
-    database. What is written to the database later changes its file, and is an error.
+    LMDB stores a value in one piece of its file, so workers read the file and do not open the
+    database. A later write to the database changes the file and makes reading it an error.
     """
 
     def __init__(
@@ -37,38 +37,39 @@ class LMDBImages(EncodedImages):
         transform: Transform | None = None,
         target_transform: Transform | None = None,
     ) -> None:
-        """Looks up where the values are.
+        """Finds the ranges of the values.
 
         Args:
-            path: of the database: a folder, or the file itself.
-            image: keys of images, with one ``*``: ``"image-*"``. Samples are in the keys' order.
-            target: the key of an image's target, ``*`` for what it is in the image's:
-                ``"label-*"``. ``None`` for -1.
-            transform: of an image.
-            target_transform: of a target's text; needed where it is no decimal number.
+            path: path of the database: a folder, or the file itself.
+            image: pattern of the images' keys, with one ``*``: ``"image-*"``. Samples are in the
+                order of the keys.
+            target: pattern of the targets' keys, in which ``*`` stands for the same text as in the
+                image's key: ``"label-*"``. ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target's text; needed if it is not a decimal number.
 
         Raises:
-            ValueError: there are no such keys, or a target is missing or no number.
-            FileNotFoundError: there is no such database.
+            ValueError: no key matches, or a target is missing or is not a number.
+            FileNotFoundError: the database does not exist.
         """
         keys = KeyPattern(image, target)
         offsets, lengths, texts = [], [], []
-        with opened(path) as environment, environment.begin(buffers=True) as transaction:
+        with open_database(path) as environment, environment.begin(buffers=True) as transaction:
             mapped = MappedFiles()
-            before = os.stat(file_of(path)).st_mtime_ns
+            before = os.stat(database_file(path)).st_mtime_ns
             for key, value in keys.images(transaction):
                 address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
                 offsets.append(address)
                 lengths.append(len(value))
                 if target is not None:
-                    texts.append(_text(transaction, keys.target_of(key), key, path))
+                    texts.append(_text(transaction, keys.target_key(key), key, path))
             if not offsets:
                 raise ValueError(
                     f"{os.fspath(path)!r} has no keys {image!r}; it has {some_keys(transaction)}: "
                     'choose with image="..."'
                 )
-            place = mapped.place_of(min(offsets))
-            if place is None or max(offsets) - min(offsets) >= place.room:
+            place = mapped.find_place(min(offsets))
+            if place is None or max(offsets) - min(offsets) >= place.available:
                 raise OSError(f"{os.fspath(path)!r} is not mapped as one file")
         if os.stat(place.path).st_mtime_ns != before:
             raise ValueError(f"{os.fspath(path)!r} was written to while it was indexed: try again")
@@ -85,7 +86,6 @@ class LMDBImages(EncodedImages):
         )
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         return f"{counted(len(self), 'value')} of a database"
 
 
@@ -103,7 +103,7 @@ def _text(
 
 def _targets(
     texts: list[str], count: int, path: str | os.PathLike[str], *, has_transform: bool
-) -> Targets:
+) -> ShardTargets:
     if has_transform:
         return list(texts)
     try:

@@ -1,6 +1,6 @@
-"""Keys of LMDB databases: those of images and of targets, and what messages call them.
+"""Keys of images and targets in LMDB databases, and names of samples by their keys.
 
-Native workers import this when there is something to say: torch is not imported here.
+Native workers import this module for messages, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KeyPattern:
         """Takes the patterns.
 
         Raises:
-            ValueError: not one ``*`` in each.
+            ValueError: a pattern does not have exactly one ``*``.
         """
         for pattern in (image, target):
             if pattern is not None and pattern.count("*") != 1:
@@ -41,7 +41,7 @@ class KeyPattern:
         self._target = None if target is None else [part.encode() for part in target.split("*")]
 
     def images(self, transaction: lmdb.Transaction) -> Iterator[tuple[bytes, Any]]:
-        """Gives the keys and values of images, in the keys' order."""
+        """Yields keys and values of images, in the order of the keys."""
         cursor = transaction.cursor()
         if not cursor.set_range(self._before):
             return
@@ -52,8 +52,8 @@ class KeyPattern:
             if name.endswith(self._after) and len(name) >= len(self._before) + len(self._after):
                 yield name, value
 
-    def target_of(self, key: bytes) -> bytes:
-        """Returns the key of an image's target."""
+    def target_key(self, key: bytes) -> bytes:
+        """Returns the key of the target of the image with ``key``."""
         assert self._target is not None
         part = key[len(self._before) : len(key) - len(self._after)]
         return self._target[0] + part + self._target[1]
@@ -63,39 +63,41 @@ class KeyNames:
     """Names samples by their keys: ``train.lmdb: image-000017``."""
 
     def __init__(self, path: str, keys: KeyPattern) -> None:
-        """Takes the database and the keys of its images."""
         self._path, self._keys = path, keys
 
     def name(self, file: str, offset: int, item: int) -> str:
-        """See ``SampleNames``. Keys are looked up, not kept."""
+        # Keys are looked up for each message, since storing them would take memory.
         where = os.path.basename(os.path.normpath(self._path))
         try:
-            with opened(self._path) as environment, environment.begin(buffers=True) as transaction:
+            with (
+                open_database(self._path) as environment,
+                environment.begin(buffers=True) as transaction,
+            ):
                 for number, (key, _) in enumerate(self._keys.images(transaction)):
                     if number == item:
                         return f"{where}: {key.decode(errors='replace')}"
-        except (lmdb.Error, FileNotFoundError):  # gone since: the error is about something else
+        except (lmdb.Error, FileNotFoundError):  # removed, which another message reports
             pass
         return f"{where}: byte {offset}"
 
 
-def file_of(path: str | os.PathLike[str]) -> str:
-    """Returns the file of a database that is given as a folder or a file."""
+def database_file(path: str | os.PathLike[str]) -> str:
+    """Returns the file of a database, whose ``path`` is a folder or the file."""
     return os.path.join(path, "data.mdb") if os.path.isdir(path) else os.fspath(path)
 
 
-def opened(path: str | os.PathLike[str]) -> lmdb.Environment:
-    """Returns a database, open for reading.
+def open_database(path: str | os.PathLike[str]) -> lmdb.Environment:
+    """Opens a database for reading.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: the file is no database, or cut off.
+        FileNotFoundError: it does not exist.
+        ValueError: the file is not a database, or it is cut off.
     """
-    file = file_of(path)
+    file = database_file(path)
     if not os.path.exists(file):
         raise FileNotFoundError(f"{file!r} is not there: give the folder or file of a database")
     try:
-        # Without a lock: the folder may be read-only, and changes are seen by the file's time.
+        # Without a lock: the folder may be read-only, and the file's time shows changes.
         environment = lmdb.open(
             os.fspath(path), subdir=os.path.isdir(path), readonly=True, lock=False, create=False
         )
@@ -112,17 +114,17 @@ def opened(path: str | os.PathLike[str]) -> lmdb.Environment:
 
 
 def _can_be_walked(path: str) -> bool:
-    """Whether a process that reads all of a database survives.
+    """Whether all of a database can be read, tried in another process.
 
-    The library maps the file, and a page beyond its end raises SIGBUS. That the last pages are not
-    there is no damage by itself: they may be free ones that were never written.
+    The library maps the file, and reading a page beyond its end raises SIGBUS. Missing pages at the
+    end are no damage if they are free pages that were never written.
     """
     command = [sys.executable, "-c", _WALK, path]
     return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def some_keys(transaction: lmdb.Transaction) -> str:
-    """Returns the first keys of a database, for messages."""
+    """Returns up to four keys of a database, for messages."""
     cursor = transaction.cursor()
     keys = islice(cursor.iternext(values=False), 4)
     found = [bytes(key).decode(errors="replace") for key in keys]

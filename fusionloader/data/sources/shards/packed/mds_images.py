@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
+from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
+from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.packed.packed_items import (
-    bounds_of,
-    fields_of,
+    find_fields,
     index_errors,
     numbers_at,
+    read_bounds,
     texts_at,
 )
-from fusionloader.data.sources.shards.row_names import RowNames
-from fusionloader.data.sources.shards.targets import Targets, joined, no_targets
 from fusionloader.data.sources.shards.unpacked_files import Unpacking, unpacked
 from fusionloader.system.amounts import counted
 
@@ -38,8 +38,8 @@ _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}
 class MDSImages(EncodedImages):
     """Encoded images in a local folder of MDS shards.
 
-    Compressed shards are unpacked once to the user's cache folder, unless ``streaming`` has done
-    so beside them.
+    Compressed shards are unpacked once to the user's cache folder, unless ``streaming`` has
+    unpacked them beside the compressed ones.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class MDSImages(EncodedImages):
         """Reads ``index.json`` and the bounds of the samples.
 
         Args:
-            folder: with ``index.json`` and the shards.
-            image: the column of images, of encoding jpeg, png, jpegarray or bytes.
-            target: the column of targets: integers, or str with a ``target_transform``; ``None``
-                for -1.
-            transform: of an image.
-            target_transform: of a target.
-            unpack_to: a folder for compressed shards.
+            folder: folder with ``index.json`` and the shards.
+            image: name of the column of images, of encoding jpeg, png, jpegarray or bytes.
+            target: name of the column of targets: integers, or str with a ``target_transform``;
+                ``None`` for the target -1.
+            transform: transform of an image.
+            target_transform: transform of a target.
+            unpack_to: folder for the unpacked shards; by default in the user's cache folder.
 
         Raises:
-            ValueError: a column is not there or holds something else, or a shard is damaged.
-            FileNotFoundError: the index or a shard is not there.
+            ValueError: a column is missing or of another encoding, or a shard is damaged.
+            FileNotFoundError: the index or a shard does not exist.
         """
         with index_errors(os.path.join(folder, "index.json")):
-            shards = _shards_of(Path(folder))
+            shards = _read_index(Path(folder))
             for shard in shards:
                 _check(shard, image, _IMAGES, "images")
                 if target is not None:
@@ -77,7 +77,7 @@ class MDSImages(EncodedImages):
             paths = _local_paths(Path(folder), shards, unpack_to)
             places, targets = [], []
             for shard, path in zip(shards, paths, strict=True):
-                place, found = _of_shard(shard, path, image, target)
+                place, found = _read_shard(shard, path, image, target)
                 places.append(place)
                 targets.append(found)
         counts = [place.shape[1] for place in places]
@@ -94,13 +94,12 @@ class MDSImages(EncodedImages):
         self._unpacked_in = sorted(elsewhere)
 
     def describe(self) -> str:
-        """See ``EncodedImages``."""
         shards = counted(len(self.byte_ranges().files), "shard")
         text = f"{counted(len(self), 'sample')} of {shards}"
         return ", unpacked in ".join([text, *self._unpacked_in])
 
 
-def _shards_of(folder: Path) -> list[dict[str, Any]]:
+def _read_index(folder: Path) -> list[dict[str, Any]]:
     index = folder / "index.json"
     try:
         found = json.loads(index.read_text())
@@ -136,7 +135,7 @@ def _check(shard: dict[str, Any], name: str, encodings: Sequence[str], what: str
 def _local_paths(
     folder: Path, shards: Sequence[dict[str, Any]], unpack_to: str | os.PathLike[str] | None
 ) -> list[str]:
-    """Returns the paths of the shards as they are without compression."""
+    """Returns the paths of the uncompressed shards, and unpacks those that are not there."""
     paths = [folder / shard["raw_data"]["basename"] for shard in shards]
     packed = [number for number, path in enumerate(paths) if not path.exists()]
     work = [_unpacking(folder, shards[number]) for number in packed]
@@ -182,13 +181,13 @@ def _decompress(path: str, codec: str, out: BinaryIO) -> None:
             raise ValueError(f"{path!r} cannot be decompressed: {error}") from error
 
 
-def _of_shard(
+def _read_shard(
     shard: dict[str, Any], path: str, image: str, target: str | None
-) -> tuple[npt.NDArray[np.int64], Targets]:
-    """Returns the places of a shard's images, an array (start and length, samples), and targets."""
+) -> tuple[npt.NDArray[np.int64], ShardTargets]:
+    """Returns starts and lengths of a shard's images, of shape (2, samples), and the targets."""
     data = np.memmap(path, np.uint8, "r")
-    bounds = bounds_of(data, 4, path)
-    starts, lengths = fields_of(data, bounds, shard["column_sizes"], path)
+    bounds = read_bounds(data, 4, path)
+    starts, lengths = find_fields(data, bounds, shard["column_sizes"], path)
     names = shard["column_names"]
     column = names.index(image)
     place = np.stack([starts[column], lengths[column]])

@@ -1,6 +1,7 @@
-"""Samples of MDS shards and LitData chunks: their bounds first, in each the lengths of its fields.
+"""Parses samples of MDS shards and LitData chunks.
 
-Both begin with a count and so many bounds, and one more, of 4 bytes each.
+Both formats begin with the number of samples n and n + 1 bounds, each of 4 bytes. A sample begins
+with the lengths of its fields.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ Integers = npt.NDArray[np.int64]
 
 @contextlib.contextmanager
 def index_errors(path: str) -> Iterator[None]:
-    """Says of an ``index.json`` that it is damaged where something in it is not as expected.
+    """Turns the errors of a block that reads an ``index.json`` into errors about that file.
 
     Raises:
-        ValueError: the block raises what JSON of another structure makes it raise.
+        ValueError: the block raised an error that JSON of another structure can cause.
     """
     try:
         yield
@@ -39,16 +40,16 @@ def index_errors(path: str) -> Iterator[None]:
         raise ValueError(f"{path!r}: {error}") from error
 
 
-def bounds_of(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
-    """Returns where the samples of a shard begin, and the end of the last.
+def read_bounds(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
+    """Returns the start of each sample of a shard, followed by the end of the last one.
 
     Args:
-        data: the shard.
-        first: where the bounds begin.
-        path: of the shard, for messages.
+        data: bytes of the shard.
+        first: offset of the bounds.
+        path: path of the shard, for messages.
 
     Raises:
-        ValueError: the shard is cut off or is none.
+        ValueError: the shard is cut off or damaged.
     """
     count = int(data[:4].view(np.uint32)[0]) if len(data) >= 4 else 0
     end = first + 4 * (count + 1)
@@ -60,16 +61,16 @@ def bounds_of(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
     return bounds
 
 
-def fields_of(
+def find_fields(
     data: npt.NDArray[np.uint8], bounds: Integers, sizes: Sequence[int | None], path: str
 ) -> tuple[Integers, Integers]:
-    """Returns where the fields of samples begin, and their lengths: two arrays (fields, samples).
+    """Returns starts and lengths of the fields of all samples, two arrays (fields, samples).
 
     Args:
-        data: the shard.
-        bounds: of its samples.
-        sizes: of the fields; those of ``None`` stand at the beginning of each sample.
-        path: of the shard, for messages.
+        data: bytes of the shard.
+        bounds: bounds of the samples.
+        sizes: size of each field; ``None`` if the sample begins with it.
+        path: path of the shard, for messages.
 
     Raises:
         ValueError: the fields do not fill the samples.
@@ -95,14 +96,14 @@ def fields_of(
 def numbers_at(
     data: npt.NDArray[np.uint8], starts: Integers, kind: np.dtype[np.generic]
 ) -> Integers:
-    """Returns the numbers that begin at some places, int64 of the same shape."""
+    """Returns the numbers of type ``kind`` at offsets ``starts``, as int64."""
     gathered = np.asarray(data[starts[:, None] + np.arange(kind.itemsize)])
     numbers: Integers = gathered.reshape(-1).view(kind).astype(np.int64)
     return numbers
 
 
 def texts_at(data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> list[str]:
-    """Returns the UTF-8 texts that begin at some places."""
+    """Returns the UTF-8 texts at offsets ``starts``."""
     bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return [data[begin:end].tobytes().decode() for begin, end in bounds]
 
