@@ -16,8 +16,7 @@ from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.iterators.backend import WorkerBackend
-from fusionloader.engine.iterators.gathered import GatheredIterator
-from fusionloader.engine.iterators.in_process import InProcessIterator
+from fusionloader.engine.iterators.in_process import GatheredIterator, InProcessIterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 from fusionloader.engine.iterators.stream_iterator import StreamIterator
 from fusionloader.engine.iterators.whole_batches import SingleProcessIterator
