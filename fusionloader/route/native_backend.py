@@ -7,7 +7,7 @@ from operator import index as as_integer
 
 from PIL import Image, ImageFile
 
-from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.cache.loader_cache import LoaderCache
 from fusionloader.cache.remote_files import RemoteFiles
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.sampling import SampledBatch
@@ -54,7 +54,7 @@ class NativeBackend:
         table: DatasetTable,
         choice: GpuChoice,
         parts: LoaderParts,
-        cache: KeptFiles,
+        cache: LoaderCache,
         of_workers_dataset: Callable[[], WorkerBackend],
         offers: SharingOffers | None = None,
     ) -> None:
