@@ -212,7 +212,6 @@ def _fingerprint(table: DatasetTable) -> bytes:
 
 
 def _cores() -> int:
-    """Returns the number of cores for the workers of this rank."""
     quota, cores = cpu_quota(), len(os.sched_getaffinity(0))
     cores = cores if quota is None else min(cores, round(quota))
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")

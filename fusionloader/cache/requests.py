@@ -66,7 +66,6 @@ class CacheRequest:
             raise ValueError(f"tiers should be 1 to {_MOST_TIERS} different names, not {tiers!r}")
 
     def fields(self) -> Fields:
-        """Returns the request as a message."""
         return asdict(self)
 
     @classmethod

@@ -79,7 +79,6 @@ class Machines:
     attempt: str = "0"
 
     def key(self, name: str, what: object) -> str:
-        """Returns the key of a value in the job's store."""
         return f"{_KEY}/{self.attempt}/{name}/{what}"
 
 

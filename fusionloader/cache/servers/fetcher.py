@@ -75,7 +75,6 @@ class File:
     is_hit: bool
 
     def copied(self) -> File:
-        """Returns a copy in memory of its own."""
         return File(self.stamp, bytes(self.data), self.is_hit)
 
 
@@ -191,7 +190,7 @@ class Fetcher:
             except (TransportError, MalformedRequest) as error:
                 self._lost(name, error)
                 unanswered.append(shares[name])
-        unanswered += [shares[name] for name in asked.values()]
+        unanswered += [shares[name] for name in asked.values()]  # those that timed out
         return unanswered
 
     def _as_they_answer(self, asked: dict[int, str]) -> Iterator[str]:

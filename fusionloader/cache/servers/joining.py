@@ -166,5 +166,4 @@ def _of_job(cache: Cache, name: bytes, environ: Mapping[str, str]) -> _Member:
 
 
 def _serves(environ: Mapping[str, str]) -> bool:
-    """Whether this process is the one that serves on its machine."""
     return environ.get("LOCAL_RANK", "0") == "0"

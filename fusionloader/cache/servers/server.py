@@ -126,7 +126,6 @@ class CacheServer:
         self.address = self._listener.address
 
     def close(self) -> None:
-        """Ends all connections."""
         self._listener.close()
 
 

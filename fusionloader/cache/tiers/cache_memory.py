@@ -14,7 +14,7 @@ from fusionloader.cache.tiers import disk_store
 from fusionloader.cache.tiers.file_store import FileStore, table_bytes
 from fusionloader.cache.tiers.ledger import Ledger
 from fusionloader.cache.tiers.store_handles import STORES, StoreHandles
-from fusionloader.system.shm.shared_page import SharedPage
+from fusionloader.system.shm.objects import SharedPage
 
 TIERS = ("index", "encoded", "decoded")
 _SPARED_SHARE = 1 / 32  # fraction of the machine's memory that stays free for other processes

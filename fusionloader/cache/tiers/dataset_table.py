@@ -125,7 +125,6 @@ class DatasetTable(OwnedDescriptor):
 
     @classmethod
     def of_files(cls, paths: Sequence[str], targets: Sequence[int]) -> DatasetTable:
-        """Makes the table of an image folder."""
         parts, offsets = _joined(paths)
         table = cls(len(paths), offsets, sum(map(len, parts)))
         table.targets[:] = targets
@@ -167,7 +166,6 @@ class DatasetTable(OwnedDescriptor):
             begin += len(part)
 
     def has_pixels(self, images: npt.NDArray[np.uint8], targets: Targets) -> bool:
-        """Whether the table holds these images and targets."""
         return (
             self.blob.nbytes == images.nbytes
             and len(self) == len(targets)

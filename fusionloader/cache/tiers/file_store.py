@@ -116,7 +116,6 @@ class FileStore(OwnedDescriptor):
         return store
 
     def view(self, ledger: Ledger | None = None) -> _native.FileStoreView:
-        """Returns the view that workers use."""
         return _native.FileStoreView(self.fd, self.mapped, None if ledger is None else ledger.view)
 
     def _word(self, name: str) -> int:
@@ -129,7 +128,6 @@ class FileStore(OwnedDescriptor):
 
     @property
     def kept(self) -> int:
-        """Number of files in the store."""
         return self._word("kept")
 
     @property

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fusionloader import _native
-from fusionloader.system.shm.shared_page import PAGE, SharedPage
+from fusionloader.system.shm.objects import PAGE, SharedPage
 
 _WORDS = 5  # as csrc/worker/ledger.hpp has them
 _MAGIC = int.from_bytes(b"FLedger1", "little")  # another layout has another number
@@ -53,10 +53,8 @@ class Ledger(SharedPage):
         return self.view.charge(disk, whole_pages(nbytes))
 
     def refund(self, nbytes: int, disk: bool = False) -> None:
-        """Undoes a charge of ``nbytes``."""
         self.view.refund(disk, whole_pages(nbytes))
 
 
 def whole_pages(nbytes: int) -> int:
-    """Returns ``nbytes`` rounded up to whole pages."""
     return -(-nbytes // PAGE) * PAGE

@@ -136,7 +136,6 @@ def _finish(device: Device, read: deque[tuple[native.Event, Owner]], pid: int) -
 
 
 def wait_for_copies(device: Device) -> None:
-    """Waits until no copy reads host memory."""
     try:
         native.synchronize(device.number, device.copy_stream)
     except MemorySharingError:  # torch's call may succeed where ours is refused

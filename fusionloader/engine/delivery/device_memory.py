@@ -36,7 +36,6 @@ class DeviceMemory:
                 native.free(self.device, self.address)
 
     def handle(self) -> tuple[int, bytes, int]:
-        """Returns the arguments of ``open_memory`` in another process."""
         return self.device, native.export_handle(self.device, self.address), self.nbytes
 
     def tensor(self) -> torch.Tensor:

@@ -98,7 +98,6 @@ class SlotIterator(_BaseDataLoaderIter):
         self._start_manager()
 
     def _start_manager(self) -> None:
-        """Starts a manager; the previous one, if any, ends."""
         self._finalizer()
         self._workers_wanted = self._options.num_workers
         self._levels = self._send_levels()
@@ -392,7 +391,7 @@ class SlotIterator(_BaseDataLoaderIter):
             except Exception:  # the samples cannot be collated
                 self._pass_over(job)
                 raise
-            self._statistics.samples += self._samples_of(job) - len(dropped)
+            self._statistics.samples += self._count_samples(job) - len(dropped)
             self._statistics.batches += 1
             self._tell_participants(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
@@ -404,10 +403,9 @@ class SlotIterator(_BaseDataLoaderIter):
         job.returned = True
 
     def _returned(self, job: Job) -> Returned:
-        """Returns the record of a mini-batch for the epoch's state."""
         return Returned(job.number)
 
-    def _samples_of(self, job: Job) -> int:
+    def _count_samples(self, job: Job) -> int:
         if self._options.auto_collation:
             return len(job.indices)
         return asked_samples(job.indices[0])
@@ -438,13 +436,13 @@ class SlotIterator(_BaseDataLoaderIter):
         if not self._manager.participants:
             return
         backlog = self._in_flight.completed * self._options.tiny_batch_size
+        # Done in the queue, and taken but undelivered (undelivered less wanted), less this one.
         ready = self._in_flight.ready + len(self._in_flight.undelivered)
         for each in self._manager.participants:
             each.delivered(samples, backlog, ready - len(self._in_flight.wanted) - 1)
             each.record(self._statistics)
 
     def _collate(self, job: Job, dropped: set[int]) -> Batch:
-        """Collates a mini-batch that is not complete in its slot."""
         size, indices = self._options.tiny_batch_size, job.indices
         return collate_rest(
             self._layout,

@@ -32,7 +32,7 @@ class _Endless(Draws):
         super().__init__(map(SampledBatch, count(), repeat(nothing), repeat([]), repeat([])))
 
     def now(self) -> Iterator[SampledBatch]:
-        # Draws need not be protected against exceptions: one is as good as another.
+        # Not through ``__next__``: unlike a generator, this iterator goes on after an exception.
         return self._batches
 
 
@@ -112,6 +112,6 @@ class StreamIterator(SlotIterator):
         number = self._epoch_state.delivered if self._is_iterable else job.number
         return Returned(number, job.worker, None if job.after is None else job.after.state)
 
-    def _samples_of(self, job: Job) -> int:
+    def _count_samples(self, job: Job) -> int:
         asked = len(job.indices) if self._options.auto_collation else asked_samples(job.indices[0])
         return made_samples(job.result, asked) if self._is_iterable else asked

@@ -82,7 +82,7 @@ class BatchMemory:
             self._announcement = self._descriptors.acquire(len(pickled))
         for job in jobs:
             if job.payload is None:
-                job.payload = self._rows_of(layout, job.batch)
+                job.payload = self._acquire_rows(layout, job.batch)
             self._queue.set_payload(job.slot, job.payload.number)
         self._queue.announce_layout(self._announcement.number, pickled)
         self.layout = layout
@@ -100,16 +100,15 @@ class BatchMemory:
         return max(_FEWEST, -(-samples // max(options.batch_size, 1)))
 
     def descriptor_for(self, batch: MiniBatch) -> Slot:
-        """Returns a slot for the descriptor of a mini-batch."""
         samples, size = len(batch.items), self._options.tiny_batch_size
         room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // size))
         return self._descriptors.acquire(room + len(batch.pickled))
 
     def rows_for(self, batch: MiniBatch) -> Slot | None:
         """Returns a slot for the rows of a mini-batch; ``None`` while their layout is unknown."""
-        return None if self.layout is None else self._rows_of(self.layout, batch)
+        return None if self.layout is None else self._acquire_rows(self.layout, batch)
 
-    def _rows_of(self, layout: Layout, batch: MiniBatch) -> Slot:
+    def _acquire_rows(self, layout: Layout, batch: MiniBatch) -> Slot:
         rows = len(batch.items)
         nbytes = layout.batch_bytes(rows)
         if self._most_in_flight is None:

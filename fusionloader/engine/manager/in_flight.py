@@ -124,11 +124,9 @@ class Job:
         return self.descriptor.number
 
     def rows_of(self, tiny_batch: int, size: int) -> list[int]:
-        """Returns the rows of one tiny-batch of ``size`` samples."""
         return self.batch.rows[tiny_batch * size : (tiny_batch + 1) * size]
 
     def note(self, message: messages.JobMessage) -> None:
-        """Stores a worker's report."""
         if isinstance(message, messages.TinyBatchFailed):
             self.failures[message.tiny_batch] = message.failure
         elif isinstance(message, messages.SampleSkipped):
@@ -241,7 +239,6 @@ class InFlight(Jobs):
         self._queue, self._size = queue, tiny_batch_size
 
     def is_done(self, job: Job) -> bool:
-        """Whether none of its tiny-batches is waiting or active."""
         return self._queue.status(job.slot).done
 
     def find(self, sequence: int) -> Job | None:

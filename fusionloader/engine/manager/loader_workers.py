@@ -70,7 +70,6 @@ class LoaderWorkers:
         return self.most if self.guest_slots else 0
 
     def start(self, hub: Hub, start: StartWorker) -> None:
-        """Starts the participants, then the worker processes."""
         self._queue = hub.queue
         self._started = time.monotonic()
         self._fds = hub.control_fd, hub.data_fd
@@ -91,7 +90,7 @@ class LoaderWorkers:
 
     def _launch(self, number: int, message_fd: int) -> Process:
         fds = (*self._fds, message_fd, self.event_fd)
-        return self._start(WorkerConnection(number, self.count, *fds, self._cores.of(number)))
+        return self._start(WorkerConnection(number, self.count, *fds, self._cores.cpus(number)))
 
     def resize(self, count: int) -> Iterator[Death]:
         """Changes the number of processes: yields those that it ends, or starts more."""
@@ -158,6 +157,8 @@ class LoaderWorkers:
             )
             if self._options.passes is not None:
                 self._options.passes.check(death, was_held=bool(lost))
+            # A worker writes its pid into the queue when it is ready. Deaths before that are failed
+            # starts, of which three in a row are an error.
             announced = self._queue.worker(death.number).pid == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         for each in self.participants:

@@ -87,6 +87,7 @@ class LocalManager(Manager):
         self._deferred = deferred
         self._most_in_flight = options.in_flight
         self._most = max(options.workers, options.most_workers)
+        # Twice the most in flight after a resize, since discarded mini-batches keep their entries.
         self._ring_size = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
         self._workers = LoaderWorkers(options, self._most)
         self._arena = Arena()

@@ -34,7 +34,7 @@ def native_starter(
         config = replace(
             common,
             worker=connection.number,
-            parent=processes.parent_of(method),
+            parent=processes.find_watched_pid(method),
             control_fd=connection.control_fd,
             data_fd=connection.data_fd,
             message_fd=connection.message_fd,

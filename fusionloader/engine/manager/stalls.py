@@ -1,4 +1,4 @@
-"""What is done while no batch comes: a warning that says what workers do, and the end of hung ones.
+"""Watches waits for batches: warns with a report of what workers do, and kills hung workers.
 
 A worker that stays at the same sample for ``stall_timeout`` seconds hangs: in a read of a dead file
 system, or in a deadlock of user code. It is killed, and another worker does its work. A worker that
@@ -40,7 +40,6 @@ class StallWatch:
 
     @property
     def waited(self) -> float:
-        """Seconds since the wait began."""
         return time.monotonic() - self._start
 
     @property

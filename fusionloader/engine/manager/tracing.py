@@ -100,7 +100,6 @@ class ManagerTrace:
 
     @property
     def _numbers(self) -> list[int]:
-        """Numbers of the workers that exist from the beginning."""
         found = [*range(self._workers.count)]
         for each in self._workers.participants:
             found += range(each.first, each.first + each.cores)  # guests are added when they come
@@ -156,7 +155,6 @@ class ManagerTrace:
         self._count, self._restarted = count, restarts
 
     def _restarts(self) -> Counter[int]:
-        """Number of replacements by worker number."""
         participants = self._workers.participants
         others = {each.first: each.restarts for each in participants if each.restarts}
         return self._workers.restarts + Counter(others)
