@@ -40,7 +40,7 @@ class LevelRows:
     layout: Layout
 
 
-def plan_of_levels(plan: Plan) -> Plan | str:
+def make_levels_plan(plan: Plan) -> Plan | str:
     """Returns ``plan`` without its conversion, or a text that says why that is impossible."""
     convert = plan.convert
     if convert is None or plan.height is None or plan.width is None:
@@ -53,7 +53,7 @@ def plan_of_levels(plan: Plan) -> Plan | str:
 
 
 def level_rows(plan: Plan, layout: Layout) -> LevelRows:
-    """Returns the conversion of a plan for which ``plan_of_levels`` returns a plan."""
+    """Returns the conversion of a plan for which ``make_levels_plan`` returns a plan."""
     assert plan.convert is not None
     result = result_like(plan)
     return LevelRows(plan.convert.table, result.element_size(), result[0].numel(), layout)
@@ -61,7 +61,7 @@ def level_rows(plan: Plan, layout: Layout) -> LevelRows:
 
 def explain(plan: Plan | None) -> str:
     """Returns the line of ``explain()`` on copies to a device; ``plan`` is ``None`` for code."""
-    levels = "samples are made in Python" if plan is None else plan_of_levels(plan)
+    levels = "samples are made in Python" if plan is None else make_levels_plan(plan)
     why = levels if isinstance(levels, str) else why_missing()
     if why is not None:
         return f"batches cross to the device as they are: {why}"

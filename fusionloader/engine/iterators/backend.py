@@ -91,5 +91,5 @@ class WorkerBackend(Protocol):
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""
 
-    def of_workers_dataset(self) -> WorkerBackend:
+    def use_workers_dataset(self) -> WorkerBackend:
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""

@@ -149,7 +149,7 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def _fetching(self) -> AbstractContextManager[None]:
         if not self._runs_user_code:
-            return nullcontext()  # none that opens images
+            return nullcontext()  # no user code, so nothing opens images
         return self._deferral.fetching()
 
     @property

@@ -211,7 +211,7 @@ class SlotIterator(_BaseDataLoaderIter):
         for published in itertools.count(1):
             if not self._drawn:
                 self._drawn.extend(itertools.islice(fresh, 1))
-            if not self._drawn or (self._manager.room <= 0 and self._in_flight.wanted):
+            if not self._drawn or (self._manager.capacity <= 0 and self._in_flight.wanted):
                 break
             self._submit(self._drawn[0])
             self._drawn.popleft()
@@ -463,7 +463,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _go_python(self) -> None:
         """Makes samples with Python workers, because ``worker_init_fn`` changed the dataset."""
-        self._backend = self._backend.of_workers_dataset()
+        self._backend = self._backend.use_workers_dataset()
         self._start_anew()
 
     def _go_on_without_it(self, why: str) -> None:

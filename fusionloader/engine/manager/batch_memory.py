@@ -206,7 +206,7 @@ class BatchMemory:
         if self._writer is not None:
             buffer = ring.acquire(copies.shared_bytes(self.layout, rows))
             if buffer is None and not first:
-                return False  # a buffer that is freed soon lets the GPU worker take part
+                return False  # tried again: with a buffer, the GPU worker can take part
         try:
             job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
         except BaseException:
@@ -239,5 +239,5 @@ class BatchMemory:
         if self._copies is not None:
             self._copies.close()
             for job in jobs:
-                with suppress(RuntimeError):  # a device that is lost copies nothing more
+                with suppress(RuntimeError):  # a device that has failed copies nothing more
                     self._stop_copying(job)

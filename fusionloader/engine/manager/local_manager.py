@@ -164,7 +164,7 @@ class LocalManager(Manager):
         return self._most_in_flight - len(self.in_flight.wanted)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         most = min(self._most_in_flight, self._memory.most_in_flight)
         return min(most - len(self.in_flight.wanted), self._ring_room)
 

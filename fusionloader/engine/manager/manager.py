@@ -61,7 +61,7 @@ class Manager(ABC):
 
     @property
     @abstractmethod
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Number of mini-batches that may be submitted now without a wait for memory."""
 
     @abstractmethod

@@ -110,7 +110,7 @@ class ManagerTrace:
         return Worker(number, "cpu" if participant is None else participant.kind)
 
     def _add_found(self, recorder: Recorder) -> None:
-        pids: dict[int, int] = {}  # of borrowed workers
+        pids: dict[int, int] = {}  # last pids of borrowed workers
         for found in self._found:
             # Skip a span that began before this trace, while an earlier one was recorded.
             if found.begin_ns < self._begin_ns or found.sequence not in self._batches:

@@ -100,7 +100,7 @@ class GroupManager(Manager):
         return self._most_in_flight - len(self.in_flight.wanted)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.ahead  # the coordinator, not this job, waits for memory
 
     def submit(self, batch: MiniBatch) -> None:
