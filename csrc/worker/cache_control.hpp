@@ -1,6 +1,6 @@
 #pragma once
 // What the workers of a dataset have measured, and which tier a sample is kept in: one page of
-// shared memory. Laid out by fusionloader/cache/tiers/cache_control.py.
+// shared memory. Laid out by fusionloader/cache/tiers/cache_memory.py.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

@@ -1,1 +1,1 @@
-"""What epochs after the first need not read or decode again: kept, shared, divided."""
+"""Caches of encoded files and decoded images, for one loader, one machine or several."""

@@ -1,7 +1,7 @@
-"""A loader's way to the memory of its files: finds the holder, starts it, asks for descriptors.
+"""The client of the cache holder: finds or starts it, and requests descriptors of cache memory.
 
-A process that has its descriptors needs the holder no more. If the holder dies, all who have joined
-go on sharing what they have; who comes later starts another holder, and shares nothing with them.
+After that, a process does not need the holder. If the holder dies, the processes that have attached
+go on sharing their memory. Processes that attach later start another holder, with other memory.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from fusionloader.system.local_service import ServiceStarter
 
 log = logging.getLogger("fusionloader.cache")
 
-_PATIENCE_SECONDS = 20.0  # enough to make tables for some ten million files
+_PATIENCE_SECONDS = 20.0  # enough to make the tables of about ten million files
 
 
 class HolderUnavailable(RuntimeError):
-    """No holder can be reached or started, or it refuses; the text says why."""
+    """No holder can be reached or started, or it refuses a request; the text says why."""
 
 
 class HolderRefused(HolderUnavailable):
-    """The holder refuses, for one because its budget has no room."""
+    """The holder refuses a request, for example because its budget is used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
     """The memory of a dataset, held for this process until ``close()`` or the last reference.
 
-    The descriptors are closed with it. A forked process may use its copies of them, and ends
-    nothing by closing them.
+    The descriptors are closed with it. A forked process may use its copies of them; closing those
+    does not end this use.
 
     Attributes:
-        fds: descriptors by name, those of ``DatasetMemory.fds()``.
-        nbytes: the sizes of what they describe.
+        fds: descriptors by name, as ``DatasetMemory.fds()`` returns them.
+        nbytes: sizes of the stores in bytes, by name.
         served: whether the budget is that of ``cache serve``.
-        memory: bytes of shared memory that the budget allows.
-        disk: bytes of the disk that it allows.
-        path: the folder of the disk tiers.
+        memory: budget of shared memory, in bytes.
+        disk: budget on the disk, in bytes.
+        path: folder of the disk tiers.
     """
 
     fds: Mapping[str, int]
@@ -67,11 +67,10 @@ class Attached:
 
 
 def attach(request: CacheRequest) -> Attached:
-    """Returns the memory that all processes of this user share for the requested files.
+    """Returns the memory that this user's processes share for the requested files.
 
     Raises:
-        HolderUnavailable: there is no holder and none can be started, it does not answer, or it
-            refuses.
+        HolderUnavailable: no holder can be started, or it does not answer, or it refuses.
     """
     folder = runtime_folder()
     log_file = holder_socket.log_path(folder)
@@ -91,10 +90,10 @@ def attach(request: CacheRequest) -> Attached:
 
 
 def ask_holder(request: Fields) -> Fields | None:
-    """Returns the holder's answer to ``list`` or ``drop``, ``None`` if there is no holder.
+    """Returns the holder's answer to ``list`` or ``drop``; ``None`` if there is no holder.
 
     Raises:
-        HolderUnavailable: it cannot be reached, does not answer, or refuses.
+        HolderUnavailable: the holder cannot be reached, does not answer, or refuses.
     """
     answered = _ask(runtime_folder(), request)
     if answered is None:
@@ -106,7 +105,7 @@ def ask_holder(request: Fields) -> Fields | None:
 
 
 def _ask(folder: Path, request: Fields) -> tuple[FdMessage, socket.socket] | None:
-    """Returns an answer, and the connection; ``None`` if there is no holder, or it has just ended.
+    """Returns the answer and the connection; ``None`` if there is no holder, or it is just ending.
 
     Raises:
         HolderUnavailable: see ``ask_holder``.
@@ -129,7 +128,7 @@ def _ask(folder: Path, request: Fields) -> tuple[FdMessage, socket.socket] | Non
 
 
 def _exchange(connection: socket.socket, request: Fields) -> FdMessage | None:
-    """Sends a request and receives the answer, ``None`` when the holder ends before."""
+    """Sends a request and returns the answer; ``None`` if the holder ends before it answers."""
     try:
         fd_messages.send(connection, FdMessage(request))
         return fd_messages.receive(connection)
@@ -163,16 +162,16 @@ def _attached(message: FdMessage, connection: socket.socket) -> Attached:
 
 
 class _Use:
-    """A connection whose end is the end of a use, and the descriptors that came through it."""
+    """A connection whose end tells the holder that a use has ended, and its descriptors."""
 
     def __init__(self, connection: socket.socket, fds: tuple[int, ...]) -> None:
         self.end = weakref.finalize(self, _end_use, connection, fds, os.getpid())
-        self.end.atexit = False  # the process's end does the same, when nobody needs them any more
+        self.end.atexit = False  # the end of the process closes both
 
 
 def _end_use(connection: socket.socket, fds: tuple[int, ...], owner: int) -> None:
     if os.getpid() == owner:
-        # Forked workers have the connection open too: closing it here would not end it.
+        # Forked workers have copies of the connection, so closing this one would not end it.
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -1,4 +1,4 @@
-"""The holder as a process of its own, which the first user starts."""
+"""The process of the holder, which its first user starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fusionloader.cache.holder_socket import HolderSocket, log_path
 
 
 def main(folder: Path) -> None:
-    """Serves while there is anything to hold; returns at once where another holder does.
+    """Serves while memory is held; returns at once if another holder serves.
 
     Args:
         folder: the user's runtime folder.
@@ -18,7 +18,7 @@ def main(folder: Path) -> None:
     claimed = HolderSocket.claim(folder)
     if claimed is None:
         return
-    # Only now: ranks start several of these at once, and all but one end here.
+    # Imported late: ranks start several of these at once, and all but one end before this line.
     from fusionloader.cache.holder import Holder
     from fusionloader.cache.stores import CacheStores
 
@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
 
 
 def _leave_standard_error(path: Path) -> None:
-    """Sends errors to a file: who reads the first job's output need not wait for all the others."""
+    """Redirects stderr to a file, so that readers of the first job's output see its end."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     os.dup2(fd, 2)
     os.close(fd)

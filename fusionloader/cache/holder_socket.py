@@ -1,11 +1,11 @@
-"""The holder's address: one listener for a user, and the way of others to it.
+"""The holder's socket: one listener per user, and connections to it.
 
-The listener holds a lock on a file beside its socket, from before it binds until it has ended,
-however it ends. So whoever gets the lock may remove the socket it finds: its holder is dead. The
-file itself stays. If it were removed, two holders could lock two files of that name.
+The listener holds a lock on a file beside its socket, from before it binds until its process ends.
+So a process that gets the lock may remove an existing socket, because its holder is dead. The lock
+file is never removed: otherwise two holders could lock two files of that name.
 
-Paths begin at an open descriptor of the folder: the folder was checked when it was opened, and a
-socket's path has to be short.
+Paths begin at an open descriptor of the folder, because the folder was checked when it was opened,
+and because a socket's path must be short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BACKLOG = 1024
 
 
 class HolderSocket:
-    """The lock and the listening socket of the user's one holder."""
+    """The lock and the listening socket of a holder."""
 
     def __init__(self, folder_fd: int, lock_fd: int) -> None:
         self._folder_fd, self._lock_fd = folder_fd, lock_fd
@@ -37,10 +37,10 @@ class HolderSocket:
 
     @classmethod
     def claim(cls, folder: Path) -> HolderSocket | None:
-        """Returns a listening socket, ``None`` while another holder has it.
+        """Returns a listening socket; ``None`` if another holder has the lock.
 
         Raises:
-            OSError: the folder cannot be used, as ``open_runtime_folder`` says, or the socket.
+            OSError: the folder or the socket cannot be used, see ``open_runtime_folder``.
         """
         folder_fd = open_runtime_folder(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -54,7 +54,7 @@ class HolderSocket:
         return cls(folder_fd, lock_fd)
 
     def close(self) -> None:
-        """Removes the socket; who connected and was not accepted finds it closed."""
+        """Removes the socket. Connections that were not accepted are closed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self.listener.close()
@@ -63,11 +63,11 @@ class HolderSocket:
 
 
 def connect(folder: Path, timeout: float) -> socket.socket | None:
-    """Returns a connection to the holder, ``None`` if there is none.
+    """Returns a connection to the holder; ``None`` if there is none.
 
     Raises:
-        OSError: the folder cannot be used, as ``open_runtime_folder`` says, or the holder does not
-            accept for ``timeout`` seconds.
+        OSError: the folder cannot be used, see ``open_runtime_folder``, or the holder does not
+            accept within ``timeout`` seconds.
         PermissionError: the holder is another user's process.
     """
     folder_fd = open_runtime_folder(folder)
@@ -92,7 +92,7 @@ def connect(folder: Path, timeout: float) -> socket.socket | None:
 
 
 def log_path(folder: Path) -> Path:
-    """Returns where a holder that runs in the background writes its errors."""
+    """Returns the file that a background holder writes its errors to."""
     return folder / f"{_name()}.log"
 
 
@@ -101,6 +101,6 @@ def _socket_path(folder_fd: int) -> str:
 
 
 def _name() -> str:
-    # Containers may share a folder. Pids, by which a dead filler is recognized, they do not share.
+    # Containers may share the folder, but not pids, by which dead processes are recognized.
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return f"cache-{namespace}"

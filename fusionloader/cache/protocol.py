@@ -1,8 +1,8 @@
 """The holder's answers to messages, without sockets.
 
-A message is a JSON object: what to ``do``, and the ``version`` that asks. ``attach`` is answered
-with descriptors, and makes the connection a user until it ends. ``list`` and ``drop`` are answered
-and done. Whatever else comes is refused with a reason, and changes nothing.
+A message is a JSON object with the request in ``do`` and the client's ``version``. ``attach`` is
+answered with descriptors, and makes the connection a user until it ends. After ``list`` and
+``drop`` the connection is closed. Other messages are refused with a reason, and change nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fusionloader.system.fd_messages import FdMessage, Fields, package_version
 
 
 def answer(stores: CacheStores, user: User, fields: Fields) -> FdMessage:
-    """Does what a message asks for; the descriptors in the answer stay the holder's."""
+    """Executes a request and returns the answer. The holder still owns the descriptors in it."""
     try:
         _check_version(fields)
         request = fields.get("do")
@@ -47,7 +47,7 @@ def _attach(stores: CacheStores, user: User, fields: Fields) -> FdMessage:
         raise RequestRefused(f"the request cannot be read: {error}") from error
     dataset = stores.attach(user, request)
     memory = dataset.memory
-    # On a disk there may be tiers of other jobs, which this one is not made for.
+    # A disk may have tiers of other jobs that this one did not request.
     names = [name for name in memory.stores if name.removeprefix("disk_") in request.tiers]
     fds = {name: fd for name, fd in memory.fds().items() if name in (*names, *ALWAYS)}
     limits = dataset.held.ledger

@@ -1,6 +1,6 @@
-"""The bytes of a range, read from a file that must still be what it was when it was indexed.
+"""Reads a range of a file, after checking that the file has not changed since it was indexed.
 
-Native workers import this: neither numpy nor torch is imported here.
+Native workers import this module, so it imports neither NumPy nor torch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class FileRange(NamedTuple):
     """A range of a file or URL.
 
     Attributes:
-        file: its path or URL.
-        offset: of the first byte.
-        nbytes: length of the range, 0 for the whole file, whatever that is.
-        file_bytes: size of the file when it was indexed, 0 where unknown.
-        mtime_ns: its time of modification then, 0 where unknown.
+        file: path or URL of the file.
+        offset: offset of the first byte.
+        nbytes: length of the range in bytes, 0 for the whole file.
+        file_bytes: size of the file when it was indexed, 0 if unknown.
+        mtime_ns: modification time of the file when it was indexed, in ns, 0 if unknown.
     """
 
     file: str
@@ -36,12 +36,12 @@ class FileRange(NamedTuple):
 
     @classmethod
     def of(cls, found: tuple[bytes, int, int, int, int]) -> FileRange:
-        """Returns what a table says of a sample; ``nbytes`` is 0 where it has a file."""
+        """Makes a range from ``DatasetTable.range``."""
         return cls(os.fsdecode(found[0]), *found[1:])
 
 
 class ShardChanged(OSError):
-    """A file is not what it was when its samples were indexed; the text says what to do."""
+    """A file has changed since its samples were indexed; the text says what to do."""
 
 
 def is_url(file: str) -> bool:
@@ -54,11 +54,11 @@ def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes
 
     Args:
         where: the range.
-        name: returns what messages call the sample.
+        name: returns the sample's name for messages.
 
     Raises:
-        ShardChanged: the file is gone, has another size or time of modification, or ends early.
-        OSError: it cannot be read, or is a whole file of more than 256 MiB, or no file.
+        ShardChanged: the file is missing, has another size or modification time, or ends early.
+        OSError: it cannot be read, is no regular file, or is a whole file of more than 256 MiB.
     """
     if not where.nbytes:
         return _read_whole(where.file)
@@ -88,10 +88,10 @@ def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file to read it. A FIFO, for whose writer that would wait, is no file.
+    """Opens a file for reading.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is a FIFO, for whose writer it would wait.
     """
     file = open(  # noqa: SIM115 - returned open
         path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)

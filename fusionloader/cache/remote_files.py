@@ -1,4 +1,4 @@
-"""Files that a worker gets from elsewhere, as its loop takes them."""
+"""The interface of a worker's loop to files on other machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from fusionloader.cache.range_reading import FileRange
 
 RangeOf = Callable[[int], FileRange]
-"""Where a sample is, by its number in the table. A file of its own has ``nbytes`` 0."""
+"""Returns the range of a sample, by its number in the table."""
 
 
 class BroughtFile(NamedTuple):
@@ -16,11 +16,11 @@ class BroughtFile(NamedTuple):
 
     Attributes:
         item: the sample's number in the table.
-        nbytes: size of the file, or of the range.
-        mtime_ns: its time of modification; of a URL's range it is not looked at.
-        data: its bytes, valid until the next ones are brought.
+        nbytes: size of the file or range in bytes.
+        mtime_ns: modification time of the file in ns; unused for URLs.
+        data: the bytes, valid until the next call of ``bring``.
         is_hit: whether they come from another server's cache, not from storage.
-        seconds: that it took.
+        seconds: time that it took, in seconds.
     """
 
     item: int
@@ -32,29 +32,29 @@ class BroughtFile(NamedTuple):
 
 
 class FileFetcher(Protocol):
-    """Asks other machines for files."""
+    """Fetches files from other machines."""
 
     def bring(self, items: Iterable[int]) -> list[BroughtFile]:
-        """Returns some of the files; those that are missing are read by the worker."""
+        """Returns some of the files. The worker reads the others."""
 
 
 @runtime_checkable
 class RangeFetcher(FileFetcher, Protocol):
-    """Asks for what workers cannot read themselves: ranges of URLs."""
+    """Fetches what workers cannot read themselves: ranges of URLs."""
 
     def read(self, item: int) -> bytes | memoryview:
         """Returns a sample's bytes.
 
-        Called for what ``bring`` left out, and for samples in place of others. What it raises is
-        the sample's error, and names the URL, the status and what to do.
+        It is called for samples that ``bring`` left out, and for substitutes of bad samples. An
+        exception becomes the sample's error, and names the URL, the status and what to do.
         """
 
 
 class RemoteFiles(Protocol):
-    """Where a worker gets files from; pickled into its process."""
+    """Makes a worker's fetcher; pickled into its process."""
 
     def open(self, identity_fd: int, range_of: RangeOf) -> FileFetcher:
-        """Returns what asks for them, with the identity in the memory of a descriptor.
+        """Returns the fetcher.
 
-        ``identity_fd`` is -1 where the loader has no cache servers.
+        ``identity_fd`` is the descriptor of the ``Identity``, -1 if there are no cache servers.
         """

@@ -1,4 +1,4 @@
-"""What a loader asks of the holder, checked at both ends."""
+"""A loader's request to the holder, which both ends check."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class CacheRequest:
 
     Attributes:
         token: identifies the ledger, see ``ledger_token``.
-        memory: bytes of shared memory that the ledger allows.
-        disk: bytes of the disk that it allows.
-        fingerprint: identifies the dataset's files.
-        files: how many there are, or places for them.
-        samples: of the dataset.
+        memory: budget of shared memory, in bytes.
+        disk: budget on the disk, in bytes.
+        fingerprint: digest of the dataset's files.
+        files: number of records for the files.
+        samples: number of samples in the dataset.
         tiers: names of the stores to make.
         path: absolute path of the folder of the disk tiers, ``None`` without them.
-        name: the dataset for readers: the folder that its files have in common.
+        name: name of the dataset for messages, such as its folder.
 
     Raises:
-        ValueError: a value has another type, or is out of its range.
+        ValueError: a value has the wrong type, or is out of range.
     """
 
     token: str
@@ -66,15 +66,14 @@ class CacheRequest:
             raise ValueError(f"tiers should be 1 to {_MOST_TIERS} different names, not {tiers!r}")
 
     def fields(self) -> Fields:
-        """Returns the request as a message."""
         return asdict(self)
 
     @classmethod
     def of(cls, fields: Fields) -> CacheRequest:
-        """Returns the request in a message, which may have any contents.
+        """Parses the fields of a message, which may have any contents.
 
         Raises:
-            ValueError: it is no request.
+            ValueError: they are no request.
         """
         try:
             values = {name: fields[name] for name in cls.__dataclass_fields__}
@@ -86,14 +85,15 @@ class CacheRequest:
 
 
 def ledger_token(own: str, value: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Returns what identifies the ledger of a cache.
+    """Returns the token that identifies the ledger of a cache.
 
-    All ranks of a job have one ledger for a cache of one value. Elsewhere each cache has its own.
+    The ranks of a job share one ledger for caches of equal settings. Without a job, each cache has
+    a ledger of its own.
 
     Args:
-        own: random, of this cache alone.
+        own: random token of this cache.
         value: the cache's settings as text.
-        environ: the variables that ``torchrun`` sets.
+        environ: environment, with the variables that ``torchrun`` sets.
     """
     if "LOCAL_RANK" not in environ or not is_identified(environ):
         return own

@@ -1,4 +1,4 @@
-"""The user's runtime folder, in which the processes of a machine find the holder's socket."""
+"""The user's runtime folder, which contains the holder's socket."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MODE = 0o700
 
 
 class RuntimeFolderError(OSError):
-    """The folder cannot be made, or others could write to it."""
+    """The folder cannot be made, or other users could write to it."""
 
 
 def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Returns the path of the folder, which need not exist.
 
-    ``$XDG_RUNTIME_DIR/fusionloader`` where the variable names a folder of this user; it may be
-    that of another machine, as under Slurm, or of another user, as under ``su``. Elsewhere
+    It is ``$XDG_RUNTIME_DIR/fusionloader`` if the variable names a folder of this user. Under Slurm
+    it may name one of another machine, under ``su`` one of another user. Otherwise the path is
     ``fusionloader-UID`` in the temporary folder.
     """
     given = environ.get("XDG_RUNTIME_DIR", "")
@@ -31,11 +31,11 @@ def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def open_runtime_folder(path: Path) -> int:
     """Makes the folder if it is missing; returns a descriptor of it, which the caller closes.
 
-    What is checked is the folder that was opened, whatever others do to the path meanwhile.
+    The checks use the open descriptor, so a change of the path in between has no effect.
 
     Raises:
-        RuntimeFolderError: it cannot be made or opened, belongs to another user, or others may
-            enter it.
+        RuntimeFolderError: it cannot be made or opened, belongs to another user, or other users
+            may enter it.
     """
     try:
         path.mkdir(_MODE, exist_ok=True)

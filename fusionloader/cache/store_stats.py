@@ -1,24 +1,24 @@
-"""What is in the stores of a loader."""
+"""Contents of a loader's stores."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MEMORY, DISK = "cache_memory", "cache_disk"
-"""Names under which the accounts of a cache are among what is kept."""
+"""Names of a cache's accounts among the stores."""
 
 DECODED_CACHE, JPEG_INDEX = "decoded_cache", "jpeg_index"
-"""Names of two stores, which have lines of their own in ``stats()``."""
+"""Names of two stores that have their own lines in ``stats()``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """A decoded cache, a JPEG index, or another part of what is kept.
+    """The contents of one store, such as the decoded cache or the JPEG index.
 
     Attributes:
-        images: that are kept.
-        bytes: taken.
-        budget: bytes that may be taken.
+        images: number of cached images.
+        bytes: bytes in use.
+        budget: most bytes that may be used.
     """
 
     images: int

@@ -1,9 +1,9 @@
-"""What the holder holds: ledgers, the datasets under each, and who uses them.
+"""The state of the holder: ledgers, the datasets under each, and their users.
 
 A user is one connection. The first user of a dataset decides under which ledger its memory is made;
-later users of the same files get that memory, whatever their own ledger is. A ledger, with all that
-was made under it, is freed when its last user has gone: nothing less, because a loader that has
-ended may be followed by another on the same files. Nothing here waits or knows of sockets.
+later users of the same files get that memory, whatever ledger they request. A ledger is freed, with
+all its datasets, when its last user leaves. Single datasets are not freed before, because another
+loader may use the same files next. This module has no I/O and no sockets.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _CANNOT_MAKE = (OSError, ValueError, RuntimeError, OverflowError, MemoryError)
 
 
 class RequestRefused(Exception):
-    """Why the holder does not do what it is asked; the text is for the user who asks."""
+    """The holder refuses a request; the text says why, for the user who made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBudget:
-    """The one budget of ``cache serve``: bytes of memory and disk, and the disk's folder."""
+    """The budget of ``cache serve``: bytes of memory and disk, and the disk's folder."""
 
     memory: int
     disk: int = 0
@@ -40,17 +40,14 @@ class ServedBudget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class User:
-    """A connection that uses a dataset; 0 is the pid of a process that cannot be seen."""
+    """A connection that may use a dataset. ``pid`` is 0 if the process is in another namespace."""
 
     pid: int
 
 
 @dataclass(slots=True, eq=False)
 class HeldLedger:
-    """A budget, and the datasets whose memory it pays for.
-
-    ``served`` ledgers outlive their users.
-    """
+    """A budget, and the datasets that are charged to it. ``served`` ledgers outlive their users."""
 
     token: str
     ledger: Ledger
@@ -61,7 +58,7 @@ class HeldLedger:
 
 @dataclass(slots=True, eq=False)
 class HeldDataset:
-    """A dataset's memory, and its users."""
+    """A dataset's memory and its users."""
 
     memory: DatasetMemory
     held: HeldLedger
@@ -76,13 +73,13 @@ class HeldDataset:
 
 
 class CacheStores:
-    """All ledgers and datasets of a holder; with ``served``, under that budget alone."""
+    """All ledgers and datasets of a holder. With ``served``, that is the only budget."""
 
     def __init__(self, served: ServedBudget | None = None) -> None:
         """Makes the served budget's ledger.
 
         Raises:
-            ValueError: it is larger than the machine's memory.
+            ValueError: the budget is larger than the machine's memory.
             OSError: the ledger cannot be made.
         """
         self._ledgers: dict[str, HeldLedger] = {}  # by token
@@ -91,21 +88,19 @@ class CacheStores:
         if served is not None:
             ledger = _make_ledger(served.memory, served.disk)
             self._served = HeldLedger("", ledger, served.path, True)
-            self._ledgers[""] = self._served  # which no request has
+            self._ledgers[""] = self._served  # a request's token is never empty
 
     def is_used_by(self, user: User) -> bool:
-        """Whether the user has a dataset."""
         return user in self._dataset_of
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to hold."""
         return not self._ledgers
 
     def attach(self, user: User, request: CacheRequest) -> HeldDataset:
-        """Returns the memory of the requested files, made now if nobody has made it yet.
+        """Returns the memory of the requested files, and makes it for the first user.
 
         Raises:
-            RequestRefused: it cannot be made, or contradicts what is held.
+            RequestRefused: it cannot be made, or contradicts the existing memory.
         """
         if self.is_used_by(user):
             raise RequestRefused("this connection uses a dataset already")
@@ -125,7 +120,7 @@ class CacheStores:
         return dataset
 
     def leave(self, user: User) -> None:
-        """Takes note that a user has gone; frees the ledger that it was the last user of."""
+        """Removes a user, and frees its ledger if it was the last one."""
         dataset = self._dataset_of.pop(user, None)
         if dataset is None:
             return
@@ -136,14 +131,14 @@ class CacheStores:
             self._free(held)
 
     def drop(self, fingerprint: str) -> list[str]:
-        """Frees datasets without users; returns their names.
+        """Frees datasets that have no users; returns their names.
 
         Args:
-            fingerprint: the beginning of one, or ``"all"``.
+            fingerprint: a prefix of one dataset's fingerprint, or ``"all"``.
 
         Raises:
-            RequestRefused: there is none, several begin so, or one has users. Memory that a
-                process maps would not be freed, and the ledger would allow it a second time.
+            RequestRefused: no dataset or several match, or one has users. Memory that a process
+                maps would not be freed, but the ledger would allow it a second time.
         """
         found = [
             dataset
@@ -159,11 +154,11 @@ class CacheStores:
         return [str(dataset) for dataset in found]
 
     def describe(self) -> list[Fields]:
-        """Returns all ledgers, with their datasets, as plain values."""
+        """Returns all ledgers and their datasets as JSON values."""
         return [_describe(held) for held in self._ledgers.values()]
 
     def close(self) -> None:
-        """Closes all; what processes have mapped stays until they end."""
+        """Closes all memory. What processes have mapped stays until they end."""
         for held in list(self._ledgers.values()):
             self._free(held)
         self._dataset_of.clear()
@@ -173,7 +168,7 @@ class CacheStores:
             yield from held.datasets
 
     def _find(self, request: CacheRequest, path: str | None) -> HeldDataset | None:
-        """Returns the dataset of these files and tiers; on a disk, of whatever tiers it has."""
+        """Returns the dataset with these files and tiers; on a disk, tiers may differ."""
         for dataset in self._datasets():
             same = dataset.fingerprint == request.fingerprint and dataset.held.path == path
             if same and (path is not None or dataset.tiers == request.tiers):
@@ -223,7 +218,7 @@ class CacheStores:
 
 
 def _make_ledger(memory: int, disk: int) -> Ledger:
-    """Makes one that the machine can honor: of memory without a name, nothing limits the size."""
+    """Makes a ledger, limited to the machine's memory, which anonymous memory itself is not."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if memory > installed:
         raise ValueError(
@@ -240,7 +235,7 @@ def _make_memory(ledger: Ledger, request: CacheRequest, path: str | None) -> Dat
 
 
 def readable(name: str) -> str:
-    """Returns a name without what a terminal would obey or cannot show."""
+    """Returns a name without control and other unprintable characters."""
     return "".join(char if char.isprintable() else "?" for char in name)
 
 

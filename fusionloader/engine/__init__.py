@@ -1,1 +1,1 @@
-"""One loader's mini-batches: how it is served, from publication to delivery."""
+"""One loader's mini-batches, from publication to delivery."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fusionloader.cache import kept_files
+from fusionloader.cache import loader_cache
 from fusionloader.data.read_ahead.looking_ahead import explain_reading
 from fusionloader.data.samplers.epoch_sampler import EpochSampler
 from fusionloader.engine.delivery import level_rows
@@ -35,7 +35,7 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
     are_remote = compiled is not None and compiled.is_remote
-    lines += kept_files.explain(options, _why_nothing_is_cached(options, route), are_remote)
+    lines += loader_cache.explain(options, _why_nothing_is_cached(options, route), are_remote)
     if _is_cuda(options) and options.num_workers > 0 and not route.why_whole:
         plan = compiled.plan if compiled is not None and compiled.complete else None
         lines.append(level_rows.explain(plan))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.cache.loader_cache import LoaderCache
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.data.deferred.file_cache import NO_STORES
 from fusionloader.data.deferred.sample_source import DeferringSource
@@ -16,8 +16,7 @@ from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.iterators.backend import WorkerBackend
-from fusionloader.engine.iterators.gathered import GatheredIterator
-from fusionloader.engine.iterators.in_process import InProcessIterator
+from fusionloader.engine.iterators.in_process import GatheredIterator, InProcessIterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 from fusionloader.engine.iterators.stream_iterator import StreamIterator
 from fusionloader.engine.iterators.whole_batches import SingleProcessIterator
@@ -54,7 +53,7 @@ class IteratorFactory:
     def __init__(self) -> None:
         self._learned = Learned()
         self._said: str | None = None
-        self._cache = KeptFiles()
+        self._cache = LoaderCache()
         self._made_offers: SharingOffers | None = None
 
     def __reduce__(self) -> tuple[type[IteratorFactory], tuple[()]]:
@@ -106,7 +105,7 @@ class IteratorFactory:
         if plan is None:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
-                source = DeferringSource(source, self._cache.of_images(options))
+                source = DeferringSource(source, self._cache.for_images(options))
             return PythonBackend(source, parts, remember, self._cache.epoch_ended, whole, passes)
         planned: Source = PlanSource(options.dataset, plan)
         if plan.tail is not None and options.deferred_images == "auto":
@@ -121,7 +120,7 @@ class IteratorFactory:
             table,
             route.gpu,
             parts,
-            self._cache.of(options, table, plan.kind in ("folder", "ranges")),
+            self._cache.for_table(options, table, plan.kind in ("folder", "ranges")),
             functools.partial(self._remember_change, init_fingerprint(options), python),
             self._offers(options),
         )

@@ -7,7 +7,7 @@ from operator import index as as_integer
 
 from PIL import Image, ImageFile
 
-from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.cache.loader_cache import LoaderCache
 from fusionloader.cache.remote_files import RemoteFiles
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.sampling import SampledBatch
@@ -15,7 +15,7 @@ from fusionloader.data.read_ahead.looking_ahead import WantedRange, looking_ahea
 from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.datasets import Compiled
 from fusionloader.data.sources.tables import layout_of
-from fusionloader.engine.delivery.level_rows import LevelRows, level_rows, plan_of_levels
+from fusionloader.engine.delivery.level_rows import LevelRows, level_rows, make_levels_plan
 from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
 from fusionloader.engine.manager.native_start import native_starter
 from fusionloader.engine.manager.options import StartWorker, WorkerKind
@@ -54,11 +54,11 @@ class NativeBackend:
         table: DatasetTable,
         choice: GpuChoice,
         parts: LoaderParts,
-        cache: KeptFiles,
-        of_workers_dataset: Callable[[], WorkerBackend],
+        cache: LoaderCache,
+        use_workers_dataset: Callable[[], WorkerBackend],
         offers: SharingOffers | None = None,
     ) -> None:
-        self.of_workers_dataset = of_workers_dataset
+        self.use_workers_dataset = use_workers_dataset
         self._cache, self._parts = cache, parts
         self._dataset = dataset
         self._compiled = compiled
@@ -100,7 +100,7 @@ class NativeBackend:
     def send_levels(self, wanted: bool) -> LevelRows | None:
         plan = self._compiled.plan
         assert plan is not None
-        levels, layout = plan_of_levels(plan), layout_of(plan)
+        levels, layout = make_levels_plan(plan), layout_of(plan)
         assert isinstance(layout, Layout)
         plan_to_send = levels if wanted and isinstance(levels, Plan) else plan
         if plan_to_send is not self._plan:

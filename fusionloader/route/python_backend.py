@@ -68,7 +68,7 @@ class PythonBackend:
             self._source, self._parts, self._no_layout, self.epoch_ended, whole=True
         )
 
-    def of_workers_dataset(self) -> WorkerBackend:
+    def use_workers_dataset(self) -> WorkerBackend:
         """Returns ``self``: every worker uses its own dataset anyway."""
         return self
 

@@ -1,1 +1,1 @@
-"""Processes, messages, memory and limits: what knows no samples."""
+"""Processes, messages, memory and limits. Nothing here knows of samples."""

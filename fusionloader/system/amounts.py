@@ -1,4 +1,4 @@
-"""Amounts as users write and read them."""
+"""Parses and formats amounts of memory, time and things."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def parse_bytes(amount: int | str) -> int:
-    """Returns ``"2GiB"``, ``"500 MB"`` or a plain number as a number of bytes.
+    """Parses ``"2GiB"``, ``"500 MB"`` or a plain number into a number of bytes.
 
     Raises:
         ValueError: not a positive amount of memory.
@@ -27,7 +27,7 @@ def parse_bytes(amount: int | str) -> int:
 
 
 def parse_seconds(amount: float | str) -> float:
-    """Returns ``"2ms"``, ``"500 us"``, ``"1.5s"`` or a plain number as seconds.
+    """Parses ``"2ms"``, ``"500 us"``, ``"1.5s"`` or a plain number into seconds.
 
     Raises:
         ValueError: not an amount of time.
@@ -42,7 +42,7 @@ def parse_seconds(amount: float | str) -> float:
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns ``"1 file"``, ``"1,200 files"``."""
+    """Returns ``"1 file"`` or ``"1,200 files"``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""The cores of this machine, and those that are dedicated to workers."""
+"""Dedicates cores of this machine to workers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _SYSTEM = Path("/sys")
 
 
 class Lease:
-    """Cores dedicated to workers, until it is closed or this process has ended.
+    """Cores dedicated to workers, until ``close`` or the end of this process.
 
-    A core is taken by binding the name of a socket in Linux's abstract namespace. Other jobs cannot
-    bind that name, and the kernel releases it however the process ends.
+    A core is taken by binding a socket's name in Linux's abstract namespace. Other jobs cannot bind
+    the same name, and the kernel releases it when the process ends.
     """
 
     def __init__(self, machine: Machine | None, workers: int, threads: int) -> None:
-        """Takes none where there are not enough, or with ``machine=None``."""
+        """Takes no cores if there are not enough, or if ``machine`` is ``None``."""
         self._held: dict[Core, socket.socket] = {}
         taken: set[Core] = set()
         self._cores = self._choice(machine, workers, threads, taken)
         while missing := [core for core in self._cores if not self._take(core)]:
+            # Other jobs have these: choose again without them, and keep those taken so far.
             taken.update(missing)
             self._cores = self._choice(machine, workers, threads, taken)
         for core in [core for core in self._held if core not in self._cores]:
@@ -58,33 +59,32 @@ class Lease:
         self._held[core] = name
         return True
 
-    def of(self, worker: int) -> Core:
-        """Returns the CPUs that a worker is to run on, nothing where the kernel chooses."""
+    def cpus(self, worker: int) -> Core:
+        """Returns the CPUs that a worker should run on; empty if the kernel should choose."""
         return self._cores[worker] if worker < len(self._cores) else ()
 
     def close(self) -> None:
-        """Releases the cores."""
         for name in self._held.values():
             name.close()
         self._held.clear()
 
 
 def lease(cpu_affinity: str, workers: int, others: int = 0) -> Lease:
-    """Returns cores for workers.
+    """Leases cores for workers.
 
     Args:
         cpu_affinity: the loader's option, ``"auto"`` or ``"off"``.
-        workers: how many need a core.
-        others: how many other processes of this training are busy.
+        workers: number of workers.
+        others: number of other busy processes of this training.
     """
     # Training on a device keeps one thread of this process busy.
     on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     threads = others + (1 if on_device else torch.get_num_threads())
-    return Lease(machine_here() if cpu_affinity == "auto" else None, workers, threads)
+    return Lease(read_machine() if cpu_affinity == "auto" else None, workers, threads)
 
 
-def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
-    """Returns what this process may use, ``None`` where that cannot be known."""
+def read_machine(environ: Mapping[str, str] = os.environ) -> Machine | None:
+    """Returns the cores and CPU quota of this process; ``None`` if they are unknown."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     try:
@@ -92,7 +92,7 @@ def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
         alone = "LOCAL_RANK" in environ and "LOCAL_WORLD_SIZE" not in environ
         if alone or not 0 <= rank < ranks:
             return None
-        cores = cores_of(frozenset(os.sched_getaffinity(0)))
+        cores = read_cores(frozenset(os.sched_getaffinity(0)))
         return Machine(cores, cpu_quota(), rank, ranks, idle_before())
     except (ValueError, OSError):
         return None
@@ -100,19 +100,19 @@ def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
 
 @functools.cache
 def idle_before() -> float:
-    """Returns how many CPUs of the machine were idle at the first call in this process.
+    """Returns the number of idle CPUs of the machine at the first call in this process.
 
-    Later the load of this process's workers would count, too.
+    Later, the load would include this process's own workers.
     """
     return (os.cpu_count() or 1) - os.getloadavg()[0]
 
 
 @functools.lru_cache(maxsize=4)  # reads a file for each CPU
-def cores_of(cpus: frozenset[int], system: Path = _SYSTEM) -> tuple[Core, ...]:
-    """Returns CPUs grouped by physical core.
+def read_cores(cpus: frozenset[int], system: Path = _SYSTEM) -> tuple[Core, ...]:
+    """Returns ``cpus`` grouped by physical core.
 
     Raises:
-        OSError, ValueError: the system does not list them.
+        OSError, ValueError: ``system`` does not list them.
     """
     cores: dict[Core, None] = {}
     for cpu in sorted(cpus):
@@ -123,7 +123,7 @@ def cores_of(cpus: frozenset[int], system: Path = _SYSTEM) -> tuple[Core, ...]:
 
 
 def _numbers(text: str) -> set[int]:
-    """Returns the numbers in a list like ``0-2,8``."""
+    """Parses a list of numbers such as ``0-2,8``."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,9 +1,9 @@
-"""Messages with descriptors between ranks, their workers and the global manager.
+"""Messages with file descriptors between processes of one user.
 
-A socket in the abstract namespace leaves no file behind. A descriptor received through it
-(``SCM_RIGHTS``) stays valid when its sender dies; ``/proc/PID/fd`` needs a live sender, and its pid
-may be reused before the file is opened. Any user may connect to such a name, or bind it first, so
-both ends ask the kernel for the peer's user. Imports little: native workers use it.
+Sockets in the abstract namespace leave no files behind. A descriptor received through one
+(``SCM_RIGHTS``) stays valid when its sender dies; ``/proc/PID/fd`` would need a live sender, whose
+pid may be reused before the file is opened. Any user may connect to such a name, or bind it first,
+so both ends ask the kernel for the peer's user. Native workers import this module.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class FdMessage:
     """A message: JSON fields, a pickled payload, and descriptors.
 
     Attributes:
-        fields: readable by every version of the package.
-        payload: pickled, for processes of the same version.
-        fds: descriptors, owned by the message once it is received.
+        fields: JSON fields, which every version of the package can read.
+        payload: pickled data for processes of the same version.
+        fds: descriptors; a received message owns them.
     """
 
     fields: Fields
@@ -42,14 +42,12 @@ class FdMessage:
     fds: tuple[int, ...] = ()
 
     def close(self) -> None:
-        """Closes the descriptors."""
         for fd in self.fds:
             os.close(fd)
         self.fds = ()
 
 
 def package_version() -> str:
-    """Returns the version of fusionloader that runs here."""
     return str(vars(sys.modules["fusionloader"])["__version__"])
 
 
@@ -59,7 +57,7 @@ def make_socket() -> socket.socket:
 
 
 def listen(address: str, backlog: int) -> socket.socket | None:
-    """Returns a socket that listens at ``address``, ``None`` where another process has it."""
+    """Returns a socket that listens at ``address``; ``None`` if another process listens there."""
     listener = make_socket()
     try:
         listener.bind("\0" + address)
@@ -77,9 +75,9 @@ class OtherUser(PermissionError):
 
 
 def connect(address: str, timeout: float) -> socket.socket | None:
-    """Returns a connection to who listens at ``address``, ``None`` if nobody of this user does.
+    """Connects to ``address``; returns ``None`` if no process of this user listens there.
 
-    Later calls on it wait at most ``timeout`` seconds.
+    Calls on the connection wait at most ``timeout`` seconds.
     """
     try:
         return connect_to_own(address, timeout)
@@ -88,11 +86,11 @@ def connect(address: str, timeout: float) -> socket.socket | None:
 
 
 def connect_to_own(address: str, timeout: float) -> socket.socket:
-    """Returns the same connection.
+    """Connects as ``connect`` does.
 
     Raises:
         OtherUser: a process of another user listens there.
-        OSError: nobody does.
+        OSError: no process listens there.
     """
     connection = make_socket()
     try:
@@ -108,12 +106,10 @@ def connect_to_own(address: str, timeout: float) -> socket.socket:
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end runs as this user."""
     return _peer(connection)[1] == os.geteuid()
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """Returns the pid of the process that connected."""
     return _peer(connection)[0]
 
 
@@ -124,7 +120,7 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def send(connection: socket.socket, message: FdMessage) -> None:
-    """Sends a message whole.
+    """Sends a whole message.
 
     Raises:
         OSError: the other end is closed or does not read, or the message is too large.
@@ -134,12 +130,13 @@ def send(connection: socket.socket, message: FdMessage) -> None:
 
 
 def receive(connection: socket.socket, most_bytes: int = _MOST_BYTES) -> FdMessage | None:
-    """Returns the next message, ``None`` when the other end is closed or the message malformed.
+    """Returns the next message; ``None`` if the other end is closed or the message is malformed.
 
-    One of more than ``most_bytes`` is malformed; to make room for many takes time.
+    A message of more than ``most_bytes`` is malformed. A small limit saves time, because the whole
+    buffer is allocated before.
 
     Raises:
-        BlockingIOError, TimeoutError: there is none yet.
+        BlockingIOError, TimeoutError: there is no message yet.
     """
     try:
         raw, fds, flags, _ = socket.recv_fds(

@@ -1,4 +1,4 @@
-"""What tells the jobs of a user on a machine apart."""
+"""Identifies the jobs of a user on a machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _JOB_VARIABLES = (
 
 
 def is_identified(environ: Mapping[str, str]) -> bool:
-    """Whether ``torchrun``'s variables tell this job from others."""
+    """Whether ``torchrun``'s variables identify this job."""
     return "TORCHELASTIC_RUN_ID" in environ or "MASTER_PORT" in environ
 
 
 def job_identity(environ: Mapping[str, str]) -> str:
-    """Returns what all ranks of a job on this machine have in common, and no other job has."""
-    # Descriptors and pids mean nothing across namespaces.
+    """Returns a text that all ranks of a job on this machine share, and no other job."""
+    # With the namespaces, because descriptors and pids are not valid across them.
     namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
     job = [environ.get(name, "") for name in _JOB_VARIABLES]
     return "\0".join([str(os.geteuid()), *namespaces, *job])

@@ -1,12 +1,12 @@
-"""A process that serves others of its user on this machine: its event loop, and how it is started.
+"""A process that serves other processes of its user on this machine: its event loop and its start.
 
-The first process that finds no service at an address starts one. Two processes may do so at the
-same time: the address decides, since only one service can bind it, and the other one ends at once.
-A service ends by itself when it has had no peer for a while.
+A process that finds no service at an address starts one. Two processes may do so at the same time,
+but only one service can bind the address, and the other ends at once. A service ends by itself
+after it has had no peer for a while.
 
-A peer has left when its connection ends. A forked worker has a copy of its parent's connection, so
-a peer has also left when its process has ended, which a pidfd shows. The loop waits for no peer: a
-peer that does not read what it is sent is removed.
+A peer has left when its connection ends. Since forked workers have copies of their parent's
+connection, a peer has also left when its process has ended, which a pidfd shows. The loop never
+waits for a peer: one that does not read its messages is removed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.processes import BareProcess, describe_exit
 
-_MOST_MESSAGES = 64  # that are read from a peer before the next one has its turn
+_MOST_MESSAGES = 64  # read from one peer before the next one
 _PAUSE_SECONDS = 0.02
 
-_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
+_started: list[BareProcess] = []  # services that were started here and not yet reaped
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +38,9 @@ class LocalPeer:
     """A process that has connected.
 
     Attributes:
-        connection: the connection, which does not block.
+        connection: the connection, in non-blocking mode.
         pid: process id.
-        pid_fd: pidfd of the process, -1 where the system has none.
+        pid_fd: pidfd of the process, -1 if the system has none.
     """
 
     connection: socket.socket
@@ -48,13 +48,13 @@ class LocalPeer:
     pid_fd: int
 
     def has_ended(self) -> bool:
-        """Whether the process has ended, as far as its pidfd shows."""
+        """Whether the process has ended; ``False`` without a pidfd."""
         poll = select.poll()
         poll.register(self.pid_fd, select.POLLIN)
         return self.pid_fd >= 0 and bool(poll.poll(0))
 
     def reply(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
-        """Sends a message without waiting; returns whether that was possible."""
+        """Sends a message without waiting; returns whether that succeeded."""
         try:
             fd_messages.send(self.connection, FdMessage(fields, payload, fds))
         except OSError:
@@ -62,7 +62,6 @@ class LocalPeer:
         return True
 
     def close(self) -> None:
-        """Closes the connection and the pidfd."""
         self.connection.close()
         if self.pid_fd >= 0:
             os.close(self.pid_fd)
@@ -74,12 +73,12 @@ PeerType = TypeVar("PeerType", bound=LocalPeer)
 class LocalService(Generic[PeerType]):
     """The event loop over peers, and over other descriptors that a subclass watches.
 
-    Subclasses have the decisions: what a message leads to, and what is done between events.
+    Subclasses decide how messages are handled, and what is done between events.
     """
 
     name = "the service"
-    first_seconds = 10.0  # for which it waits for the first peer
-    last_seconds = 1.0  # for which it waits after the last one
+    first_seconds = 10.0  # wait for the first peer
+    last_seconds = 1.0  # wait for another peer after the last one has left
 
     def __init__(self, listener: socket.socket, kind: type[PeerType]) -> None:
         listener.setblocking(False)
@@ -93,63 +92,61 @@ class LocalService(Generic[PeerType]):
         self.peers: set[PeerType] = set()
         self.watch(listener.fileno(), self._accept)
 
-    # ---- what a subclass does ------------------------------------------------------------------
+    # ---- for subclasses to override ------------------------------------------------------------
 
     def joined(self, peer: PeerType) -> None:
-        """A peer has connected, and sent nothing yet."""
+        """Called when a peer has connected, before its first message."""
 
     def handle(self, peer: PeerType, message: FdMessage) -> bool:
-        """Does what a message asks for; returns whether the peer stays.
+        """Handles a message; returns whether the peer stays connected.
 
-        The message is closed afterwards: a descriptor that is needed is taken out of it.
+        The message is closed afterwards, so take out descriptors that are needed for longer.
         """
         raise NotImplementedError
 
     def left(self, peer: PeerType) -> None:
-        """A peer is no longer served; its descriptors are about to be closed."""
+        """Called when a peer is removed, before its descriptors are closed."""
 
     def advance(self) -> float | None:
-        """Does what is due after events; returns the seconds until it is to be called again.
+        """Does what is due after events; returns the seconds until the next call.
 
-        ``None`` leaves that to the next event.
+        ``None`` means that the next call follows the next event.
         """
         return None
 
     def is_needed(self) -> bool:
-        """Whether it goes on although no more peers may come."""
+        """Whether the service must go on even if no other peer connects."""
         return bool(self.peers)
 
     def receive(self, peer: PeerType) -> FdMessage | None:
-        """Returns a peer's next message, ``None`` at the end of its connection.
+        """Returns a peer's next message; ``None`` at the end of its connection.
 
         Raises:
-            BlockingIOError: there is none yet.
+            BlockingIOError: there is no message yet.
         """
         return fd_messages.receive(peer.connection)
 
     def refusal(self, why: str) -> Fields:
-        """Returns what a process is sent that cannot be served."""
         return {"refused": why}
 
-    # ---- what it may use -----------------------------------------------------------------------
+    # ---- for subclasses to call ----------------------------------------------------------------
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:
-        """Calls ``handler`` whenever a descriptor is readable, or at its end."""
+        """Calls ``handler`` whenever a descriptor is readable or at its end."""
         self._poll.register(fd, select.EPOLLIN)
         self._handlers[fd] = handler
         self._fresh.add(fd)
 
     def unwatch(self, fd: int) -> None:
-        """Undoes ``watch``, before the descriptor is closed."""
+        """Undoes ``watch``. Call it before the descriptor is closed."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def end(self) -> None:
-        """Has ``serve`` return."""
         self._ends = True
 
     def remove(self, peer: PeerType) -> None:
-        """Serves a peer no longer; a second call does nothing."""
+        """Removes a peer and closes its connection; a second call does nothing."""
         if peer not in self.peers:
             return
         self.peers.remove(peer)
@@ -167,8 +164,8 @@ class LocalService(Generic[PeerType]):
             ready = self._poll.poll(self._patience(again))
             self._fresh.clear()
             for fd, _ in ready:
-                # What an earlier event has closed may have been opened again under its number.
-                # Such a descriptor is reported the next time, if there is anything to report.
+                # A handler may have closed a descriptor, and opened another with the same number.
+                # This event is not of that one; the next poll reports it if it is ready.
                 if fd not in self._fresh and (handler := self._handlers.get(fd)) is not None:
                     handler()
             again = self.advance()
@@ -220,7 +217,7 @@ class LocalService(Generic[PeerType]):
         self.joined(peer)
 
     def _refuse_for_want_of_files(self) -> None:
-        """Accepts in place of the spare descriptor: a waiting connection would wake the loop."""
+        """Accepts with the spare descriptor: a waiting connection would wake the loop forever."""
         os.close(self._spare_fd)
         with contextlib.suppress(OSError):
             connection, _ = self._listener.accept()
@@ -233,7 +230,7 @@ class LocalService(Generic[PeerType]):
             fd_messages.send(connection, FdMessage(self.refusal(why)))
 
     def _read(self, peer: PeerType) -> None:
-        """Handles messages of a peer; all are read before its process counts as ended."""
+        """Handles messages of a peer. All are read before the end of its process is considered."""
         for _ in range(_MOST_MESSAGES):
             try:
                 message = self.receive(peer)
@@ -255,23 +252,22 @@ class LocalService(Generic[PeerType]):
 
 
 class ServiceStarter:
-    """Starts a service, and another one where the first found the address bound by a third."""
+    """Starts a service, again if the first one ended because another service had the address."""
 
     def __init__(self, module: str, argument: object, log: Path | None = None) -> None:
-        """``log`` is the file with the errors of the service, where it writes one."""
+        """``log`` is the file that the service writes its errors to, if it does."""
         self._module, self._argument = module, argument
         self._where = "" if log is None else f"; see {log}"
         self._process: BareProcess | None = None
 
     def is_under_way(self) -> bool:
-        """Whether the service that was started here runs."""
         return self._process is not None and self._process.is_alive()
 
     def start(self) -> None:
-        """Starts a service, unless one that was started here runs.
+        """Starts a service, unless the previous one is running.
 
         Raises:
-            OSError: it cannot be started, or has failed.
+            OSError: it cannot be started, or the previous one has failed.
         """
         reap_ended()
         if self.is_under_way():
@@ -283,7 +279,7 @@ class ServiceStarter:
         _started.append(self._process)
 
     def start_until(self, deadline: float) -> bool:
-        """Starts a service and pauses; returns whether to try again, before ``deadline``."""
+        """Starts a service and pauses; returns ``False`` after ``deadline`` instead."""
         if time.monotonic() > deadline:
             return False
         self.start()
@@ -295,5 +291,5 @@ def reap_ended() -> None:
     """Reaps services that were started here and have ended."""
     for process in list(_started):
         if not process.is_alive():
-            with contextlib.suppress(ValueError):  # another thread may have done so
+            with contextlib.suppress(ValueError):  # another thread may have removed it
                 _started.remove(process)

@@ -1,4 +1,4 @@
-"""Whether the native part and anonymous shared memory are there."""
+"""Finds out whether the native extension works on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = "fusionloader._native"
 
 
 def missing() -> str | None:
-    """Returns what a FusionLoader needs and this machine has not, ``None`` if it has everything."""
+    """Returns what a FusionLoader needs and this machine lacks; ``None`` if it has everything."""
     if not hasattr(os, "posix_fallocate"):
         return "os.posix_fallocate (of Linux)"
     failed = _load()
@@ -20,10 +20,10 @@ def missing() -> str | None:
 
 @functools.cache
 def _load() -> ImportError | None:
-    """Imports the extension; returns why it cannot be imported.
+    """Imports the extension; returns the error if that fails.
 
-    In a thread, since handlers of signals run in the main one: a Ctrl-C that comes while the
-    extension is initialized would end as an ImportError, and leave it half registered.
+    It imports in another thread, because signal handlers run in the main thread: a Ctrl-C during
+    the extension's initialization would raise ImportError, and leave it half registered.
     """
     failed = []
 

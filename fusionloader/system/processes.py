@@ -1,4 +1,4 @@
-"""Starting worker processes, by multiprocessing's methods or as a bare interpreter."""
+"""Starts worker processes, by multiprocessing's methods or as bare interpreters, and ends them."""
 
 from __future__ import annotations
 
@@ -18,38 +18,33 @@ from fusionloader.system import training_signals
 from fusionloader.system.shm import forks
 
 _JOIN_SECONDS = 0.05
-_START_SECONDS = 5.0  # that a process takes at most to start, but where something is wrong
-_DYING_SECONDS = 5.0  # between the end of a process's connections and its own
+_START_SECONDS = 5.0  # longest time to start a process, unless something is wrong
+_DYING_SECONDS = 5.0  # longest time from the end of a process's connections to its own end
 
 
 class Process(Protocol):
-    """A worker process as the manager uses it; ``multiprocessing.Process`` is one."""
+    """The part of ``multiprocessing.Process`` that managers use."""
 
     @property
-    def pid(self) -> int | None:
-        """Process id."""
+    def pid(self) -> int | None: ...
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, minus the signal's number, ``None`` while it runs or if it is not known."""
+        """Exit code, or minus the signal's number; ``None`` while it runs or if it is unknown."""
 
-    def is_alive(self) -> bool:
-        """Whether it runs."""
+    def is_alive(self) -> bool: ...
 
-    def join(self, timeout: float | None = None) -> None:
-        """Waits until it has ended, at most ``timeout`` seconds."""
+    def join(self, timeout: float | None = None) -> None: ...
 
-    def terminate(self) -> None:
-        """Sends SIGTERM."""
+    def terminate(self) -> None: ...
 
-    def kill(self) -> None:
-        """Sends SIGKILL."""
+    def kill(self) -> None: ...
 
 
 def _status_was_taken(pid: int) -> bool:
-    """Whether a child of this process has ended and something else has waited for it.
+    """Whether a child of this process has ended, and other code has taken its exit status.
 
-    That is a ``waitpid(-1)`` of the user's program, or the kernel where SIGCHLD is ignored.
+    The user's program does so with ``waitpid(-1)``, and the kernel if SIGCHLD is ignored.
     """
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -59,56 +54,53 @@ def _status_was_taken(pid: int) -> bool:
 
 
 class _Signalled:
-    """Sends signals only while the process runs: its number may be another one's afterwards."""
+    """Sends signals only while the process runs, because its pid may be reused afterwards."""
 
     _process: Any
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
         raise NotImplementedError
 
     def terminate(self) -> None:
-        """Sends SIGTERM, if it runs."""
         if self.is_alive():
             self._process.terminate()
 
     def kill(self) -> None:
-        """Sends SIGKILL, if it runs."""
         if self.is_alive():
             self._process.kill()
 
 
 class Child(_Signalled):
-    """A process of multiprocessing whose end is noticed even if something else waits for it.
+    """A process of multiprocessing whose end is noticed even if other code has waited for it.
 
-    ``multiprocessing`` takes such a process for a running one. What is not here is the process's.
+    ``multiprocessing`` takes such a process for a running one. Other attributes are the process's.
     """
 
     def __init__(self, process: Any, is_forked: bool) -> None:
-        """``process`` is to be a child of this process, which a fork server's are not."""
+        """``process`` must become a child of this process, not of a fork server."""
         self._process, self._is_forked = process, is_forked
         self._is_taken = False
 
     def start(self) -> None:
-        """Starts it.
+        """Starts the process.
 
         Raises:
-            BlockingIOError: there may be no more processes; the text says which limits to raise.
+            BlockingIOError: a limit of processes is reached; the text says which limits to raise.
         """
         with _limit_named():
             self._start()
 
     def _start(self) -> None:
-        # What multiprocessing starts by itself to spawn a process would never let them through.
+        # Only around a fork: spawn also starts multiprocessing's resource tracker, which would keep
+        # these signals blocked for its whole life.
         if not self._is_forked:
             self._process.start()
             return
-        with training_signals.held_back(), forks.of_worker():
+        with training_signals.held_back(), forks.forking_worker():
             self._process.start()
 
     @property
     def daemon(self) -> bool:
-        """Whether it ends with this process."""
         return bool(self._process.daemon)
 
     @daemon.setter
@@ -117,12 +109,10 @@ class Child(_Signalled):
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, minus the signal's number, ``None`` while it runs or if it is not known."""
         code: int | None = self._process.exitcode
         return code
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
         if self._is_taken or not self._process.is_alive():
             return False
         self._is_taken = _status_was_taken(self._process.pid)
@@ -146,9 +136,9 @@ def _limit_named() -> Iterator[None]:
 
 
 class BareProcess(_Signalled):
-    """A fresh interpreter that runs ``module.main(argument)`` and imports nothing else.
+    """A new interpreter that runs ``module.main(argument)`` and imports nothing else.
 
-    Unlike multiprocessing's spawn it neither imports the training script nor loads torch.
+    Unlike multiprocessing's spawn, it imports neither the training script nor torch.
     """
 
     _process: Any
@@ -161,11 +151,15 @@ class BareProcess(_Signalled):
         apart: bool = False,
         cpus: tuple[int, ...] = (),
     ) -> None:
-        """``argument`` is pickled; ``fds`` are open in the process under the same numbers.
+        """Starts the process.
 
-        With ``apart`` it has a session of its own, gets no signals of this process's group, and
-        does not end with this process.
-        With ``cpus`` it runs on these only.
+        Args:
+            module: name of the module.
+            argument: argument of ``main``, which is pickled.
+            fds: descriptors that are open in the process, with the same numbers.
+            apart: whether it has its own session, so that it does not get the signals of this
+                process's group, and does not end with this process.
+            cpus: CPUs that it may run on, empty for all.
         """
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
@@ -191,13 +185,13 @@ class BareProcess(_Signalled):
                     pass_fds=fds,
                     start_new_session=apart,
                 )
-            # Not under the lock: a process that is stopped reads no more than a pipe holds. What
-            # other threads start meanwhile may keep this end open, but nobody waits for it to be
-            # closed.
+            # Not under the lock: this would block if the process is stopped and the pipe full.
+            # Processes that other threads start now may inherit this end of the pipe, which does no
+            # harm: unpickling does not wait for the end of the stream.
             with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
                 pipe.write(pickled)
         except BaseException:
-            if self._process is not None:  # it would wait for its argument for ever
+            if self._process is not None:  # it would wait for its argument forever
                 self._process.kill()
                 with contextlib.suppress(OSError):
                     self._process.stdin.close()
@@ -206,24 +200,20 @@ class BareProcess(_Signalled):
 
     @property
     def pid(self) -> int | None:
-        """Process id."""
         pid: int | None = self._process.pid
         return pid
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, minus the signal's number, ``None`` while it runs or if it is not known."""
         return None if self.is_alive() or self._is_taken else self._process.returncode
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
         if self._process.returncode is None:
-            # First: of a process whose status was taken, poll() says that it ended with 0.
+            # Before poll(), which reports exit code 0 for a process whose status was taken.
             self._is_taken = self._is_taken or _status_was_taken(self._process.pid)
         return not self._is_taken and self._process.poll() is None
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until it has ended, at most ``timeout`` seconds."""
         if self.is_alive():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
@@ -234,10 +224,10 @@ def start(
 ) -> Process:
     """Starts ``target(*args)`` in a daemonic process of a multiprocessing context.
 
-    With ``cpus`` it runs on these only.
+    ``cpus`` are the CPUs that it may run on, empty for all.
     """
     method = context.get_start_method()
-    process = context.Process(target=_run_on, args=(parent_of(method), cpus, target, *args))
+    process = context.Process(target=_run_on, args=(find_watched_pid(method), cpus, target, *args))
     process.daemon = True
     watched_process = watched(process, method)
     try:
@@ -245,20 +235,23 @@ def start(
             _check_descriptors()
             watched_process.start()
     except BaseException:
-        if process.pid is not None:  # nobody would know of it
+        if process.pid is not None:  # it has started, and no caller would end it
             process.kill()
         raise
     return watched_process  # type: ignore[no-any-return]
 
 
 def _check_descriptors() -> None:
-    """Raises OSError as multiprocessing does, which leaves a pipe open if the next finds none."""
-    # Two pipes' ends. An epoll closes itself when it is dropped, whatever is raised meanwhile.
+    """Raises OSError if too few descriptors are left for multiprocessing's two pipes.
+
+    Without this check, multiprocessing leaks the first pipe if the second cannot be made.
+    """
+    # Four ends. An epoll object closes its descriptor when it is freed, even after an exception.
     _ = [select.epoll() for _ in range(4)]
 
 
 def watched(process: Any, method: str) -> Any:
-    """Returns a process of multiprocessing that is to be started, as a ``Child`` where it is one.
+    """Returns a process that was not started yet, as a ``Child`` if it will be one.
 
     ``method`` is the start method of its context.
     """
@@ -272,23 +265,25 @@ def _run_on(parent: int, cpus: tuple[int, ...], target: Callable[..., None], *ar
     exit_with_parent(parent)
     if cpus:
         _initial_affinity = os.sched_getaffinity(0)
-        with contextlib.suppress(OSError):  # the container may have lost them since
+        with contextlib.suppress(OSError):  # the container's CPUs may have changed
             os.sched_setaffinity(0, cpus)
     target(*args)
 
 
 class ForkLock:
-    """A lock that forks wait for, of which a forked child has a new one.
+    """A lock that forks wait for. A forked child gets a new one.
 
-    An exception that comes in a hook of a fork ends the hook alone. So what a hook has taken is
-    seen by the lock, and not by what the hook has noted, and it is given back twice.
+    Python ignores an exception in a fork hook, which ends only the hook. So ``_give_back`` asks the
+    lock itself whether the hook has taken it, and it is registered twice, in case an exception ends
+    the first call.
 
     Attributes:
-        lock: to be had in a ``with`` block, between whose lock and block nothing comes.
+        lock: the lock, for use in a ``with`` statement, where no exception can come between
+            acquiring it and the block.
     """
 
     def __init__(self, seconds: float) -> None:
-        """Forks wait ``seconds`` at most: others have hooks, for which its owner may wait."""
+        """Forks wait at most ``seconds``, since the owner may wait for other code's fork hooks."""
         self.lock = threading.RLock()
         self._seconds, self._of_thread = seconds, threading.local()
         if hasattr(os, "register_at_fork"):
@@ -311,22 +306,22 @@ class ForkLock:
         self._of_thread.is_taken = False
 
     def _renew(self) -> None:
-        self.lock = threading.RLock()  # another thread may have had it
+        self.lock = threading.RLock()  # a thread that does not exist here may own the old one
 
 
 _starting = threading.RLock()
-# Shorter, and the last that is taken: who starts one process may hold locks that a thread waits for
-# which starts a loader.
+# Held for a shorter time, and always acquired last: a thread that starts one process may hold locks
+# that another thread, which starts a loader, waits for.
 _forking = ForkLock(_START_SECONDS)
 
 
 def starting() -> threading.RLock:
-    """Returns the lock that a thread has while it starts a loader's processes.
+    """Returns the lock that a thread holds while it starts a loader's processes.
 
-    A process that is forked while another thread imports a module waits for that module for ever.
-    To start a loader imports modules, and forks. By itself each process is started under another
-    lock: one that is forked meanwhile would keep the ends of its pipes, on whose closing its
-    starter waits. A fork of user code waits for that lock, too.
+    A child that is forked while another thread imports a module waits for that module forever, and
+    starting a loader both imports modules and forks. Each process is started under a second lock,
+    ``_forking``: a process forked meanwhile would inherit the ends of its pipes, for whose closing
+    the starter waits. Forks of user code wait for that lock too.
     """
     return _starting
 
@@ -340,16 +335,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_starting)
 
 
-def parent_of(method: str) -> int:
-    """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
+def find_watched_pid(method: str) -> int:
+    """Returns the pid whose end also ends workers; 0 if a fork server starts them."""
     return 0 if method == "forkserver" else os.getpid()
 
 
-_initial_affinity: set[int] | None = None  # the CPUs of this process before it was bound to a few
+_initial_affinity: set[int] | None = None  # CPUs of this process before it was bound to some
 
 
 def restore_affinity() -> None:
-    """Undoes the choice of CPUs that this process was started with."""
+    """Undoes the binding to CPUs that this process was started with."""
     if _initial_affinity is not None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, _initial_affinity)
@@ -358,9 +353,9 @@ def restore_affinity() -> None:
 def end(
     processes: list[Process], patience: float, meanwhile: Callable[[], None] | None = None
 ) -> None:
-    """Waits ``patience`` seconds for processes that are to stop, then kills them.
+    """Waits ``patience`` seconds for processes to end, then kills them.
 
-    ``meanwhile`` is called repeatedly: the processes may be blocked on this one.
+    ``meanwhile`` is called repeatedly, because the processes may wait for this one.
     """
     import time
 
@@ -377,9 +372,9 @@ def end(
 
 
 def refuse_in_child(owner: int) -> None:
-    """Raises RuntimeError in a child that was forked from the process that began an iterator.
+    """Raises RuntimeError in a child of ``owner``, the process that began an iterator.
 
-    It would take batches away that the parent waits for.
+    The child would take batches that the parent waits for.
     """
     if os.getpid() != owner:
         raise RuntimeError(
@@ -390,12 +385,10 @@ def refuse_in_child(owner: int) -> None:
 
 @contextlib.contextmanager
 def named_death(workers: Iterable[Any]) -> Iterator[None]:
-    """Turns the error of a batch that cannot be fetched from a dead worker into that of its death.
+    """Replaces a connection error by torch's error for dead workers, if one of ``workers`` died.
 
-    ``workers`` are processes of multiprocessing. The text is torch's.
-
-    A process that is killed closes its connections before its parent is told that it has ended, so
-    that torch, which looks for dead workers at once, may find none.
+    A process that is killed closes its connections before its parent can see that it has ended.
+    Torch looks for dead workers at once, and may find none, so this waits a while for them.
     """
     from multiprocessing import connection
 
@@ -411,16 +404,16 @@ def named_death(workers: Iterable[Any]) -> Iterator[None]:
 
 
 class OneThread:
-    """A block that one thread at a time is in, of the process that made it.
+    """A context that one thread at a time may be in, only in the process that made it.
 
-    Two threads may take batches from one iterator, as from a queue: each batch is one thread's.
+    So several threads may take batches from one iterator, as from a queue.
     """
 
     def __init__(self) -> None:
         self._owner, self._lock = os.getpid(), threading.RLock()
 
     def __enter__(self) -> None:
-        refuse_in_child(self._owner)  # where nobody would release the lock of a forked thread
+        refuse_in_child(self._owner)  # a thread of the parent may own the copied lock forever
         self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
@@ -428,7 +421,6 @@ class OneThread:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Returns how a process that has ended did so, as text."""
     if exitcode is None:
         return "has ended in a way that is not known: its exit status was taken by waitpid(-1)"
     if exitcode < 0:
@@ -438,9 +430,9 @@ def describe_exit(exitcode: int | None) -> str:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Ends this process soon after the training process has ended, whatever runs in it.
+    """Makes this process end soon after the training process, whatever code runs in it.
 
-    ``parent`` is the training process's pid; 0 where this process's parent is a fork server.
+    ``parent`` is the training process's pid; 0 if this process's parent is a fork server.
     """
     from fusionloader import _native
 
@@ -455,14 +447,14 @@ def _end_of_training() -> int:
     assert training is not None and training.pid is not None
     with contextlib.suppress(OSError, AttributeError):  # too many files, an old kernel
         pidfd = os.pidfd_open(training.pid)
-        if training.is_alive():  # so it is not the next process with that pid
+        if training.is_alive():  # otherwise the pidfd may be of a later process with this pid
             return pidfd
-    # Children that training forks hold the other end of this pipe, too.
+    # Less exact: children that training forks hold the other end of this pipe too.
     return training.sentinel
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal, or a debugger, has stopped a process."""
+    """Whether a process is stopped by a signal or a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")

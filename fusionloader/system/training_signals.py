@@ -1,8 +1,8 @@
-"""Signals that are meant for training, in a process that was started by it.
+"""Keeps signals that are meant for training out of the processes that it starts.
 
 A forked process inherits the training script's handlers: one that writes a checkpoint at SIGTERM or
-SIGUSR1 would run once more in every worker when a batch system signals all processes of a job. It
-inherits blocked signals, too, even if it is a new interpreter.
+SIGUSR1 would also run in every worker when a batch system signals all processes of a job. Blocked
+signals are inherited too, even by a new interpreter.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterator
 
 _NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGCONT")
 _OF_TRAINING = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-"""Signals by which users and batch systems speak to training. Not those that a process sends to
-itself, as SIGALRM is: user code in a worker may rely on its handler."""
+"""Signals that users and batch systems send to training. Signals that a process sends to itself,
+such as SIGALRM, are left out, because user code in a worker may rely on its handler."""
 
 _OF_USERS = _OF_TRAINING[1:3]
 
 
 def leave(interrupts: bool = True) -> None:
-    """Leaves these signals to training; called first in a process that it has started.
+    """Removes training's signal handlers. Call it first in a process that training has started.
 
-    Python handlers of such signals are removed, and SIGUSR1 and SIGUSR2 are ignored, as SIGINT is
+    Signals with a Python handler are ignored from now on, as are SIGUSR1 and SIGUSR2, and SIGINT
     with ``interrupts``. SIGTERM ends the process. ``faulthandler``'s handlers stay, and user code
     may set handlers afterwards.
     """
@@ -42,9 +42,9 @@ def leave(interrupts: bool = True) -> None:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Holds them back from this thread, and from a process forked meanwhile until it calls leave.
+    """Blocks these signals in this thread, and in a process forked within until it calls ``leave``.
 
-    Otherwise the process might run a handler of training before that.
+    Otherwise that process might run a handler of training before.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -53,5 +53,5 @@ def held_back() -> Iterator[None]:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    finally:  # once more: an exception may have come in place of the call
+    finally:  # again: an exception may have come before the call above took effect
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

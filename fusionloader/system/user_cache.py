@@ -1,4 +1,4 @@
-"""Where files are kept that can be made again."""
+"""The user's folder for files that can be made again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/fusionloader`` or ``~/.cache/fusionloader``; it need not exist."""
+    """Returns ``$XDG_CACHE_HOME/fusionloader`` or ``~/.cache/fusionloader``; it need not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "fusionloader"

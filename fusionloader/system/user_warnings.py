@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, however deep they are raised."""
+"""Warnings that point at the user's line."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fusionloader.system import processes
-from fusionloader.system.limits.out_of_memory import OutOfMemoryKills
+from fusionloader.system.limits.free_memory import OutOfMemoryKills
 from fusionloader.system.processes import Process
 from fusionloader.workers import messages
 

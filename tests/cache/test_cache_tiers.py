@@ -15,7 +15,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, DecodedCache, FusionLoader, _native
-from fusionloader.cache.room import CacheTooLarge
+from fusionloader.cache.obtaining import CacheTooLarge
 
 COUNT = 40
 TIERS = (("encoded",), ("decoded",), ("index", "encoded"), ("index", "encoded", "decoded"))

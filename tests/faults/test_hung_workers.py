@@ -18,8 +18,8 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.engine.manager import hung_workers
-from fusionloader.engine.manager.hung_workers import HungWorkers
+from fusionloader.engine.manager import stalls
+from fusionloader.engine.manager.stalls import HungWorkers
 
 SECONDS = 0.4
 STALLED = rf"made no progress for {SECONDS} s \(stall_timeout\)"
@@ -111,7 +111,7 @@ def test_a_stream_ends_with_an_error_that_names_the_worker(tmp_path):
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(hung_workers.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(stalls.time, "monotonic", lambda: self.now)
 
 
 class Worker:

@@ -10,7 +10,7 @@ from support.raised_at import CALLS, Steps
 from torch.utils.data import Dataset, default_collate
 
 from fusionloader import FusionLoader
-from fusionloader.system.shm.batch_slots import BatchSlots, WorkersSlots, memory_of
+from fusionloader.system.shm.batch_slots import BatchSlots, WorkersSlots, identify_object
 from fusionloader.system.shm.forks import Fork
 
 
@@ -41,7 +41,7 @@ class OneWorker:
     def __init__(self):
         self.training = WorkersSlots()
         fd = self.training.add_worker()
-        self.memory = memory_of(fd)
+        self.memory = identify_object(fd)
         self.worker = BatchSlots(fd, 4)
         batch = self.lease(self.sent())
         (held,) = self.training._mapped.values()
@@ -83,7 +83,7 @@ def test_batches_outlive_their_iterator_in_whichever_order_they_were_taken(seen)
         slot = worker.acquire(8)
         slot.bytes()[:8] = bytes([fill] * 8)
         slot.set_free(False)
-        sent.append((memory_of(fd), slot.offset, slot.size, worker.offsets))
+        sent.append((identify_object(fd), slot.offset, slot.size, worker.offsets))
     later = training.lease(*sent[1])
     (held,) = training.held()
     fork = Fork()

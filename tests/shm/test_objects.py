@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fusionloader import _native
-from fusionloader.cache.tiers.cache_control import CacheControl
+from fusionloader.cache.tiers.cache_memory import CacheControl
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.cache.tiers.file_store import FileStore
 from fusionloader.cache.tiers.ledger import Ledger

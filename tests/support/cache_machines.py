@@ -8,8 +8,7 @@ import threading
 from pathlib import Path
 
 from fusionloader.cache.range_reading import FileRange
-from fusionloader.cache.servers.fetcher import Fetcher
-from fusionloader.cache.servers.files import stamp_of
+from fusionloader.cache.servers.fetcher import Fetcher, read_stamp
 from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.system.transport.address import Address
@@ -20,7 +19,7 @@ FINGERPRINT = bytes(range(32))
 TOKEN = b"a token that all machines know"
 
 
-class DictShelf:
+class DictStore:
     """Encoded bytes of files, up to a number of bytes."""
 
     def __init__(self, budget=1 << 30):
@@ -77,8 +76,8 @@ class Server:
 
 
 def _serve(pipe, host, port, token, fingerprint, budget):
-    shelf = DictShelf(budget)
-    server = CacheServer(Address(host, port), Identity.of(token), {fingerprint: shelf}.get)
+    store = DictStore(budget)
+    server = CacheServer(Address(host, port), Identity.of(token), {fingerprint: store}.get)
     here = str(server.address)
     pipe.send(here)
 
@@ -87,18 +86,18 @@ def _serve(pipe, host, port, token, fingerprint, budget):
         machine = Machine(here, servers, paths)
         found, reads = {}, 0
         for item in items:
-            stamp = stamp_of(FileRange(str(paths[item]), 0, 0))
-            data = shelf.get(item, stamp) or machine.epoch([item]).get(item)
+            stamp = read_stamp(FileRange(str(paths[item]), 0, 0))
+            data = store.get(item, stamp) or machine.epoch([item]).get(item)
             if data is None:
                 data = paths[item].read_bytes()
-                shelf.put(item, stamp, memoryview(data))
+                store.put(item, stamp, memoryview(data))
                 reads += 1
             found[item] = bytes(data)
         return found, reads + machine.fetcher.counts.misses
 
     answers = {
         "counts": lambda: server.counts,
-        "held": lambda: sorted(shelf.held),
+        "held": lambda: sorted(store.held),
         "epoch": epoch,
     }
     with contextlib.suppress(EOFError):

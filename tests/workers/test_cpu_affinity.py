@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.scheduler.cores import Machine
 from fusionloader.system import cpus
-from fusionloader.system.cpus import Lease, cores_of, machine_here
+from fusionloader.system.cpus import Lease, read_cores, read_machine
 
 HERE = os.sched_getaffinity(0)
 
@@ -33,7 +33,7 @@ def roomy(monkeypatch):
     first, second = min(HERE), max(HERE)
     spare = (1 << 20,)  # for training, which is never bound
     machine = Machine([spare, (first,), (second,) if second != first else (1 << 21,)])
-    monkeypatch.setattr(cpus, "machine_here", lambda: machine)
+    monkeypatch.setattr(cpus, "read_machine", lambda: machine)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     # Other runs of these tests may be under way on the machine.
     monkeypatch.setattr(cpus, "_NAMES", f"fusionloader-test-{os.getpid()}-core")
@@ -141,27 +141,27 @@ def made_up(count):
 def test_two_jobs_never_have_the_same_core():
     machine = made_up(6)
     first, second, third = (Lease(machine, 2, 1) for _ in range(3))
-    assert [first.of(worker) for worker in range(3)] == [*machine.cores[4:6], ()]
-    assert [second.of(worker) for worker in range(2)] == list(machine.cores[2:4])
-    assert third.of(0) == ()
+    assert [first.cpus(worker) for worker in range(3)] == [*machine.cores[4:6], ()]
+    assert [second.cpus(worker) for worker in range(2)] == list(machine.cores[2:4])
+    assert third.cpus(0) == ()
     first.close()
-    assert Lease(machine, 2, 1).of(0) == machine.cores[4]
+    assert Lease(machine, 2, 1).cpus(0) == machine.cores[4]
 
 
 def test_where_there_are_not_enough_all_are_left_to_others():
     machine = made_up(3)
-    assert Lease(machine, 3, 1).of(0) == ()
-    assert Lease(machine, 2, 1).of(0) == machine.cores[1]
+    assert Lease(machine, 3, 1).cpus(0) == ()
+    assert Lease(machine, 2, 1).cpus(0) == machine.cores[1]
 
 
 # ---- what the machine says ----------------------------------------------------------------------
 
 
 def test_the_machine_here_is_described():
-    machine = machine_here({})
+    machine = read_machine({})
     assert {cpu for core in machine.cores for cpu in core} == HERE
     assert (machine.rank, machine.ranks) == (0, 1)
-    assert machine_here({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}).rank == 1
+    assert read_machine({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}).rank == 1
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_machine_here_is_described():
     ],
 )
 def test_a_rank_of_which_half_is_known_takes_no_cores(environ):
-    assert machine_here(environ) is None
+    assert read_machine(environ) is None
 
 
 def put(root, **files):
@@ -186,4 +186,4 @@ def put(root, **files):
 def test_hyper_threads_are_one_core_and_a_cpuset_leaves_some_of_it(tmp_path):
     for cpu, siblings in enumerate(["0,4", "1,5", "2,6", "3,7"] * 2):
         put(tmp_path, **{f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": siblings})
-    assert cores_of(frozenset([0, 1, 2, 4, 5]), tmp_path) == ((0, 4), (1, 5), (2,))
+    assert read_cores(frozenset([0, 1, 2, 4, 5]), tmp_path) == ((0, 4), (1, 5), (2,))

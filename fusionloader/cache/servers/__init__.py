@@ -1,1 +1,1 @@
-"""A cache that several machines hold a part of each: who owns what, and how it is asked for."""
+"""A cache that is distributed over machines: owners of samples, and requests to them."""

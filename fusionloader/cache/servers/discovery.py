@@ -1,7 +1,7 @@
-"""Which servers a job has, and which of them is this machine's.
+"""Finds the cache servers of a job, and the one of this machine.
 
-Under torchrun with several machines each learns the others' addresses, and a token that the first
-one draws, through the store by which torch's processes find each other.
+Under torchrun with several machines, torch's rendezvous store carries the servers' addresses, and a
+token that the first machine draws.
 """
 
 from __future__ import annotations
@@ -18,34 +18,31 @@ from fusionloader.system.transport.address import Address, is_own
 from fusionloader.system.transport.identity import draw_token
 
 HERE_VARIABLE = "FUSIONLOADER_CACHE_SERVER"
-"""Environment variable that names this machine's server, where that is not clear."""
+"""Environment variable that names this machine's server, if that is ambiguous."""
 
 _KEY = "fusionloader/cache"
 _SECONDS = 300.0
 
 
 class JobStore(Protocol):
-    """What is used of ``torch.distributed.Store``."""
+    """The methods of ``torch.distributed.Store`` that are used here."""
 
-    def set(self, key: str, value: str, /) -> None:
-        """Keeps a value for all processes of the job."""
+    def set(self, key: str, value: str, /) -> None: ...
 
-    def get(self, key: str, /) -> bytes:
-        """Returns a value."""
+    def get(self, key: str, /) -> bytes: ...
 
-    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
-        """Waits until there are values."""
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
 
 
 def listed_servers(addresses: Sequence[str], environ: Mapping[str, str] = os.environ) -> Servers:
-    """Returns servers that the user has listed, of which one is this machine's.
+    """Returns the servers of a user's list.
 
     Args:
         addresses: ``host:port`` of all servers, the same list on every machine.
-        environ: with ``FUSIONLOADER_CACHE_SERVER``, where several of them are this machine's.
+        environ: environment, with ``FUSIONLOADER_CACHE_SERVER`` if several are this machine's.
 
     Raises:
-        ValueError: an address is wrong or there twice, or none or several are this machine's.
+        ValueError: an address is malformed or repeated, or not exactly one is this machine's.
     """
     parsed = {address: Address.parse(address) for address in addresses}
     if len(parsed) != len(addresses):
@@ -65,14 +62,14 @@ def listed_servers(addresses: Sequence[str], environ: Mapping[str, str] = os.env
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines of a job, as torchrun counts them.
+    """The machines of a job, in torchrun's numbering.
 
     Attributes:
-        number: of this one.
-        count: how many there are.
+        number: number of this machine.
+        count: number of machines.
         is_first_rank: whether this is the machine's first process.
-        master: host and port by which the job's processes find each other.
-        attempt: how often torchrun has restarted the job: what was told before is over.
+        master: host and port of the rendezvous.
+        attempt: number of restarts of the job; values of earlier attempts are not used.
     """
 
     number: int
@@ -82,12 +79,11 @@ class Machines:
     attempt: str = "0"
 
     def key(self, name: str, what: object) -> str:
-        """Returns where the job's store has something about a cache."""
         return f"{_KEY}/{self.attempt}/{name}/{what}"
 
 
-def machines_of(environ: Mapping[str, str] = os.environ) -> Machines | None:
-    """Returns the machines of this job, ``None`` where it has but one.
+def read_machines(environ: Mapping[str, str] = os.environ) -> Machines | None:
+    """Returns the machines of this job from the environment; ``None`` if there is only one.
 
     Raises:
         ValueError: torchrun's variables are incomplete or no numbers.
@@ -110,7 +106,7 @@ def machines_of(environ: Mapping[str, str] = os.environ) -> Machines | None:
     return Machines(numbers[0], numbers[1], numbers[2] == 0, master, attempt)
 
 
-def token_of_job(store: JobStore, machines: Machines, name: str) -> bytes:
+def agree_on_token(store: JobStore, machines: Machines, name: str) -> bytes:
     """Returns the token of a job's cache; the first process of the first machine draws it."""
     key = machines.key(name, "token")
     if machines.number == 0 and machines.is_first_rank:
@@ -119,16 +115,16 @@ def token_of_job(store: JobStore, machines: Machines, name: str) -> bytes:
 
 
 def exchange(store: JobStore, machines: Machines, name: str, port: int | None) -> Servers:
-    """Tells the others of this machine's server, and returns those of all machines.
+    """Publishes this machine's server, and returns the servers of all machines.
 
     Args:
-        store: by which torch's processes find each other.
-        machines: of the job.
-        name: tells caches of a job apart, the same on all machines.
-        port: on which this machine's server listens, for its first process to publish.
+        store: the job's store.
+        machines: machines of the job.
+        name: name of the cache within the job, the same on all machines.
+        port: port of this machine's server; ``None`` if another process publishes it.
 
     Raises:
-        ValueError: another machine has no server after some minutes.
+        ValueError: another machine has published no server after 300 s.
     """
     if port is not None:
         store.set(machines.key(name, machines.number), str(Address(own_host(machines), port)))
@@ -142,7 +138,7 @@ def exchange(store: JobStore, machines: Machines, name: str, port: int | None) -
 def _get(store: JobStore, key: str, who: str) -> bytes:
     try:
         store.wait([key], timedelta(seconds=_SECONDS))
-    except Exception as error:  # torch's own, which differ between stores and releases
+    except Exception as error:  # torch's exceptions differ between stores and releases
         raise ValueError(
             f'servers="auto": {who} has not started its cache server within {_SECONDS:.0f} s '
             f"({error})"
@@ -151,10 +147,10 @@ def _get(store: JobStore, key: str, who: str) -> bytes:
 
 
 def own_host(machines: Machines) -> str:
-    """Returns the address under which the other machines reach this one.
+    """Returns the address by which the other machines reach this one.
 
-    It is the one from which this machine reaches the job's master; the master itself is reached
-    under its own name.
+    On the job's master that is the master's name, elsewhere the address from which this machine
+    reaches the master.
     """
     if is_own(machines.master.host):
         return machines.master.host
@@ -164,11 +160,11 @@ def own_host(machines: Machines) -> str:
         return str(probe.getsockname()[0])
 
 
-def store_of_job(machines: Machines, environ: Mapping[str, str] = os.environ) -> JobStore:
-    """Returns the store by which torch's processes find each other.
+def find_job_store(machines: Machines, environ: Mapping[str, str] = os.environ) -> JobStore:
+    """Returns torch's rendezvous store.
 
     Raises:
-        ValueError: there is none yet: torch.distributed is to be initialised first.
+        ValueError: there is none, because torch.distributed is not initialized.
     """
     from torch import distributed
 

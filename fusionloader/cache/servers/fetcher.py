@@ -1,8 +1,8 @@
-"""What a worker asks other machines for, a tiny-batch at a time.
+"""A worker's requests to cache servers, one tiny-batch at a time.
 
-A sample that another server owns is asked for there. What the owner lacks is read from storage and
-given to it, so that the next one finds it. Where an owner does not answer it is gone for a while,
-and its samples have other owners, of which some may be this machine.
+A sample is requested from the server that owns it. If the owner lacks it, the worker reads it from
+storage and sends it to the owner. If an owner does not answer, it counts as gone for a while: then
+its samples have other owners, which may include this machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from fusionloader.cache.range_reading import FileRange, open_file, read_range
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
-from fusionloader.cache.servers import files, requests
-from fusionloader.cache.servers.files import File
+from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.owners import Owners, Servers
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
 from fusionloader.cache.servers.server import SERVICE
@@ -31,15 +31,15 @@ log = logging.getLogger("fusionloader.cache")
 
 @dataclass(slots=True)
 class FetchCounts:
-    """What a worker has asked for since it began.
+    """Counters of one worker.
 
     Attributes:
         hits: samples that another server had.
-        misses: samples that it had not, read from storage.
-        bytes_received: of the hits.
-        bytes_given: of what was read and given to owners.
+        misses: samples that the owner lacked, read from storage.
+        bytes_received: bytes of the hits.
+        bytes_given: bytes of the misses that were sent to owners.
         failures: requests that a server did not answer.
-        seconds: in ``bring``.
+        seconds: time spent in ``bring``, in seconds.
     """
 
     hits: int = 0
@@ -52,30 +52,41 @@ class FetchCounts:
 
 @dataclass(frozen=True, slots=True)
 class ServedFiles:
-    """What a worker's process needs to ask other machines for files of a dataset.
+    """The cache servers of a dataset, pickled into a worker's process.
 
     Attributes:
-        servers: of the job.
-        fingerprint: 32 bytes that tell the dataset, the same on every machine.
+        servers: servers of the job.
+        fingerprint: 32 bytes that identify the dataset, the same on every machine.
     """
 
     servers: Servers
     fingerprint: bytes
 
     def open(self, identity_fd: int, range_of: RangeOf) -> Fetcher:
-        """Returns what asks for them, with the identity in the memory of a descriptor."""
         return Fetcher(self.servers, self.fingerprint, Identity(os.dup(identity_fd)), range_of)
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """The bytes of a file, from another server's cache (``is_hit``) or from storage."""
+
+    stamp: Stamp
+    data: bytes | memoryview
+    is_hit: bool
+
+    def copied(self) -> File:
+        return File(self.stamp, bytes(self.data), self.is_hit)
+
+
 Share = list[WantedFile]
-"""What one server is asked for."""
+"""The files that one server is asked for."""
 
 
 class Fetcher:
-    """Brings samples of one dataset. Belongs to one process, and one thread.
+    """Fetches samples of one dataset. For one thread of one process.
 
     Attributes:
-        counts: what it has done.
+        counts: counters.
     """
 
     def __init__(
@@ -88,16 +99,16 @@ class Fetcher:
         least: float | None = None,
         absence: float = 1.0,
     ) -> None:
-        """Connects to nobody yet.
+        """Connects only when samples are requested.
 
         Args:
-            servers: of the job.
-            fingerprint: 32 bytes that tell the dataset, the same on every machine.
-            identity: what all servers have.
-            range_of: where a sample is.
-            warn: is told when a server is gone, once until it is back.
-            least: seconds that any answer is waited for; 0.5 unless given.
-            absence: seconds until a server that failed is tried again, the first time.
+            servers: servers of the job.
+            fingerprint: 32 bytes that identify the dataset, the same on every machine.
+            identity: identity that all servers share.
+            range_of: returns the range of a sample.
+            warn: called when a server is gone, once until it answers again.
+            least: least timeout of an answer in seconds, 0.5 by default.
+            absence: seconds until a server is tried again after its first failure.
         """
         self.counts = FetchCounts()
         self._here = servers.here
@@ -116,16 +127,15 @@ class Fetcher:
     def bring(self, items: Iterable[int]) -> list[BroughtFile]:
         """Returns the bytes of samples that other servers own.
 
-        Those of this machine's own samples are not among them, nor are those of files that cannot
-        be read: whoever asks reads these from storage, or finds out what is wrong with them. The
-        bytes are valid until the next call.
+        Samples that this machine owns and files that cannot be read are left out: the caller reads
+        these from storage, and raises their errors. The bytes are valid until the next call.
         """
         began = time.perf_counter()
         self._brought = {}
         self._stamps = {}
         wanted = list(items)
         while shares := self._shares(wanted):
-            # A server that is asked again puts its answer where the one before was.
+            # Another answer of the same server overwrites the memory of its previous one.
             self._brought = {item: each.copied() for item, each in self._brought.items()}
             wanted = [each.item for share in self._ask(shares) for each in share]
         seconds = time.perf_counter() - began
@@ -137,7 +147,6 @@ class Fetcher:
         ]
 
     def close(self) -> None:
-        """Ends the connections."""
         for peer in self._peers.values():
             peer.close()
 
@@ -145,7 +154,7 @@ class Fetcher:
         return [name for name, peer in self._peers.items() if not peer.may_be_asked()]
 
     def _shares(self, items: list[int]) -> dict[str, Share]:
-        """Returns what to ask each server for: nothing that this machine owns by now."""
+        """Returns the files to request from each server, without those that this machine owns."""
         gone = self._gone() if items else []
         shares: dict[str, Share] = {}
         for item in items:
@@ -158,13 +167,13 @@ class Fetcher:
         return shares
 
     def _stamp(self, item: int) -> Stamp | None:
-        """Returns the stamp of a file that may be held elsewhere."""
+        """Returns the stamp of a file, read once per call of ``bring``."""
         if item not in self._stamps:
-            self._stamps[item] = files.stamp_of(self._range_of(item))
+            self._stamps[item] = read_stamp(self._range_of(item))
         return self._stamps[item]
 
     def _ask(self, shares: dict[str, Share]) -> list[Share]:
-        """Asks all owners at once, takes the answers as they come; returns what had none."""
+        """Sends all requests, then takes answers as they arrive; returns the unanswered shares."""
         asked: dict[int, str] = {}
         unanswered: list[Share] = []
         for name, share in shares.items():
@@ -181,11 +190,11 @@ class Fetcher:
             except (TransportError, MalformedRequest) as error:
                 self._lost(name, error)
                 unanswered.append(shares[name])
-        unanswered += [shares[name] for name in asked.values()]
+        unanswered += [shares[name] for name in asked.values()]  # those that timed out
         return unanswered
 
     def _as_they_answer(self, asked: dict[int, str]) -> Iterator[str]:
-        """Yields servers in the order of their answers; those that do not answer stay in asked."""
+        """Yields servers in the order of their answers; silent ones stay in ``asked``."""
         poll = select.poll()
         for fd in asked:
             poll.register(fd, select.POLLIN)
@@ -218,15 +227,14 @@ class Fetcher:
                 self._give(name, wanted.item, read)
 
     def _read(self, item: int) -> File | None:
-        """Reads a sample that its owner lacks; a file that cannot be read is left to others."""
-        found = files.read(self._range_of(item))
+        """Reads a sample that its owner lacks; ``None`` if that fails."""
+        found = read_file(self._range_of(item))
         if found is not None:
             self.counts.misses += 1
             self._brought[item] = found
         return found
 
     def _give(self, name: str, item: int, read: File) -> None:
-        """Gives the owner what was read."""
         peer = self._peers[name]
         if not peer.may_be_asked() or len(read.data) > requests.MOST_BYTES:
             return
@@ -253,3 +261,39 @@ class Fetcher:
         if peer.warned:
             peer.warned = False
             log.info("the cache server %s answers again", name)
+
+
+# ---- storage -----------------------------------------------------------------------------------
+
+
+def read_stamp(where: FileRange) -> Stamp | None:
+    """Returns the stamp of a file or range; ``None`` if it is unreadable, changed or too large.
+
+    The size in a range's stamp is that of the range.
+    """
+    try:
+        stamp = _make_stamp(os.stat(where.file))
+    except OSError:
+        return None
+    if where.nbytes:
+        if stamp != (where.file_bytes, where.mtime_ns):
+            return None
+        stamp = Stamp(where.nbytes, where.mtime_ns)
+    return stamp if 0 < stamp.nbytes <= requests.MOST_BYTES else None
+
+
+def read_file(where: FileRange) -> File | None:
+    """Reads a file or a range from storage; returns ``None`` if that fails."""
+    try:
+        if where.nbytes:
+            return File(Stamp(where.nbytes, where.mtime_ns), read_range(where), False)
+        with open_file(where.file) as file:
+            data = file.read()
+            stamp = _make_stamp(os.fstat(file.fileno()))
+    except OSError:
+        return None
+    return File(stamp, data, False) if len(data) == stamp.nbytes else None
+
+
+def _make_stamp(info: os.stat_result) -> Stamp:
+    return Stamp(info.st_size, info.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""A machine's part in a cache across servers: its server, and what its workers ask others with."""
+"""Joins a distributed cache: starts this machine's server, and gives workers their fetchers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,56 @@ from dataclasses import dataclass
 from fusionloader.cache.servers import discovery
 from fusionloader.cache.servers.fetcher import ServedFiles
 from fusionloader.cache.servers.owners import Servers
+from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import CacheServer
-from fusionloader.cache.servers.shelf import StoreShelf
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.options.cache_settings import Cache
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 
 _ANY_PORT = Address("0.0.0.0", 0)  # noqa: S104 - who connects has to show the token
+_TIERS = ("encoded", "disk_encoded")  # in the order in which they are filled
+
+
+class ServedTiers:
+    """The ``ServedStore`` over the encoded tiers of a dataset, in memory and on a disk."""
+
+    def __init__(self, handles: StoreHandles) -> None:
+        self._opened = handles.open()
+        views = self._opened.views
+        self._stores = [(tier, views[tier]) for tier in _TIERS if tier in views]
+
+    def get(self, item: int, stamp: Stamp) -> memoryview | None:
+        for tier, store in self._stores:
+            found = store.find(item, *stamp)
+            if found is not None:
+                return found.view if tier == "encoded" else memoryview(found.data)
+        return None
+
+    def put(self, item: int, stamp: Stamp, data: memoryview) -> bool:
+        if not self.lacks(item, data.nbytes):
+            return False
+        return any(store.put(item, *stamp, 0, 0, data) for _, store in self._stores)
+
+    def lacks(self, item: int, nbytes: int) -> bool:
+        if any(store.holds(item) for _, store in self._stores):
+            return False
+        return any(store.lacks(item, nbytes) for _, store in self._stores)
 
 
 class MachineServer:
-    """This machine's server, for all its datasets; ends with its last user in this process.
+    """This machine's server for all datasets; ends with the last reference in this process.
 
     Attributes:
-        shelves: what is given away, by fingerprint, as long as others refer to it.
-        port: on which it listens.
+        stores: served stores by fingerprint, held weakly.
+        port: port that it listens on.
     """
 
     def __init__(self, address: Address, identity: Identity) -> None:
-        self.shelves: weakref.WeakValueDictionary[bytes, StoreShelf] = weakref.WeakValueDictionary()
-        server = CacheServer(address, identity, self.shelves.get)
+        self.stores: weakref.WeakValueDictionary[bytes, ServedTiers] = weakref.WeakValueDictionary()
+        server = CacheServer(address, identity, self.stores.get)
         self.port = server.address.port
-        # A forked process has the same sockets, and must not end the connections.
+        # A forked process shares the sockets, and must not end the connections.
         weakref.finalize(self, _close_in, os.getpid(), server)
 
 
@@ -46,55 +73,55 @@ _servers: weakref.WeakValueDictionary[Address, MachineServer] = weakref.WeakValu
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A dataset that other machines hold a part of.
+    """A dataset in a distributed cache.
 
     Attributes:
-        remote_files: for workers.
-        identity: what all machines have; workers get its descriptor.
-        shelf: what this process gives away.
-        server: by which it does; both ``None`` where another process of the machine does.
+        remote_files: makes the workers' fetchers.
+        identity: identity that all machines share; workers get its descriptor.
+        store: the store that this process serves.
+        server: the server; both are ``None`` if another process of this machine serves.
     """
 
     remote_files: ServedFiles
     identity: Identity
-    shelf: StoreShelf | None
+    store: ServedTiers | None
     server: MachineServer | None
 
 
 def is_shared(cache: Cache, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether there are other machines that have a part of a cache.
+    """Whether a cache is distributed over machines.
 
     Raises:
         ValueError: torchrun's environment cannot be read.
     """
     if cache.servers == "auto":
-        return discovery.machines_of(environ) is not None
+        return discovery.read_machines(environ) is not None
     return cache.servers is not None
 
 
 def join(
     cache: Cache, fingerprint: str, handles: StoreHandles, environ: Mapping[str, str] = os.environ
 ) -> Joined:
-    """Gives away what this machine keeps of a dataset.
+    """Serves this machine's stores of a dataset, and returns the access to the other machines'.
 
     Args:
-        cache: that ``is_shared``.
-        fingerprint: of the files, 32 characters.
-        handles: the stores of the dataset.
-        environ: of the process.
+        cache: the cache, for which ``is_shared`` is true.
+        fingerprint: fingerprint of the files, 32 characters.
+        handles: stores of the dataset.
+        environ: environment of the process.
 
     Raises:
-        ValueError: the servers cannot be what was meant, or there is no token.
+        ValueError: the list of servers is wrong, or there is no token.
         OSError: the address is in use.
     """
     name = fingerprint.encode()
     member = _listed(cache, environ) if cache.servers != "auto" else _of_job(cache, name, environ)
-    shelf = None
+    store = None
     if member.server is not None:
-        shelf = member.server.shelves.get(name)
-        if shelf is None:
-            shelf = member.server.shelves[name] = StoreShelf(handles)
-    return Joined(ServedFiles(member.servers, name), member.identity, shelf, member.server)
+        store = member.server.stores.get(name)
+        if store is None:
+            store = member.server.stores[name] = ServedTiers(handles)
+    return Joined(ServedFiles(member.servers, name), member.identity, store, member.server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +131,7 @@ class _Member:
     server: MachineServer | None
 
 
-# Of torchrun's jobs, by dataset: other machines know the address until the process ends.
+# Members of torchrun's jobs, by dataset. Kept: other machines use the address until the job ends.
 _members: dict[bytes, _Member] = {}
 
 
@@ -122,12 +149,12 @@ def _listed(cache: Cache, environ: Mapping[str, str]) -> _Member:
 
 
 def _of_job(cache: Cache, name: bytes, environ: Mapping[str, str]) -> _Member:
-    machines = discovery.machines_of(environ)
+    machines = discovery.read_machines(environ)
     assert machines is not None
     if name not in _members:
-        store = discovery.store_of_job(machines, environ)
+        store = discovery.find_job_store(machines, environ)
         if cache.token_file is None:
-            token = discovery.token_of_job(store, machines, name.decode())
+            token = discovery.agree_on_token(store, machines, name.decode())
         else:
             token = read_token(cache.token_file)
         identity = Identity.of(token)
@@ -139,5 +166,4 @@ def _of_job(cache: Cache, name: bytes, environ: Mapping[str, str]) -> _Member:
 
 
 def _serves(environ: Mapping[str, str]) -> bool:
-    """Whether this is the process of its machine that serves."""
     return environ.get("LOCAL_RANK", "0") == "0"

@@ -1,8 +1,7 @@
-"""Which server owns a sample: rendezvous hashing, so that nobody has to be asked.
+"""Owners of samples by rendezvous hashing, which needs no communication.
 
-Every server has a score for every sample, and the one with the highest owns it. Where a server is
-gone, only the samples that it owned have another owner, and these are spread over all that are
-left.
+Every server has a score for every sample, and the server with the highest score owns the sample. If
+a server is gone, only its samples get other owners, spread evenly over the remaining servers.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitmix64
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers of a job, the same everywhere, and which of them is this machine's.
+    """The servers of a job.
 
     Attributes:
-        addresses: of all servers, as ``host:port``; their names for the choice of owners.
-        here: this machine's.
+        addresses: ``host:port`` of all servers, the same on every machine; also their names in the
+            choice of owners.
+        here: address of this machine's server.
     """
 
     addresses: tuple[str, ...]
@@ -33,14 +33,14 @@ class Owners:
     """The owners of all samples of a dataset.
 
     Attributes:
-        servers: their names, the same on every machine, in any order.
+        servers: names of the servers, the same on every machine, in any order.
     """
 
     def __init__(self, servers: Sequence[str], seed: bytes) -> None:
-        """``seed`` is what tells this dataset from others, the same on every machine.
+        """``seed`` identifies the dataset, the same on every machine.
 
         Raises:
-            ValueError: there is no server, or one of them twice.
+            ValueError: there is no server, or a name is repeated.
         """
         if not servers or len(set(servers)) != len(servers):
             raise ValueError(f"servers should be several different names, not {list(servers)!r}")
@@ -48,7 +48,7 @@ class Owners:
         self._keys = {server: _key(seed, server) for server in servers}
 
     def owner(self, item: int, gone: Collection[str] = ()) -> str | None:
-        """Returns the owner of a sample among servers that are not ``gone``, if there is any."""
+        """Returns the owner of a sample among servers that are not ``gone``, if any."""
         place = _spread(item)
         best, most = None, -1
         for server, key in self._keys.items():
@@ -65,7 +65,7 @@ def _key(seed: bytes, server: str) -> int:
 
 
 def _spread(value: int) -> int:
-    """Returns 64 bits that all depend on all bits of ``value``."""
+    """Returns a 64-bit hash of ``value``, by splitmix64."""
     value = (value + _ODD) & _MASK
     value = ((value ^ (value >> 30)) * _MIX[0]) & _MASK
     value = ((value ^ (value >> 27)) * _MIX[1]) & _MASK

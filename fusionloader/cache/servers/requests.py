@@ -1,9 +1,9 @@
-"""What is asked of a cache server, as bytes.
+"""The wire format of requests to cache servers.
 
-A ``GET`` names a dataset and some of its samples, each with the size and the time of modification
-that its file has where it is asked from. The answer, ``ITEMS``, has a status for each, and the
-bytes of those that are there. A ``GIVE`` has the bytes of one sample for its owner to keep. What
-cannot be done is answered with a refusal that says why (system/transport/messages.py).
+A ``GET`` names a dataset and some of its samples, each with the size and modification time of its
+file as the client sees it. The answer, ``ITEMS``, has a status for each sample, and the bytes of
+the hits. A ``GIVE`` carries the bytes of one sample for its owner to cache. A request that fails is
+answered with a refusal that says why (system/transport/messages.py).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ GIVE = FIRST_OF_SERVICE + 2
 
 FINGERPRINT_BYTES = 32
 MOST_ITEMS = 4096
-"""Samples of one request."""
+"""Most samples in a request."""
 MOST_BYTES = 1 << 26
-"""Bytes of a sample that is asked for or given; larger ones are not shared."""
+"""Most bytes of a sample; larger ones are not shared."""
 
 _ITEM = struct.Struct("<QQq")
 
 
 class Stamp(NamedTuple):
-    """What tells a file from another one of its name: its size and time of modification."""
+    """Size and modification time of a file, which change when its contents do."""
 
     nbytes: int
     mtime_ns: int
 
 
 class WantedFile(NamedTuple):
-    """A sample, and the stamp that its file has."""
+    """A sample's number, and the stamp of its file."""
 
     item: int
     stamp: Stamp
 
 
 class Status(enum.IntEnum):
-    """What a server says of a sample: here it is; not here, and there is room for it; neither."""
+    """Status of a sample: sent along; absent, with room for it; absent, without room."""
 
     HIT = 0
     ABSENT = 1
@@ -51,7 +51,7 @@ class Status(enum.IntEnum):
 
 
 class MalformedRequest(ValueError):
-    """A request that cannot be understood."""
+    """A request or an answer that cannot be parsed."""
 
 
 class FileRequest(NamedTuple):
@@ -65,7 +65,7 @@ def encode(fingerprint: bytes, wanted: Sequence[WantedFile]) -> bytes:
     """Returns a request as bytes.
 
     Raises:
-        ValueError: the fingerprint has not 32 bytes.
+        ValueError: the fingerprint does not have 32 bytes.
     """
     if len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
@@ -73,10 +73,10 @@ def encode(fingerprint: bytes, wanted: Sequence[WantedFile]) -> bytes:
 
 
 def decode(head: bytes) -> FileRequest:
-    """Returns the request in a message's head.
+    """Parses the request in a message's head.
 
     Raises:
-        MalformedRequest: there is none.
+        MalformedRequest: it is malformed.
     """
     items = len(head) - FINGERPRINT_BYTES
     if items <= 0 or items % _ITEM.size or items > MOST_ITEMS * _ITEM.size:
@@ -87,10 +87,10 @@ def decode(head: bytes) -> FileRequest:
 
 
 def decode_statuses(head: bytes, wanted: Sequence[WantedFile], body: int) -> list[Status]:
-    """Returns the statuses in an answer with a body of ``body`` bytes.
+    """Parses the statuses in an answer with a body of ``body`` bytes.
 
     Raises:
-        MalformedRequest: it is no answer to what was asked.
+        MalformedRequest: the answer does not match the request.
     """
     try:
         statuses = [Status(value) for value in head]

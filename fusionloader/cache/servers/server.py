@@ -1,7 +1,7 @@
-"""A cache server: gives other machines' workers what this machine holds, and takes what it lacks.
+"""A cache server: sends cached files to workers of other machines, and accepts files for its cache.
 
-It runs in the process that holds the cache of a machine, and needs no torch. Bytes are sent from
-the memory where they are kept, which is never evicted.
+It runs in the process that holds the cache of a machine, and does not import torch. Bytes are sent
+directly from the cache, which never evicts anything.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from fusionloader.system.transport.listener import Listener, Service
 from fusionloader.system.transport.messages import Message, Outgoing, refusal
 
 SERVICE = "fusionloader cache 1"
-"""What both ends say they are; the number changes with what is in ``requests``."""
+"""Name of the service; the number changes with the format in ``requests``."""
 
 
-class Shelf(Protocol):
-    """The encoded bytes of a dataset's files that a machine holds. Used by several threads."""
+class ServedStore(Protocol):
+    """The encoded files of a dataset that a machine has cached. Several threads use it."""
 
     def get(self, item: int, stamp: Stamp) -> memoryview | None:
-        """Returns the bytes of a file, if they are here and of a file with this stamp.
+        """Returns the bytes of a file, if they are cached with this stamp.
 
-        They are valid as long as the shelf is referred to.
+        They are valid as long as there is a reference to the store.
         """
 
     def put(self, item: int, stamp: Stamp, data: memoryview) -> bool:
-        """Keeps the bytes of a file; ``False`` if there is no room, or they are here already."""
+        """Caches the bytes of a file; returns ``False`` if there is no room, or a cached file."""
 
     def lacks(self, item: int, nbytes: int) -> bool:
-        """Whether nothing is here of a file, and there is room for so many bytes."""
+        """Whether a file is not cached, and there is room for its ``nbytes``."""
 
 
 @dataclass(slots=True)
 class ServerCounts:
-    """What a server has done since it began: samples, and bytes of them."""
+    """Numbers of samples sent (hits), lacking (misses) and accepted (taken), and their bytes."""
 
     hits: int = 0
     misses: int = 0
@@ -50,18 +50,18 @@ class ServerCounts:
 
 
 class CacheService:
-    """Answers the requests of ``requests``, at whichever listener it is given to.
+    """Answers the requests of clients at a ``Listener``.
 
     Attributes:
-        counts: what it has done.
-        services: itself by its name, as listeners take services.
+        counts: counters.
+        services: this service by its name, as an argument for a ``Listener``.
     """
 
-    def __init__(self, shelf_of: Callable[[bytes], Shelf | None]) -> None:
-        """``shelf_of`` returns what there is by a dataset's fingerprint."""
+    def __init__(self, find_store: Callable[[bytes], ServedStore | None]) -> None:
+        """``find_store`` returns the store of a dataset by its fingerprint, or ``None``."""
         self.counts = ServerCounts()
         self._lock = threading.Lock()
-        self._shelf_of = shelf_of
+        self._find_store = find_store
         self.services = {SERVICE: Service(lambda: self._answer, requests.MOST_BYTES)}
 
     def _answer(self, message: Message) -> Outgoing | None:
@@ -77,59 +77,61 @@ class CacheService:
 
     def _get(self, message: Message) -> Outgoing:
         fingerprint, wanted = requests.decode(message.head)
-        shelf = self._shelf_of(fingerprint)
-        if shelf is None:
+        store = self._find_store(fingerprint)
+        if store is None:
             return refusal("holds no cache of this dataset")
-        found = [_look_up(shelf, each) for each in wanted]
+        found = [_look_up(store, each) for each in wanted]
         body = [data for data in found if isinstance(data, memoryview)]
         statuses = bytes(Status.HIT if isinstance(each, memoryview) else each for each in found)
         with self._lock:
             self.counts.hits += len(body)
             self.counts.misses += len(wanted) - len(body)
             self.counts.bytes_sent += sum(data.nbytes for data in body)
-        return Outgoing(requests.ITEMS, statuses, body, holds=shelf)
+        return Outgoing(requests.ITEMS, statuses, body, holds=store)
 
     def _take(self, message: Message) -> None:
         fingerprint, wanted = requests.decode(message.head)
         nbytes = [each.stamp.nbytes for each in wanted]
         if nbytes != [message.body.nbytes]:
             raise MalformedRequest(f"{message.body.nbytes} bytes were given for {nbytes}")
-        shelf = self._shelf_of(fingerprint)
-        if shelf is not None and shelf.put(*wanted[0], message.body):
+        store = self._find_store(fingerprint)
+        if store is not None and store.put(*wanted[0], message.body):
             with self._lock:
                 self.counts.taken += 1
                 self.counts.bytes_taken += message.body.nbytes
 
 
 class CacheServer:
-    """Serves from when it is made until ``close()``, at a port of its own.
+    """Serves at a port of its own, from construction until ``close()``.
 
     Attributes:
-        address: where it listens, with the port that it got.
-        counts: what it has done.
+        address: address that it listens at, with the actual port.
+        counts: counters.
     """
 
     def __init__(
-        self, address: Address, identity: Identity, shelf_of: Callable[[bytes], Shelf | None]
+        self,
+        address: Address,
+        identity: Identity,
+        find_store: Callable[[bytes], ServedStore | None],
     ) -> None:
-        """Listens at ``address``; ``shelf_of`` returns what there is by a dataset's fingerprint.
+        """Listens at ``address``; for ``find_store`` see ``CacheService``.
 
         Raises:
             OSError: it cannot listen there.
         """
-        service = CacheService(shelf_of)
+        service = CacheService(find_store)
         self.counts = service.counts
         self._listener = Listener(address, identity, service.services)
         self.address = self._listener.address
 
     def close(self) -> None:
-        """Ends all connections."""
         self._listener.close()
 
 
-def _look_up(shelf: Shelf, wanted: WantedFile) -> memoryview | Status:
+def _look_up(store: ServedStore, wanted: WantedFile) -> memoryview | Status:
     item, stamp = wanted
-    data = shelf.get(item, stamp)
+    data = store.get(item, stamp)
     if data is not None and data.nbytes == stamp.nbytes:
         return data
-    return Status.ABSENT if shelf.lacks(item, stamp.nbytes) else Status.UNWANTED
+    return Status.ABSENT if store.lacks(item, stamp.nbytes) else Status.UNWANTED

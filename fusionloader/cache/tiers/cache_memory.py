@@ -1,4 +1,4 @@
-"""What a cache keeps of one dataset: a store for each tier, in memory and on a disk."""
+"""The memory of a cache for one dataset: a store for each tier, in memory and on a disk."""
 
 from __future__ import annotations
 
@@ -8,23 +8,56 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fusionloader.cache.tiers import disk_store
-from fusionloader.cache.tiers.cache_control import CacheControl
 from fusionloader.cache.tiers.file_store import FileStore, table_bytes
 from fusionloader.cache.tiers.ledger import Ledger
 from fusionloader.cache.tiers.store_handles import STORES, StoreHandles
+from fusionloader.system.shm.objects import SharedPage
 
 TIERS = ("index", "encoded", "decoded")
-_SPARED_SHARE = 1 / 32  # of the machine's memory, for others
+_SPARED_SHARE = 1 / 32  # fraction of the machine's memory that stays free for other processes
+
+# As csrc/worker/cache_control.hpp begins.
+_FIELDS = ("magic", "samples", "room", "workers", "cores")
+_CONTROL = np.dtype([(name, np.uint64) for name in _FIELDS])
+_MAGIC = b"FLcontr1"  # another layout has another number
+
+
+class CacheControl(SharedPage):
+    """The page of ``csrc/worker/cache_control.hpp``, by which workers choose a tier.
+
+    They measure samples, and decide when they have measured enough; this class only sets what they
+    have to know for that.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._words = np.frombuffer(self._page, _CONTROL, 1)
+
+    @classmethod
+    def create(cls, samples: int, room: int) -> CacheControl:
+        """Makes a page for ``samples`` samples, and ``room`` bytes to cache them in."""
+        control = cls(cls._made("cache-control", _MAGIC))
+        control._words["samples"], control._words["room"] = samples, room
+        control.expect(1, 1)
+        return control
+
+    def expect(self, workers: int, cores: int) -> None:
+        """Sets the numbers of workers and of cores for them, before workers measure."""
+        self._words["workers"], self._words["cores"] = workers, cores
 
 
 @dataclass(frozen=True, slots=True)
 class TierUsage:
-    """What a store holds: images, and bytes with its table.
+    """The contents of a store.
 
     Attributes:
-        closed: whether the system had no more room before the store was full.
-        damaged: images whose data on the disk was found not to be what was written.
+        images: number of images.
+        nbytes: bytes in use, with the table.
+        closed: whether the system ran out of space before the store was full.
+        damaged: number of images whose data on the disk did not match its checksum.
     """
 
     images: int
@@ -37,16 +70,16 @@ class DatasetMemory:
     """The stores of a dataset, under the ledger of a cache.
 
     Attributes:
-        ledger: of the cache.
-        control: what is measured of the dataset, and which tier is best for it.
-        stores: by name, of ``STORES``.
+        ledger: ledger of the cache.
+        control: page with the workers' measurements, and the tier that they chose.
+        stores: stores by name, one of ``STORES``.
     """
 
     def __init__(
         self, ledger: Ledger, control: CacheControl, stores: Mapping[str, FileStore]
     ) -> None:
         self.ledger, self.control, self.stores = ledger, control, dict(stores)
-        self._pages = 0  # that were charged for the control page
+        self._pages = 0  # bytes charged for the control page
 
     @classmethod
     def create(
@@ -58,19 +91,19 @@ class DatasetMemory:
         fingerprint: str = "",
         samples: int | None = None,
     ) -> DatasetMemory:
-        """Makes empty stores, on a disk such as have been left there by an earlier job.
+        """Makes empty stores in memory, and opens those that earlier jobs left on a disk.
 
         Args:
-            ledger: of the cache.
-            files: how many there are.
-            tiers: of ``TIERS``.
-            folder: on the disk; ``None`` where nothing is kept on one.
-            fingerprint: of the files.
-            samples: of the dataset, where there are more records than these.
+            ledger: ledger of the cache.
+            files: number of records.
+            tiers: names from ``TIERS``.
+            folder: folder of the disk stores; ``None`` without a disk.
+            fingerprint: digest of the files.
+            samples: number of samples, if that differs from ``files``.
 
         Raises:
-            ValueError: the ledger has too little left for the tables of the files.
-            SharedMemoryExhausted: there is no memory for them.
+            ValueError: the ledger has too little left for the tables of the stores.
+            SharedMemoryExhausted: there is too little memory for the tables.
             OSError: the folder cannot be used.
         """
         if not ledger.memory.limit and folder is None:
@@ -101,43 +134,39 @@ class DatasetMemory:
 
     @classmethod
     def of(cls, fds: Mapping[str, int], nbytes: Mapping[str, int]) -> DatasetMemory:
-        """Returns the memory behind descriptors of these names, which it then owns."""
+        """Opens the memory behind descriptors by name, and takes ownership of them."""
         stores = {
             name: FileStore.of_descriptor(fds[name], nbytes[name]) for name in STORES if name in fds
         }
         return cls(Ledger(fds["ledger"]), CacheControl(fds["control_page"]), stores)
 
     def fds(self) -> dict[str, int]:
-        """Returns the descriptors by name."""
         stores = {name: store.fd for name, store in self.stores.items()}
         return {"ledger": self.ledger.fd, "control_page": self.control.fd, **stores}
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """The sizes of the stores."""
         return {name: store.nbytes for name, store in self.stores.items()}
 
     def handles(self) -> StoreHandles:
-        """Returns the stores for another process."""
         mapped = {name: store.mapped for name, store in self.stores.items()}
         return StoreHandles(self.fds(), mapped)
 
     def usage(self) -> dict[str, TierUsage]:
-        """Returns what each store holds."""
         return {
             name: TierUsage(store.kept, store.used, store.closed, store.damaged)
             for name, store in self.stores.items()
         }
 
     def free(self) -> None:
-        """Closes everything and takes what was charged back; for who made it."""
+        """Closes everything and refunds the charges. Only the process that made it may call it."""
         self.ledger.refund(self._pages)
         for name, store in self.stores.items():
             self.ledger.refund(store.used, disk=name.startswith("disk_"))
         self.close()
 
     def close(self) -> None:
-        """Closes the descriptors but for the ledger's, which others may use."""
+        """Closes the descriptors, except that of the ledger, which other datasets use."""
         self.control.close()
         for store in self.stores.values():
             store.close()

@@ -1,4 +1,4 @@
-"""A dataset in shared memory, once for all workers: files, ranges or pixels, and targets."""
+"""A dataset's table in shared memory: files, ranges or pixels, and targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Targets = npt.NDArray[np.int64]
 _HEADER = 13  # uint64 words of csrc/worker/dataset_table.hpp
 _MAGIC = int.from_bytes(b"FLtable1", "little")  # another layout has another number
 _CHUNK_PATHS = 1 << 14  # paths joined at a time, which then fit into a core's cache
-_OFFSET_BITS = 44  # of a range
+_OFFSET_BITS = 44  # bits of a range's offset; the file's number is above them
 
 
 class DatasetTable(OwnedDescriptor):
@@ -26,16 +26,17 @@ class DatasetTable(OwnedDescriptor):
 
     Attributes:
         fd: file descriptor of the object, for workers to map.
-        nbytes: its size.
-        offsets: uint64 array, where each path begins in ``blob``, and the end; empty for pixels.
-        ranges: uint64 array: number of the file and 44 bits of offset; ``None`` where each sample
-            has a file or pixels.
-        stamps: int64 array: bytes and mtime in ns of each file that has ranges.
+        nbytes: size of the object in bytes.
+        offsets: uint64 array of N + 1: where each path begins in ``blob``, and the end of the last;
+            empty for pixels.
+        ranges: uint64 array of N: number of the file and 44 bits of offset; ``None`` if samples
+            are whole files or pixels.
+        stamps: int64 array of shape (files, 2): bytes and mtime in ns of each file with ranges.
         is_remote: whether the files are URLs.
-        sizes: uint32 array, bytes of each sample, 0 where no worker has read its file yet.
-        targets: int64 array.
+        sizes: uint32 array of N: bytes of each sample, 0 until a worker has read its file.
+        targets: int64 array of N.
         blob: uint8 array: the paths, or the images one after the other.
-        image_shape: height, width and channels of these; ``None`` where there are paths.
+        image_shape: height, width and channels of the images; ``None`` for paths.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class DatasetTable(OwnedDescriptor):
         stamps: npt.NDArray[np.int64] | None = None,
         is_remote: bool = False,
     ) -> None:
-        """Reserves the memory; ranges and their files' ``stamps`` there are both or none."""
+        """Allocates the memory. With ``stamps``, samples are ranges of files."""
         at_stamps = 8 * (_HEADER + len(path_offsets))
         at_ranges = at_stamps + (0 if stamps is None else stamps.nbytes)
         at_targets = at_ranges + (0 if stamps is None else 8 * count)
@@ -100,21 +101,20 @@ class DatasetTable(OwnedDescriptor):
 
     @classmethod
     def of_descriptor(cls, fd: int, nbytes: int) -> DatasetTable:
-        """Returns the table that another process made, which owns it."""
+        """Opens the table that another process made; ``fd`` is duplicated."""
         table = cls.__new__(cls)
         table._map(os.dup(fd), nbytes)
         return table
 
     def path(self, item: int) -> bytes:
-        """Returns the path of a sample's file."""
         file = item if self.ranges is None else int(self.ranges[item]) >> _OFFSET_BITS
         begin, end = int(self.offsets[file]), int(self.offsets[file + 1])
         return self.blob[begin : end - 1].tobytes()
 
     def range(self, item: int) -> tuple[bytes, int, int, int, int]:
-        """Returns path, offset and bytes of a sample, and its file's bytes and mtime in ns.
+        """Returns path, offset and size of a sample, and size and mtime (ns) of its file.
 
-        All numbers are 0 where the sample has a file.
+        All numbers are 0 if the sample is a whole file.
         """
         if self.ranges is None:
             return self.path(item), 0, 0, 0, 0
@@ -125,7 +125,6 @@ class DatasetTable(OwnedDescriptor):
 
     @classmethod
     def of_files(cls, paths: Sequence[str], targets: Sequence[int]) -> DatasetTable:
-        """Returns the table of an image folder."""
         parts, offsets = _joined(paths)
         table = cls(len(paths), offsets, sum(map(len, parts)))
         table.targets[:] = targets
@@ -140,9 +139,9 @@ class DatasetTable(OwnedDescriptor):
         count: int,
         is_remote: bool,
     ) -> DatasetTable:
-        """Returns the table of ranges of files, to be filled: ``ranges``, ``sizes``, ``targets``.
+        """Makes a table of ranges, whose ``ranges``, ``sizes`` and ``targets`` the caller fills.
 
-        So that what is copied there can be freed one by one.
+        So the caller can free its own arrays one by one.
         """
         parts, offsets = _joined(files)
         blob_bytes = sum(map(len, parts))
@@ -152,7 +151,7 @@ class DatasetTable(OwnedDescriptor):
 
     @classmethod
     def of_pixels(cls, images: npt.NDArray[np.uint8], targets: Targets) -> DatasetTable:
-        """Returns the table of ``images``, uint8 of shape (N, height, width, channels)."""
+        """Makes the table of ``images``, uint8 of shape (N, height, width, channels)."""
         _, height, width, channels = images.shape
         no_paths = np.empty(0, np.uint64)
         table = cls(len(targets), no_paths, images.nbytes, (height, width, channels))
@@ -167,7 +166,6 @@ class DatasetTable(OwnedDescriptor):
             begin += len(part)
 
     def has_pixels(self, images: npt.NDArray[np.uint8], targets: Targets) -> bool:
-        """Whether the table is that of these images and targets."""
         return (
             self.blob.nbytes == images.nbytes
             and len(self) == len(targets)
@@ -192,8 +190,8 @@ class DatasetTable(OwnedDescriptor):
 
 
 def _joined(paths: Sequence[str]) -> tuple[list[bytes], npt.NDArray[np.uint64]]:
-    """Returns the paths, each with a zero byte, and where each begins, and the end."""
-    # One by one a million paths take seconds; all at once they take much memory.
+    """Returns the paths with a zero byte after each, in parts, and their offsets, N + 1."""
+    # In chunks: one by one, a million paths take seconds; all at once, they take much memory.
     parts, offsets = [], np.zeros(len(paths) + 1, dtype=np.uint64)
     for first in range(0, len(paths), _CHUNK_PATHS):
         some = paths[first : first + _CHUNK_PATHS]

@@ -1,7 +1,7 @@
-"""File stores on a local disk: found again by the next job, and made anew where they are damaged.
+"""File stores on a local disk, which later jobs reuse. Damaged stores are replaced by empty ones.
 
-Data is checked against its checksum when it is read, so that a disk's faults cost a read of the
-original and never a wrong pixel.
+Data is verified by a checksum when it is read: after a fault of the disk, the original file is read
+again, and no wrong pixel is delivered.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from fusionloader.cache.tiers.ledger import Ledger
 
 log = logging.getLogger("fusionloader.cache")
 
-_SPARED_SHARE = 1 / 64  # of the file system, for others
+_SPARED_SHARE = 1 / 64  # fraction of the file system that stays free
 
 
 class DiskInUse(OSError):
-    """Another holder has the file."""
+    """Another process has locked the file."""
 
 
 def open_store(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> FileStore:
     """Opens the store in a file, or makes an empty one.
 
-    The file stays locked for as long as the store is open. What it has already is charged to the
-    ledger.
+    The file stays locked while the store is open. Its contents are charged to the ledger.
 
     Args:
-        path: of the file.
-        files: how many files the store is for.
-        fingerprint: of these files, 32 bytes.
-        ledger: of the cache.
+        path: path of the file.
+        files: number of records.
+        fingerprint: digest of the files, 32 bytes.
+        ledger: ledger of the cache.
 
     Raises:
-        DiskInUse: somebody else has it open.
-        ValueError: its table is larger than what the ledger has left.
-        OSError: it cannot be written.
+        DiskInUse: another process has locked the file.
+        ValueError: the table is larger than what the ledger has left.
+        OSError: the file cannot be written.
     """
     lock = _lock(path.with_suffix(".lock"))
     try:
@@ -52,7 +51,10 @@ def open_store(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> Fi
 
 
 def _lock(path: Path) -> int:
-    """Returns a descriptor to keep; that of the data would be locked until all have unmapped it."""
+    """Locks a file; returns its descriptor.
+
+    The data file itself would stay locked until all processes have unmapped it.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +70,7 @@ def _open(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> FileSto
     try:
         charged = _renewed(fd, path, files, fingerprint, ledger)
         if not charged:
-            # Not this file: who has it mapped goes on with it.
+            # A new file, because other processes may have this one mapped.
             os.close(fd)
             path.unlink()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -83,7 +85,7 @@ def _open(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> FileSto
 
 
 def _renewed(fd: int, path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> int:
-    """Returns the bytes that a usable store has, which are charged; 0 for another one."""
+    """Renews and charges the store in the file; returns its bytes, 0 if it is not usable."""
     room = ledger.disk.limit - table_bytes(files)
     size = os.fstat(fd).st_size
     used = file_store.renew_header(fd, files, room, _spared(fd), fingerprint)
@@ -98,7 +100,7 @@ def _renewed(fd: int, path: Path, files: int, fingerprint: bytes, ledger: Ledger
 
 
 def _made(fd: int, files: int, fingerprint: bytes, ledger: Ledger) -> int:
-    """Makes an empty store; returns the bytes of its table, which are charged."""
+    """Makes and charges an empty store; returns the bytes of its table."""
     table, limit = table_bytes(files), ledger.disk.limit
     if not ledger.charge(table, disk=True):
         left = limit - ledger.disk.used

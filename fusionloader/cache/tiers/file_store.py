@@ -1,4 +1,4 @@
-"""A store of what workers keep of files: filled once, never evicted."""
+"""A store of encoded or decoded files: workers fill it once, and nothing is evicted."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def table_bytes(files: int) -> int:
 
 
 class FileStore(OwnedDescriptor):
-    """The store of ``csrc/worker/file_store.hpp``: records of all files, and room for their data.
+    """The store of ``csrc/worker/file_store.hpp``: records of all files, and their data.
 
-    Memory is allocated as the store is filled, by the process that fills it.
+    The process that writes data allocates its memory.
 
     Attributes:
         fd: file descriptor of the object, for workers to map.
-        nbytes: its size, table included: never more than was requested.
-        mapped: bytes from its beginning that are mapped, of a store on a disk the table alone.
-        files: number of files.
-        capacity: bytes for their data.
-        lock_fd: of a store on a disk: locked for as long as this process holds the store.
+        nbytes: size of the object with the table, at most the requested size.
+        mapped: bytes to map from the beginning: the table if the store is on a disk, else all.
+        files: number of records.
+        capacity: bytes for data.
+        lock_fd: descriptor of the lock of a store on a disk, -1 without one.
     """
 
     lock_fd = -1
@@ -71,17 +71,17 @@ class FileStore(OwnedDescriptor):
     def __init__(
         self, files: int, nbytes: int, spared: int = 0, ledger: Ledger | None = None
     ) -> None:
-        """Makes an empty store in shared memory for ``files`` files.
+        """Makes an empty store in shared memory.
 
         Args:
-            files: how many there are.
-            nbytes: of the store at most.
-            spared: bytes of memory that stay free for others.
-            ledger: of the cache that the store belongs to, which limits it, too.
+            files: number of records.
+            nbytes: most bytes of the store.
+            spared: bytes of memory that stay free for other processes.
+            ledger: ledger of the cache, which limits the store too.
 
         Raises:
-            SharedMemoryExhausted: there is no memory for the table of the files.
-            ValueError: ``nbytes`` are too few for that table.
+            SharedMemoryExhausted: there is too little memory for the table.
+            ValueError: ``nbytes`` or the ledger has too little for the table.
         """
         table = table_bytes(files)
         if table > nbytes or (ledger is not None and not ledger.charge(table)):
@@ -105,18 +105,17 @@ class FileStore(OwnedDescriptor):
         self._records = np.frombuffer(table, RECORD, self.files, int(self._header["records"][0]))
         self.mapped = data if int(self._header["medium"][0]) == DISK else nbytes
         self.capacity = int(self._header["capacity"][0])
-        _native.FileStoreView(fd, self.mapped)  # which checks it
-        self.fd = fd  # from here on it is the store's to close
+        _native.FileStoreView(fd, self.mapped)  # raises if the header is malformed
+        self.fd = fd  # last: if an exception comes before, the caller closes the descriptor
 
     @classmethod
     def of_descriptor(cls, fd: int, nbytes: int) -> FileStore:
-        """Returns the store behind a descriptor, which is then the store's."""
+        """Opens the store behind a descriptor, and takes ownership of it."""
         store = cls.__new__(cls)
         store._map(fd, nbytes)
         return store
 
     def view(self, ledger: Ledger | None = None) -> _native.FileStoreView:
-        """Returns the store as workers open it."""
         return _native.FileStoreView(self.fd, self.mapped, None if ledger is None else ledger.view)
 
     def _word(self, name: str) -> int:
@@ -124,59 +123,57 @@ class FileStore(OwnedDescriptor):
 
     @property
     def used(self) -> int:
-        """Bytes taken, table included."""
+        """Bytes in use, with the table."""
         return self._word("data") + self._word("used")
 
     @property
     def kept(self) -> int:
-        """Number of files with data in the store."""
         return self._word("kept")
 
     @property
     def closed(self) -> bool:
-        """Whether the system had no more room before the store was full."""
+        """Whether the system ran out of space before the store was full."""
         return bool(self._word("closed"))
 
     @property
     def damaged(self) -> int:
-        """Files whose data on the disk was found not to be what was written."""
+        """Number of files whose data on the disk did not match its checksum."""
         return self._word("damaged")
 
     def filled_records(self) -> npt.NDArray[np.void]:
         """Returns a copy of the table, with zeros for files that are not filled yet."""
-        states = self._records["state"].copy()  # first: records that are filled never change
+        states = self._records["state"].copy()  # first, because filled records never change
         records = self._records.copy()
         records[states != _FILLED] = np.zeros((), RECORD)
         return records
 
     def forget_unfinished(self) -> None:
-        """Makes records free that are not filled; for who alone has the store."""
+        """Frees records that are not filled. No other process may use the store."""
         unfinished = self._records["state"] != _FILLED
         self._records["state"][unfinished] = 0
         self._header["kept"] = np.count_nonzero(~unfinished)
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Returns some of the data."""
         return os.pread(self.fd, nbytes, self._word("data") + offset)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Writes some of the data, before workers do.
+        """Writes data at an offset, before workers write any.
 
         Raises:
-            OSError: there is no memory left.
+            OSError: there is too little memory.
         """
         done = 0
         while done < len(data):
             done += os.pwrite(self.fd, data[done:], self._word("data") + offset + done)
 
     def take_over(self, records: npt.NDArray[np.void], used: int) -> None:
-        """Makes ``records`` the table, after ``write`` has written their ``used`` bytes of data."""
+        """Sets the table, after ``write`` has written the ``used`` bytes of data of ``records``."""
         self._records[:] = records
         self._header["used"] = -(-used // _ALIGNMENT) * _ALIGNMENT
         self._header["kept"] = np.count_nonzero(records["state"] == _FILLED)
 
     def close(self, close_fd: Callable[[int], None] = os.close) -> None:
-        """Closes the descriptors; the memory is freed with the last process that maps it."""
+        """Closes the descriptors. The memory is freed with the last process that maps it."""
         super().close(close_fd)
         if self.lock_fd >= 0:
             close_fd(self.lock_fd)
@@ -184,7 +181,7 @@ class FileStore(OwnedDescriptor):
 
 
 def _created(nbytes: int, table: int) -> int:
-    """Returns a descriptor of memory of which the table is allocated."""
+    """Returns the descriptor of new memory, in which only the table is allocated."""
     fd = objects.create(nbytes, "store", allocated=0)
     try:
         objects.reserve(fd, 0, table)
@@ -214,10 +211,11 @@ def _header(
 
 
 def renew_header(fd: int, files: int, room: int, spared: int, fingerprint: bytes) -> int | None:
-    """Gives a store of these files that was left on a disk ``room`` bytes from now on.
+    """Sets the capacity of an existing store on a disk to ``room`` bytes.
 
     Returns:
-        The bytes in use, table included; ``None`` if it is none, or of another version.
+        The bytes in use, with the table; ``None`` if the file is no store of these files and this
+        version.
     """
     raw, table = os.pread(fd, _HEADER.itemsize, 0), table_bytes(files)
     if len(raw) < _HEADER.itemsize or os.fstat(fd).st_size < table:
@@ -226,6 +224,6 @@ def renew_header(fd: int, files: int, room: int, spared: int, fingerprint: bytes
     used = int(found["used"][0])
     if any(found[name] != made[name] for name in _LASTING) or used > found["capacity"][0]:
         return None
-    for name in ("capacity", "closed", "spared"):  # jobs that have it mapped may change the rest
+    for name in ("capacity", "closed", "spared"):  # jobs that map the file may write the others
         os.pwrite(fd, made[name].tobytes(), _HEADER.fields[name][1])  # type: ignore[index]
     return table + used

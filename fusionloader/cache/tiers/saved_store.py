@@ -1,4 +1,4 @@
-"""Saves a file store in a file, and reads it back."""
+"""Saves a file store to a file, and loads it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CHUNK = 1 << 24
 
 
 class SavedStoreMismatch(ValueError):
-    """The file is damaged, or was saved for other files."""
+    """The file is damaged, or was saved for another dataset."""
 
 
 def fingerprint(paths: Sequence[bytes]) -> bytes:
-    """Returns a digest of a list of files: of their names below their common folder."""
+    """Returns a digest of paths relative to their common folder."""
     folder = os.path.commonpath(paths)
     digest = hashlib.sha256()
     for path in paths:
@@ -34,10 +34,10 @@ def fingerprint(paths: Sequence[bytes]) -> bytes:
 
 
 def save(store: FileStore, path: Path, of_files: bytes) -> None:
-    """Writes what the store has so far, also while workers fill it.
+    """Writes the current contents of a store, which workers may be filling.
 
     Raises:
-        OSError: the file cannot be written; one that existed stays as it was.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     records = store.filled_records()
     size = int(max(records["offset"] + records["bytes"], default=0))
@@ -65,8 +65,8 @@ def load(store: FileStore, path: Path, of_files: bytes) -> None:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: it cannot be read, or there is too little memory.
-        SavedStoreMismatch: it has other contents, or more than the store has room for.
+        OSError: the file cannot be read, or there is too little memory.
+        SavedStoreMismatch: the file is of another dataset, damaged, or larger than the store.
     """
     with open(path, "rb") as file:
         head = file.read(_HEADER.size)

@@ -1,7 +1,4 @@
-"""The stores of a dataset for another process: descriptors and sizes; and opened there.
-
-Imports little: native workers use it.
-"""
+"""Handles of a dataset's stores, for other processes. Native workers import this module."""
 
 from __future__ import annotations
 
@@ -13,33 +10,32 @@ from fusionloader import _native
 
 STORES = ("index", "encoded", "decoded", "disk_encoded", "disk_decoded")
 ALWAYS = ("ledger", "control_page")
-JPEG_INDEX = "jpeg_index"  # of a loader alone, which no cache pays for
+JPEG_INDEX = "jpeg_index"  # store of one loader, which is charged to no cache
 DESCRIPTORS = (*ALWAYS, *STORES, JPEG_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHandles:
-    """Stores of one dataset, of which any may be missing.
+    """Descriptors and sizes of a dataset's stores, of which any may be missing.
 
     Attributes:
-        fds: descriptors by name, of ``DESCRIPTORS``.
-        mapped: bytes to map of each store.
+        fds: descriptors by name, one of ``DESCRIPTORS``.
+        mapped: bytes to map of each store, by name.
     """
 
     fds: Mapping[str, int]
     mapped: Mapping[str, int]
 
     def descriptors(self) -> dict[str, int]:
-        """Returns the descriptors by the names that they have as arguments: ``encoded_fd``."""
+        """Returns the descriptors by argument name, such as ``encoded_fd``."""
         return {f"{name}_fd": fd for name, fd in self.fds.items()}
 
     def at(self, fds: Mapping[str, int]) -> StoreHandles:
-        """Returns the stores behind other descriptors, named as arguments; some may be missing."""
+        """Returns the handles with other descriptors, by argument name; some may be missing."""
         moved = {name: fds[f"{name}_fd"] for name in DESCRIPTORS if f"{name}_fd" in fds}
         return StoreHandles(moved, self.mapped)
 
     def open(self) -> OpenHandles:
-        """Returns them mapped into this process."""
         return OpenHandles(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -57,8 +53,8 @@ class OpenHandles:
     """Stores that this process has mapped.
 
     Attributes:
-        views: the stores by name.
-        native: all of them, for a worker's native loop.
+        views: stores by name.
+        native: all stores, for a worker's native loop.
     """
 
     def __init__(self, handles: StoreHandles) -> None:

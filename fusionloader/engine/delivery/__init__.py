@@ -1,1 +1,1 @@
-"""Finished batches: put together on the host, page-locked, copied to a device."""
+"""Finished batches: assembled on the host, page-locked, copied to a device."""

@@ -1,4 +1,4 @@
-"""Batches on a device: copied while they are made, delivered when training's stream can wait."""
+"""Batches on a device: copied while they are made, and delivered as soon as they are enqueued."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ from fusionloader.transforms.executors.layout import Layout
 
 @dataclass(slots=True)
 class Copying:
-    """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it.
+    """A mini-batch that is copied to the device as its tiny-batches complete.
 
-    ``leaves`` are on the device, but ``None`` for texts. The GPU worker writes its part of the
-    first one into a ``buffer``, if it has a part. ``begun_ns`` is when the copy began, by
-    ``CLOCK_MONOTONIC``.
+    Attributes:
+        number: number of the copy in the copier.
+        leaves: tensors on the device; ``None`` for texts.
+        buffer: buffer of the first leaf, if the GPU worker writes rows into it.
+        staging: device memory for 8-bit levels, until they are converted.
+        layout: layout of the rows in host memory.
+        rows: number of rows.
+        begun_ns: time when the copy began, by ``CLOCK_MONOTONIC``.
     """
 
     number: int
@@ -42,10 +47,16 @@ class Copying:
 
 @dataclass(slots=True)
 class Arriving:
-    """A batch that is being copied; it is complete when the device has passed ``ready``.
+    """A batch whose copies are all enqueued.
 
-    Its ``leaves`` but the texts are ``on_device``; the first one may be in a ``buffer`` of the GPU
-    worker. ``nbytes`` of it are in host memory, and ``begun_ns`` is when the copy began.
+    Attributes:
+        layout: layout of the rows in host memory.
+        leaves: all leaves, with texts in host memory.
+        on_device: the leaves that are on the device.
+        buffer: buffer of the first leaf, if the GPU worker may have written into it.
+        ready: event after the last copy.
+        nbytes: bytes of the rows in host memory.
+        begun_ns: time when the copy began, by ``CLOCK_MONOTONIC``.
     """
 
     layout: Layout
@@ -61,15 +72,16 @@ class DeviceDelivery:
     """Copies batches to a device ahead of their delivery.
 
     Attributes:
-        ring: the device memory that a GPU worker writes into.
+        device: the device.
+        ring: device memory that a GPU worker writes into.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.ring = DeviceRing(device)
-        # Host memory that a copy may still be reading.
+        # Host memory that a copy may still read.
         self._read: deque[tuple[native.Event, Owner]] = deque()
-        # Also where an epoch is left: the memory of both sides is somebody else's afterwards.
+        # Also if an epoch is abandoned: the memory of both sides is reused afterwards.
         weakref.finalize(self, _finish, device, self._read, os.getpid()).atexit = False
 
     def open(
@@ -78,14 +90,17 @@ class DeviceDelivery:
         """Returns the copies of a queue's mini-batches.
 
         Args:
-            queue: lives for longer.
-            gpu_worker: the number of the worker that writes its rows on the device itself.
-            levels: how rows of levels become elements, if they are levels.
+            queue: the queue, which must outlive the copies.
+            gpu_worker: number of the worker that writes its rows on the device, if there is one.
+            levels: conversion of rows that are 8-bit levels.
         """
         return QueueCopies(self.device, self.ring, queue, gpu_worker, levels)
 
     def arriving(self, copies: QueueCopies, copying: Copying, owner: Owner) -> Arriving:
-        """Returns a batch whose mini-batch is done; ``owner`` is of its rows in host memory."""
+        """Enqueues the remaining copies of a mini-batch that is done, and returns its batch.
+
+        ``owner`` keeps the rows in host memory until they are read.
+        """
         ready = copies.finish(copying)
         self._read.append((ready, owner))
         while self._read and self._read[0][0].query():
@@ -103,7 +118,7 @@ class DeviceDelivery:
         return Arriving(layout, leaves, on_device, copying.buffer, ready, nbytes, begun_ns)
 
     def finish(self, pending: Arriving) -> Batch:
-        """Returns the batch; the current stream waits until it is complete."""
+        """Returns the batch. Work enqueued in the current stream from now on waits for it."""
         stream = self.device.current_stream()
         pending.ready.hold_back(stream)
         if pending.buffer is not None:
@@ -114,22 +129,21 @@ class DeviceDelivery:
 
 
 def _finish(device: Device, read: deque[tuple[native.Event, Owner]], pid: int) -> None:
-    if read and os.getpid() == pid:  # in a forked child CUDA is the parent's
-        with suppress(RuntimeError):  # a device that is lost reads nothing more
+    if read and os.getpid() == pid:  # in a forked child CUDA belongs to the parent
+        with suppress(RuntimeError):  # a device that has failed reads nothing more
             wait_for_copies(device)
     read.clear()
 
 
 def wait_for_copies(device: Device) -> None:
-    """Returns when no copy reads host memory any more."""
     try:
         native.synchronize(device.number, device.copy_stream)
-    except MemorySharingError:  # our call is refused, perhaps torch's is not
+    except MemorySharingError:  # torch's call may succeed where ours is refused
         device.synchronize()
 
 
 class QueueCopies:
-    """The mini-batches of one queue on their way, see ``csrc/delivery/copier.hpp``."""
+    """Copies the mini-batches of one queue, see ``csrc/delivery/copier.hpp``."""
 
     def __init__(
         self,
@@ -139,7 +153,6 @@ class QueueCopies:
         gpu_worker: int | None,
         levels: LevelRows | None,
     ) -> None:
-        """See ``DeviceDelivery.open``."""
         self._device, self._ring, self._levels = device, ring, levels
         conversion = None
         if levels is not None:
@@ -152,17 +165,16 @@ class QueueCopies:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that were copied to the device."""
         return self._copier.copied_bytes
 
     @property
     def copy_seconds(self) -> float:
-        """The device's time for all copies, from that for some of them; 0.0 before any."""
+        """Time of all copies on the device, in seconds, extrapolated from the timed ones."""
         nbytes, seconds = self._copier.timed
         return seconds / nbytes * self._copier.copied_bytes if nbytes else 0.0
 
     def shared_bytes(self, layout: Layout, rows: int) -> int:
-        """Returns the bytes on the device of so many rows that a GPU worker may write."""
+        """Returns the bytes of the first leaf of ``rows`` rows, which a GPU worker may write."""
         return self._on_device(layout).leaves[0].nbytes * rows
 
     def begin(
@@ -171,14 +183,14 @@ class QueueCopies:
         """Begins to copy a mini-batch.
 
         Args:
-            slot: of its descriptor.
-            layout: of its rows in host memory.
-            rows: of it.
-            address: of its rows in host memory, which is page-locked.
-            buffer: that the GPU worker writes its rows of the first leaf into, if it has a part.
+            slot: slot of its descriptor.
+            layout: layout of its rows in host memory.
+            rows: number of rows.
+            address: address of the rows, in page-locked memory.
+            buffer: buffer of the first leaf, if the GPU worker writes rows into it.
 
         Raises:
-            torch.OutOfMemoryError: the device has no room for it.
+            torch.OutOfMemoryError: the device has too little memory.
         """
         begun_ns, empty = time.monotonic_ns(), self._device.empty
         on_device = self._on_device(layout)
@@ -202,20 +214,19 @@ class QueueCopies:
         return Copying(number, leaves, buffer, staging, layout, rows, begun_ns)
 
     def finish(self, copying: Copying) -> native.Event:
-        """Copies what is left of a mini-batch that is done; returns when it is complete."""
+        """Enqueues the remaining copies of a mini-batch; returns the event behind them."""
         ready = self._copier.finish(copying.number)
-        copying.staging = None  # free for what is behind the conversion in the copy stream
+        copying.staging = None  # only later work in the copy stream can reuse the memory
         return ready
 
     def cancel(self, copying: Copying) -> None:
-        """Copies no more of a mini-batch; returns when nothing reads its slot any more."""
+        """Stops the copy of a mini-batch, and waits until nothing reads its slot."""
         self._copier.cancel(copying.number)
         if copying.buffer is not None:
             self._ring.end(copying.buffer)
         wait_for_copies(self._device)
 
     def close(self) -> None:
-        """Ends the thread."""
         self._copier.close()
 
     def _on_device(self, layout: Layout) -> Layout:
@@ -223,7 +234,7 @@ class QueueCopies:
 
 
 def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:
-    """Returns the delivery for a loader's device, ``None`` where it is no CUDA device."""
+    """Returns the delivery for a loader's device; ``None`` if that is no CUDA device."""
     if device is None or torch.device(device).type != "cuda":
         return None
     return DeviceDelivery(CudaDevice(torch.device(device)))

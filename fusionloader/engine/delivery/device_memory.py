@@ -1,6 +1,6 @@
 """Memory of a CUDA device that another process can open.
 
-What torch allocates can be shared by torch's own means alone, and not where segments expand.
+Memory of torch's allocator can only be shared by torch itself, and not with expandable segments.
 """
 
 from __future__ import annotations
@@ -20,33 +20,31 @@ class DeviceMemory:
     """``nbytes`` at ``address`` of device number ``device``, freed with the last reference."""
 
     def __init__(self, device: int, nbytes: int) -> None:
-        """Allocates.
+        """Allocates the memory.
 
         Raises:
-            CudaError: what the driver says; its ``code`` is 2 where there is no room.
+            CudaError: the driver refuses; its ``code`` is 2 if the device has too little memory.
         """
         self.device, self.nbytes = device, nbytes
         self.address = native.allocate(device, nbytes)
         self._pid = os.getpid()
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # A default argument: Python may have cleared modules by then.
-        if getattr(self, "_pid", None) == getpid():  # in a forked child it is the parent's
-            with suppress(MemorySharingError):  # the device is lost, and its memory with it
+        # ``getpid`` is an argument because Python may have cleared this module by then.
+        if getattr(self, "_pid", None) == getpid():  # in a forked child it belongs to the parent
+            with suppress(MemorySharingError):  # the device has failed, and its memory is gone
                 native.free(self.device, self.address)
 
     def handle(self) -> tuple[int, bytes, int]:
-        """Returns what ``open_memory`` opens it with in another process."""
         return self.device, native.export_handle(self.device, self.address), self.nbytes
 
     def tensor(self) -> torch.Tensor:
-        """Returns it as a uint8 tensor, which keeps it."""
-        with torch.inference_mode(False):  # it is used again, outside of that mode, too
+        """Returns a uint8 tensor over the memory, which keeps the memory alive."""
+        with torch.inference_mode(False):  # it is reused, also outside of that mode
             return torch.as_tensor(self, device=f"cuda:{self.device}")
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """By which torch makes a tensor over it."""
         return _interface(self.address, self.nbytes)
 
 

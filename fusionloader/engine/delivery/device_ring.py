@@ -1,4 +1,4 @@
-"""Device memory that a GPU worker writes into, reused when no tensor references it."""
+"""Device buffers that a GPU worker writes into, reused when no tensor refers to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusionloader.system.gpu_memory.errors import CudaError
 from fusionloader.transforms.executors.device_errors import is_shortage
 
 BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
-"""A function, and the arguments with which it opens a buffer in the GPU worker."""
+"""A function and its arguments, which open a buffer in the GPU worker."""
 
 _DEFAULT_STREAM = 0
 
@@ -29,17 +29,18 @@ def _allocate(device: int, nbytes: int) -> DeviceMemory:
     except CudaError as error:
         if not is_shortage(error):
             raise
-    torch.cuda.empty_cache()  # of an earlier epoch; this one has not begun
+    torch.cuda.empty_cache()  # memory of an earlier epoch; this one has not begun
     return DeviceMemory(device, nbytes)
 
 
 class DeviceBuffer:
-    """Device memory, ``number`` of which identifies it in the GPU worker.
+    """A buffer in device memory.
 
     Attributes:
-        memory: all of it, as a uint8 tensor.
-        stream: the one that its last batch was delivered on, if it was delivered.
-        marks: what the device has to pass before it is free.
+        number: number of the buffer in the GPU worker.
+        memory: the whole buffer, as a uint8 tensor.
+        stream: stream that its last batch was delivered on; ``None`` if it was not delivered.
+        marks: events that the device must pass before the buffer is free.
     """
 
     def __init__(self, number: int, memory: torch.Tensor) -> None:
@@ -50,13 +51,17 @@ class DeviceBuffer:
         self.marks: list[native.Event] = []
 
     def rows(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Returns a tensor over its beginning, which has a version of its own for autograd."""
+        """Returns a tensor over the beginning of the buffer.
+
+        ``.data`` gives each batch its own version counter, so that autograd does not take a reuse
+        of the buffer for a change of an earlier batch.
+        """
         nbytes = torch.Size(shape).numel() * dtype.itemsize
         return self.memory[:nbytes].view(dtype).data.view(shape)
 
     @property
     def unreferenced(self) -> bool:
-        """Whether ``memory`` is the only tensor on its storage."""
+        """Whether ``memory`` is the only tensor over its storage."""
         return self._references() == self._alone
 
     def _references(self) -> int:
@@ -66,11 +71,11 @@ class DeviceBuffer:
 class DeviceRing:
     """Buffers in three states: free, in use here, ended.
 
-    One that has ended is free again when the last tensor over it was collected *and* the device has
-    done what was enqueued before that was noticed: in the copy stream, in the one that the batch
-    was delivered on, in the default one and in the one that is current then. Work on other streams
-    must keep a reference to its batch: ``record_stream`` does nothing for memory that is not of
-    torch's allocator.
+    An ended buffer becomes free after the last tensor over it was freed *and* the device has done
+    the work that was enqueued by then: in the copy stream, in the stream that the batch was
+    delivered on, in the default stream and in the current one. Work in other streams must keep a
+    reference to its batch, because ``record_stream`` has no effect on memory that torch's allocator
+    does not own.
     """
 
     def __init__(self, device: Device) -> None:
@@ -80,9 +85,9 @@ class DeviceRing:
         self._openers: list[BufferOpener] = []
 
     def share(self, count: int, nbytes: int, in_process: bool = False) -> list[BufferOpener]:
-        """Allocates buffers for a GPU worker, once; returns what it opens them with, by number.
+        """Allocates buffers for a GPU worker, once; returns their openers, by number.
 
-        With ``in_process`` it is a thread of this process, and gets the buffers themselves.
+        With ``in_process`` the worker is a thread of this process, and uses the same tensors.
         """
         while len(self._openers) < count:
             memory = _allocate(self._device.number, nbytes)
@@ -93,7 +98,7 @@ class DeviceRing:
         return self._openers
 
     def acquire(self, nbytes: int) -> DeviceBuffer | None:
-        """Returns a free buffer of at least ``nbytes``, if there is one."""
+        """Returns a free buffer of at least ``nbytes``; ``None`` if there is none."""
         self._collect()
         for buffer in self._free:
             if buffer.memory.nbytes >= nbytes:
@@ -102,11 +107,11 @@ class DeviceRing:
         return None
 
     def put_back(self, buffer: DeviceBuffer) -> None:
-        """Takes back a buffer that nothing was done with."""
+        """Frees a buffer that no work was enqueued for."""
         self._free.append(buffer)
 
     def end(self, buffer: DeviceBuffer) -> None:
-        """Takes back a buffer whose batch is the caller's, or is not delivered."""
+        """Ends the use of a buffer whose batch was delivered, or will not be."""
         self._ended.append(buffer)
 
     def _collect(self) -> None:

@@ -1,6 +1,6 @@
-"""Batches in host memory that are not whole in their slot, or whose samples differ.
+"""Batches in host memory that are incomplete in their slot, or whose samples differ in shape.
 
-A whole one needs nothing of this: ``Layout.batch`` makes tensors over the slot's memory.
+For complete ones, ``Layout.batch`` makes tensors over the slot's memory.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ def collate_rest(
     """Returns a mini-batch of which some samples are not in their rows.
 
     Args:
-        layout: of the rows.
-        owner: of the slot.
-        rows: of the mini-batch.
+        layout: layout of the rows.
+        owner: owner of the slot.
+        rows: number of rows.
         spilled: pickled samples that do not fit the layout, by the row of the first.
         dropped: rows that are left out.
-        name: gives the name of a row's sample.
+        name: returns the name of a row's sample.
 
     Raises:
-        Exception: the samples cannot be collated; see ``collate_named``.
+        Exception: the samples cannot be collated, see ``collate_named``.
     """
     apart: dict[int, Sample] = {}
     for first, pickled in spilled.items():
         apart.update(enumerate(pickle.loads(pickled), first))
     kept = [row for row in range(rows) if row not in dropped]
-    # Of the others nobody has written the rows, which are as an earlier mini-batch left them.
+    # Rows of the other samples were not written, and hold data of an earlier mini-batch.
     written = iter(layout.samples(owner, rows, [row for row in kept if row not in apart]))
     samples = [apart[row] if row in apart else next(written) for row in kept]
     return collate_named(samples, lambda place: name(kept[place]))
 
 
 def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:
-    """Returns a batch of so many rows without some of them."""
+    """Returns a batch of ``rows`` rows without those in ``dropped``."""
     if not dropped:
         return batch
     kept = [row for row in range(rows) if row not in dropped]
 
-    def of(rows: Any) -> Any:
-        return type(rows)(rows[row] for row in kept) if _is_texts(rows) else rows[kept]
+    def select(leaf: Any) -> Any:
+        return type(leaf)(leaf[row] for row in kept) if _is_texts(leaf) else leaf[kept]
 
-    return tree_map(of, batch, is_leaf=_is_texts)
+    return tree_map(select, batch, is_leaf=_is_texts)
 
 
 def _is_texts(node: Any) -> bool:
@@ -68,12 +68,12 @@ def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batc
     """Returns ``default_collate(samples)``.
 
     Args:
-        samples: of a mini-batch.
-        name: gives the name of a sample by its place.
+        samples: samples of a mini-batch.
+        name: returns the name of a sample by its position.
 
     Raises:
-        Exception: what ``default_collate`` raises, its message followed by the names of two samples
-            that differ and what to do.
+        Exception: the error of ``default_collate``, with the names of two samples that differ and
+            what to do added to its message.
     """
     try:
         return default_collate(list(samples))  # type: ignore[no-untyped-call]
@@ -82,10 +82,10 @@ def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batc
         if not hint:
             raise
         try:
-            told = type(error)(f"{error}\n{hint}")
-        except Exception:  # its constructor wants something else
+            explained = type(error)(f"{error}\n{hint}")
+        except Exception:  # its constructor takes other arguments
             raise error from None
-        raise told from error
+        raise explained from error
 
 
 def _hint(samples: Sequence[Sample], name: Callable[[int], str]) -> str:

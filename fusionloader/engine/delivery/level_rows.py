@@ -1,7 +1,7 @@
-"""Batches that come to a device as 8-bit levels, and are converted there.
+"""Batches that are copied to a device as 8-bit levels, and converted there.
 
-A plan that ends in a table, from levels to elements of the batch, needs none of it on the CPU: the
-levels are a quarter of float32's bytes in shared memory and on their way to the device.
+If a plan ends in a table from levels to elements, the device can apply the table. Levels take a
+quarter of float32's bytes, both in shared memory and on the bus.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class LevelRows:
 
     Attributes:
         table: ``channels * 256`` elements in machine byte order, channel by channel.
-        element_bytes: of an element.
-        plane_levels: levels of a channel.
-        layout: of the batch on the device.
+        element_bytes: size of an element in bytes.
+        plane_levels: number of levels in a channel of one sample, height times width.
+        layout: layout of the batch on the device.
     """
 
     table: bytes
@@ -40,8 +40,8 @@ class LevelRows:
     layout: Layout
 
 
-def plan_of_levels(plan: Plan) -> Plan | str:
-    """Returns a plan whose results are a plan's levels, or why there is none, in words."""
+def make_levels_plan(plan: Plan) -> Plan | str:
+    """Returns ``plan`` without its conversion, or a text that says why that is impossible."""
     convert = plan.convert
     if convert is None or plan.height is None or plan.width is None:
         return "results of the plan are not tensors of one shape"
@@ -53,15 +53,15 @@ def plan_of_levels(plan: Plan) -> Plan | str:
 
 
 def level_rows(plan: Plan, layout: Layout) -> LevelRows:
-    """Returns how levels become the results of a plan, for which there is one of levels."""
+    """Returns the conversion of a plan for which ``make_levels_plan`` returns a plan."""
     assert plan.convert is not None
     result = result_like(plan)
     return LevelRows(plan.convert.table, result.element_size(), result[0].numel(), layout)
 
 
 def explain(plan: Plan | None) -> str:
-    """Returns how samples of a plan, ``None`` for user code, cross to a CUDA device, in words."""
-    levels = "samples are made in Python" if plan is None else plan_of_levels(plan)
+    """Returns the line of ``explain()`` on copies to a device; ``plan`` is ``None`` for code."""
+    levels = "samples are made in Python" if plan is None else make_levels_plan(plan)
     why = levels if isinstance(levels, str) else why_missing()
     if why is not None:
         return f"batches cross to the device as they are: {why}"

@@ -1,4 +1,4 @@
-"""What CUDA refuses does not end training: something slower takes its place, with a warning."""
+"""Warnings about refused CUDA calls. Training goes on by slower means."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import warnings
 from fusionloader.transforms.executors.device_errors import is_device_lost
 
 
-def warn_of(error: RuntimeError, instead: str, option: str) -> None:
-    """Warns that a call of CUDA's was refused.
+def warn_refused(error: RuntimeError, instead: str, option: str) -> None:
+    """Warns that a CUDA call was refused.
 
     Args:
-        error: says which call, and what CUDA says.
-        instead: what FusionLoader does now.
-        option: of the loader that asked for it.
+        error: the error, which names the call and CUDA's reason.
+        instead: what FusionLoader does instead.
+        option: the loader's option that needs the call.
 
     Raises:
-        RuntimeError: ``error`` itself, if the device has failed: torch's calls fail, too.
+        RuntimeError: ``error`` itself, if the device has failed, because torch's calls fail too.
     """
     if is_device_lost(error):
         raise error

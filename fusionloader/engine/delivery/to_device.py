@@ -1,4 +1,4 @@
-"""Batches that torch copies to a device, where the native part is missing, too."""
+"""Copies batches to a device through torch. It works without the native part."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fusionloader.options.aliases import Batch
 
 
 def to_device(batch: Batch, device: torch.device | str | int | None) -> Batch:
-    """Returns ``batch`` with its tensors on ``device``, or as it is where that is ``None``.
+    """Returns ``batch`` with its tensors on ``device``, or unchanged if that is ``None``.
 
-    Copies from page-locked memory overlap.
+    Copies from page-locked memory are asynchronous.
     """
     if device is None:
         return batch

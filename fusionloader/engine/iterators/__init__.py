@@ -1,1 +1,1 @@
-"""What ``iter()`` returns, and how its samples are made: in which process, and by what."""
+"""The iterators that ``iter(loader)`` returns."""

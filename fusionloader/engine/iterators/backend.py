@@ -1,4 +1,4 @@
-"""How a loader's samples are made: what the slot iterator asks of either kind of workers."""
+"""The interface between the slot iterator and the two kinds of workers, native and Python."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ NO_ITEM = -1
 
 
 class Workforce(NamedTuple):
-    """Who makes a loader's samples.
+    """What makes a loader's samples.
 
-    ``start`` starts a worker; ``participants`` take part beside these.
+    Attributes:
+        start: starts a worker.
+        participants: participants beside the workers.
     """
 
     start: StartWorker
@@ -29,10 +31,12 @@ class Workforce(NamedTuple):
 
 
 class Described(NamedTuple):
-    """The indices of a mini-batch as workers get them.
+    """The indices of a mini-batch in the form that workers receive, see ``MiniBatch``.
 
-    ``items`` are numbers; ``rows`` the places in the batch, the smallest sample first; ``pickled``
-    are the indices where numbers do not say everything.
+    Attributes:
+        items: sample numbers.
+        rows: positions in the batch, the smallest sample first.
+        pickled: the pickled indices, where ``items`` do not identify the samples.
     """
 
     items: list[int]
@@ -41,11 +45,14 @@ class Described(NamedTuple):
 
 
 class WorkerBackend(Protocol):
-    """What the slot iterator needs to know of the samples.
+    """Describes samples to the slot iterator, and provides their workers.
 
-    ``worker_kind`` says what workers run: a plan natively, or user code in Python. ``receiver``
-    gets mini-batches that workers make whole; ``None`` where they make samples. ``passes`` are
-    those of workers that go through the dataset on their own; ``None`` where they do not.
+    Attributes:
+        layout: layout of the rows; ``None`` while it is unknown.
+        count: number of samples in the dataset.
+        worker_kind: what workers run.
+        receiver: receives mini-batches that workers make whole; ``None`` if they make samples.
+        passes: passes of workers that iterate over the dataset themselves; ``None`` if they do not.
     """
 
     layout: Layout | None
@@ -58,31 +65,31 @@ class WorkerBackend(Protocol):
         """Returns a sample's name for messages."""
 
     def describe(self, indices: list[Index]) -> Described:
-        """Returns what a worker needs to know of a mini-batch."""
+        """Returns the description of a mini-batch for workers."""
 
     def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
-        """Returns who makes the samples; other participants each time, for another manager.
+        """Returns what makes the samples; each call makes new participants, for a new manager.
 
-        With ``on_device`` there are buffers on the device, which a participant may write into.
+        ``on_device`` says whether there are device buffers that a participant may write into.
         """
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
-        """Returns the mini-batches of a pass, announced ahead to what reads for the workers.
+        """Yields the mini-batches of a pass, and announces them to read-ahead before.
 
-        ``in_flight`` are published at a time.
+        ``in_flight`` is the number of mini-batches published at a time.
         """
 
     def send_levels(self, wanted: bool) -> LevelRows | None:
-        """Has samples come as 8-bit levels from now on, if ``wanted`` and if they can.
+        """Makes workers write 8-bit levels from now on, if ``wanted`` and possible.
 
-        Returns how levels become samples; ``None`` where these come as they are.
+        Returns the conversion from levels to samples; ``None`` if workers write samples.
         """
 
     def no_layout(self, why: str) -> WorkerBackend:
-        """Notes that samples cannot be written row by row; returns what makes batches whole."""
+        """Returns a backend whose workers make batches whole, because rows do not work."""
 
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""
 
-    def of_workers_dataset(self) -> WorkerBackend:
+    def use_workers_dataset(self) -> WorkerBackend:
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""

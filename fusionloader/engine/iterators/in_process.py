@@ -1,4 +1,7 @@
-"""``num_workers=0`` on a compiled plan, or with ``on_error``: samples are made in ``next()``."""
+"""Iterators that make samples in ``next()``, in the training process.
+
+They serve ``num_workers=0`` on a compiled plan or with ``on_error``, and tensors in memory.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.data.epochs.epoch_state import EpochState, Returned
-from fusionloader.data.epochs.sampling import Draws, SampledBatch, undelivered_batches
+from fusionloader.data.epochs.sampling import Draws, SampledBatch, make_keys, undelivered_batches
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import PlanSource
+from fusionloader.data.sources.tensors import NotGathered, gather
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
@@ -29,9 +33,9 @@ from fusionloader.workers.failures import BadSample, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):
-    """One mini-batch at a time, when it is asked for."""
+    """Makes each mini-batch in ``next()``."""
 
-    _is_keyed = True  # whether samples may draw
+    _is_keyed = True  # whether samples may make random draws
     _why_here = "num_workers=0"
 
     def __init__(
@@ -42,7 +46,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         source: Source,
         renew: Callable[[], Source],
     ) -> None:
-        """``renew`` makes the source of samples anew, when the dataset or a transform changed."""
+        """``renew`` makes a new source of samples after the dataset or a transform changed."""
         super().__init__(loader)
         if self._timeout != 0 and self._num_workers == 0:
             raise AssertionError("timeout needs worker processes: num_workers > 0")
@@ -59,7 +63,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._epoch_state: EpochState | None = None
         self._batches = Draws(iter(()))
         self._due: SampledBatch | None = None  # drawn, and neither delivered nor failed
-        self._has_failed = False  # it has, by itself: Ctrl-C or a lack of memory is no such failure
+        self._has_failed = False  # by its own error, not by Ctrl-C or a lack of memory
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
 
@@ -94,7 +98,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             try:
                 found, batch = self._make(due, epoch_state)
             except BaseException:
-                if self._has_failed:  # the epoch goes on behind it
+                if self._has_failed:  # the epoch goes on after this mini-batch
                     epoch_state.deliver(Returned(due.number))
                 raise
             if found:
@@ -132,7 +136,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         if not samples and indices:
             return False, None
         try:
-            batch = self._collate(samples, indices)  # an empty one cannot be: the user is to see it
+            batch = self._collate(samples, indices)  # raises for an empty batch, as DataLoader does
         except Exception as error:
             self._has_failed = not isinstance(error, (MemoryError, OSError))
             raise
@@ -145,7 +149,7 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def _fetching(self) -> AbstractContextManager[None]:
         if not self._runs_user_code:
-            return nullcontext()  # none that opens images
+            return nullcontext()  # no user code, so nothing opens images
         return self._deferral.fetching()
 
     @property
@@ -153,7 +157,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         return not isinstance(self._source, PlanSource) or self._source.has_tail
 
     def _notice_changes(self) -> None:
-        """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""
+        """Uses a dataset that was changed within the epoch in its new state, as torch does."""
         seen = Fingerprint(self._options.dataset)
         if seen != self._seen:
             self._source, self._seen = self._renew(), seen
@@ -166,7 +170,7 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _collate(self, samples: list[Sample], indices: list[Index]) -> Batch:
         if not is_of_collate(self._options.collate_fn, "default_collate"):
             return self._options.collate_fn(samples if self._options.auto_collation else samples[0])
-        whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
+        whole = len(samples) == len(indices)  # otherwise positions do not match: some were left out
 
         def name(place: int) -> str:
             key = SampleKey(indices[place], 0, 0, 0, 0)
@@ -179,11 +183,12 @@ class InProcessIterator(_BaseDataLoaderIter):
             batch = to_device(next_batch(self, super().__next__), self._options.device)
         if self._due is not None and self._epoch_state is not None:
             returned = Returned(self._due.number)
-            self._epoch_state.returned = returned  # no call comes from here on
+            # No call follows, so no exception can come between this and the return.
+            self._epoch_state.returned = returned
         return batch
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:
-        """Returns the sample, its substitute, or nothing where it is left out."""
+        """Returns a list of the sample or its substitute; empty if it is left out."""
         try:
             return [self._source.load(key)]
         except Exception as error:
@@ -205,3 +210,41 @@ class InProcessIterator(_BaseDataLoaderIter):
                 raise error from None
         self._statistics.add_skipped([messages.SampleSkipped(0, row, found.index, failure)])
         return [] if found.index is None else [found.sample]
+
+
+class GatheredIterator(InProcessIterator):
+    """Gathers mini-batches of tensors in memory, in ``next()``, whatever ``num_workers`` is.
+
+    It starts no worker, because a gather costs less than taking a batch over from a worker.
+    """
+
+    _is_keyed = False
+    _why_here = "tensors in memory"
+
+    def _begin(self) -> EpochState:
+        epoch_state = super()._begin()
+        if self._options.num_workers > 0:  # torch with workers draws from the sampler now
+            self._due = next(self._batches.now(), None)
+        return epoch_state
+
+    def _notice_changes(self) -> None:
+        """Does nothing, because each gather looks at the dataset."""
+
+    def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
+        start = time.perf_counter()
+        try:
+            batch = gather(self._options.dataset, due.indices)
+        except NotGathered:
+            indices = due.indices
+            due = due._replace(keys=make_keys(indices), occurrences=[0] * len(indices))
+            super()._notice_changes()
+            return super()._make(due, epoch_state)
+        count, statistics = len(due.indices), self._statistics
+        statistics.workers.made += count
+        statistics.workers.worker_seconds += time.perf_counter() - start
+        statistics.batches += 1
+        statistics.samples += count
+        self._tracer.made(epoch_state.epoch, due.number, count)
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return True, batch

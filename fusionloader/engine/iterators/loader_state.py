@@ -1,4 +1,4 @@
-"""What the iterators of one loader share, and what the loader wants of the one under way."""
+"""State that the iterators of one loader share, and requests of the loader to its iterator."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ Window = AbstractContextManager[object]
 
 
 class LoaderState:
-    """Epochs and statistics of a loader; a copied or pickled loader begins anew.
+    """Epochs and statistics of a loader. A copied or pickled loader starts with a new one.
 
     Attributes:
-        workers: that iterators are to have from the next batch on, ``None`` if it has not changed.
-        idle_window: returns the method by which the latest iterator with workers opens an idle
-            window for its GPU worker, ``None`` when that iterator is gone.
-        traces: the trace of the loader, if one is on.
-        refused: what torch does instead, and which call CUDA has refused; ``None`` while none.
+        epochs: the loader's epochs.
+        statistics: the loader's counters.
+        traces: the trace of the loader, if one is being recorded.
+        workers: number of workers from the next batch on; ``None`` if it was not changed.
+        refused: text on a CUDA call that was refused; ``None`` if none was.
+        idle_window: returns the method of the latest iterator with workers that opens an idle
+            window for its GPU worker; ``None`` after that iterator was freed.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Whole batches in page-locked memory: a thread copies them while training computes."""
+"""Copies batches that workers made whole to page-locked memory, in a thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fusionloader.options.aliases import Batch
 
 
 class Pinning:
-    """Copies the mini-batches that workers have made, each once, in the order of ``begin``."""
+    """Copies each mini-batch once, in the order of ``begin``."""
 
     def __init__(self, make: Callable[[Job], Batch], device: str | None) -> None:
         """``make`` returns a mini-batch; ``device`` is what torch's ``pin_memory`` takes."""
         self._make, self._device = make, device
-        self._thread = ThreadPoolExecutor(1, "fusionloader-pin")  # starts with the first batch
+        self._thread = ThreadPoolExecutor(1, "fusionloader-pin")  # starts at the first batch
 
     def begin(self, job: Job) -> None:
-        """Has a mini-batch copied, unless it is on its way or has failed."""
+        """Starts the copy of a mini-batch, unless it has started or the mini-batch has failed."""
         if job.pinned is None and job.spilled:
             job.pinned = self._thread.submit(_pinned, self._make, job, self._device)
 
@@ -28,7 +28,7 @@ class Pinning:
         """Waits for the copy of a mini-batch and returns it.
 
         Raises:
-            Exception: what its making or its copying has raised.
+            Exception: the error of making or copying the mini-batch.
         """
         self.begin(job)
         assert job.pinned is not None
@@ -39,7 +39,7 @@ class Pinning:
             raise
 
     def leave(self, jobs: Iterable[Job]) -> None:
-        """Waits until nothing reads mini-batches that nobody wants any more."""
+        """Cancels the copies of mini-batches, or waits for them, so that nothing reads these."""
         for job in jobs:
             if job.pinned is not None and not job.pinned.cancel():
                 wait([job.pinned])

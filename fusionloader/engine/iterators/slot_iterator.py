@@ -1,4 +1,4 @@
-"""The iterator over mini-batches that workers claim: sample by sample, or whole."""
+"""The iterator over mini-batches that workers claim, as samples or whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fusionloader.engine.delivery.device_batches import (
 from fusionloader.engine.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.engine.delivery.level_rows import LevelRows
 from fusionloader.engine.delivery.page_locking import CudaPageLocking
-from fusionloader.engine.delivery.refusals import warn_of
+from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.loader_state import LoaderState
@@ -47,14 +47,14 @@ from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.workers.failures import raise_failure
 
-_MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
-_AHEAD = 2  # batches that are on their way to the device, beside the one in use
-_ALL = (1 << 31) - 1  # samples in a tiny-batch, where a worker makes a mini-batch whole
-_FEWEST = 2  # published for each that is taken out, so that there are soon as many as there may be
+_MOST_WORKERS = 32  # queue places for workers added later; more on a machine with more cores
+_AHEAD = 2  # batches whose copies to the device have begun, beside the one in use
+_ALL = (1 << 31) - 1  # samples in a tiny-batch if a worker makes a mini-batch whole
+_FEWEST = 2  # published per taken mini-batch, so that the number in flight soon reaches its limit
 
 
 class SlotIterator(_BaseDataLoaderIter):
-    """Serves map-style datasets, and compiled plans."""
+    """Serves map-style datasets and compiled plans."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SlotIterator(_BaseDataLoaderIter):
         state: LoaderState,
         backend: WorkerBackend,
     ) -> None:
-        """``backend`` says how samples are made and where the workers come from."""
+        """``backend`` describes the samples and provides the workers."""
         super().__init__(loader)
         self._view, self._options, self._backend = detached(loader), options, backend
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
@@ -77,9 +77,9 @@ class SlotIterator(_BaseDataLoaderIter):
         state.idle_window = weakref.WeakMethod(self.idle_window)
 
     def _make_delivery(self) -> DeviceDelivery | None:
-        """Returns what copies rows to the device; ``None`` where that is done as torch does it.
+        """Returns what copies rows to the device; ``None`` if torch copies the batches.
 
-        Torch copies batches that are made whole: they may be anything.
+        Torch copies batches that workers make whole, because these may be of any type.
         """
         if self._backend.receiver is not None or self._state.refused is not None:
             return None
@@ -87,7 +87,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     @contextmanager
     def idle_window(self) -> Iterator[None]:
-        """Within the block training asks for no batch and leaves the device alone."""
+        """Opens a block in which training neither asks for a batch nor uses the device."""
         with ExitStack() as windows:
             if not self._manager.closed:
                 for each in self._manager.participants:
@@ -95,11 +95,9 @@ class SlotIterator(_BaseDataLoaderIter):
             yield
 
     def _open(self) -> None:
-        """Prepares for epochs."""
         self._start_manager()
 
     def _start_manager(self) -> None:
-        """Has mini-batches made by a new manager; the one before, if any, ends."""
         self._finalizer()
         self._workers_wanted = self._options.num_workers
         self._levels = self._send_levels()
@@ -136,8 +134,8 @@ class SlotIterator(_BaseDataLoaderIter):
             max_shared_bytes=options.shared_bytes,
             batch_size=options.batch_size or 0,
             most_workers=0 if options.pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
-            # A pool has seen to that. User code may start threads, to which a dedicated core is
-            # none.
+            # A pool sets the affinity of its workers. Threads that user code starts would share
+            # the single core of their worker.
             cpu_affinity=options.cpu_affinity if native and options.pool is None else "off",
             worker_kind=backend.worker_kind,
             stall_timeout=options.stalled_after(native),
@@ -148,11 +146,11 @@ class SlotIterator(_BaseDataLoaderIter):
 
     @property
     def base_seed(self) -> int:
-        """What torch's ``DataLoader`` would have seeded its workers from."""
+        """The base seed that torch's ``DataLoader`` would have drawn for its workers."""
         return int(self._base_seed)
 
     def _send_levels(self) -> LevelRows | None:
-        """Has samples come as levels, where the device can make elements of them."""
+        """Makes workers write levels if the device can convert them."""
         kernel = None if self._delivery is None else self._delivery.device.conversion_kernel()
         return self._backend.send_levels(isinstance(kernel, int))
 
@@ -187,10 +185,10 @@ class SlotIterator(_BaseDataLoaderIter):
         return Draws(self._backend.look_ahead(batches, options.in_flight))
 
     def _enter_epoch(self) -> None:
-        """Called when an epoch is about to begin, for subclasses."""
+        """Called when an epoch is about to begin. Subclasses may override it."""
 
     def _fill(self) -> bool:
-        """Publishes what there is room for; see ``_publish``."""
+        """Publishes as ``_publish`` does; goes on without CUDA if page-locking is refused."""
         try:
             return self._publish()
         except MemorySharingError as error:
@@ -198,14 +196,14 @@ class SlotIterator(_BaseDataLoaderIter):
             return bool(self._in_flight.wanted)
 
     def _publish(self) -> bool:
-        """Publishes what there is room for, without delaying a batch that is done.
+        """Publishes as many mini-batches as there is room for, but delays no batch that is done.
 
-        To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
-        always asked for all of them, so that how far it is ahead does not depend on speed.
+        Allocating memory for a mini-batch takes long at the start of an epoch. The sampler always
+        yields as many as may be drawn, so that its position does not depend on speed.
 
         Returns:
-            whether any mini-batch is to be made. If none is, one is published however long it has
-            to wait for room, so that ``False`` is the end of the epoch.
+            Whether a mini-batch is in flight. If none was, one is published even if it has to wait
+            for memory, so ``False`` means the end of the epoch.
         """
         self._drop_published()
         wanted = self._manager.ahead - len(self._drawn)
@@ -213,7 +211,7 @@ class SlotIterator(_BaseDataLoaderIter):
         for published in itertools.count(1):
             if not self._drawn:
                 self._drawn.extend(itertools.islice(fresh, 1))
-            if not self._drawn or (self._manager.room <= 0 and self._in_flight.wanted):
+            if not self._drawn or (self._manager.capacity <= 0 and self._in_flight.wanted):
                 break
             self._submit(self._drawn[0])
             self._drawn.popleft()
@@ -223,7 +221,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return bool(self._in_flight.wanted)
 
     def _drop_published(self) -> None:
-        """Drops drawn mini-batches that are in flight: an exception may have come in between."""
+        """Drops drawn mini-batches that were published before an exception in ``_publish``."""
         while self._drawn and any(
             job.number == self._drawn[0].number for job in self._in_flight.undelivered
         ):
@@ -267,8 +265,8 @@ class SlotIterator(_BaseDataLoaderIter):
             batch = to_device(super().__next__(), self._options.device)
             job = self._here()[0]
             returned = self._returned(job)
-        # There is no call from here on, and so no exception: until here the next call would have
-        # returned the batch, and what was returned is not returned again.
+        # No call follows, so no exception can come between these assignments and the return. After
+        # an earlier exception, the next call returns this batch; from here on, it never does.
         self._epoch_state.returned = returned
         job.payload = job.owner = job.result = None
         job.returned = True
@@ -313,14 +311,14 @@ class SlotIterator(_BaseDataLoaderIter):
             self._manager.release(job)
 
     def _notice_changes(self) -> None:
-        """Begins anew with another epoch's number, and goes on with another number of workers."""
+        """Restarts if ``set_epoch`` was called, and applies a new number of workers."""
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._begun = False
             self._epochs.restart()
             self._discard()
             self._begin()
         wanted = self._state.workers
-        if self._backend.passes is not None:  # with other workers these passes would be others
+        if self._backend.passes is not None:  # the passes depend on the number of workers
             return
         if wanted is not None and wanted != self._workers_wanted:
             self._manager.resize(wanted)
@@ -338,7 +336,7 @@ class SlotIterator(_BaseDataLoaderIter):
             self._shutdown_workers()
 
     def _next_job(self) -> Job:
-        """Returns the next mini-batch; copies of those behind it that are done begin."""
+        """Returns the next mini-batch, and begins to copy the following ones that are done."""
         in_order, here = self._options.in_order, self._here()
         if self._delivery is not None or self._pinning is not None:
             while len(here) < _AHEAD and (done := self._manager.take_done(in_order)):
@@ -350,9 +348,9 @@ class SlotIterator(_BaseDataLoaderIter):
         return job
 
     def _copy(self, job: Job) -> None:
-        """Begins the copy of a mini-batch to the device, if it goes there and is whole.
+        """Begins the copy of a mini-batch to the device, if there is one and its rows are complete.
 
-        Of one that a worker has made: to page-locked memory, as ``pin_memory`` asks for.
+        A batch that a worker made whole is copied to page-locked memory, if ``pin_memory`` is set.
         """
         if self._pinning is not None:
             self._pinning.begin(job)
@@ -370,7 +368,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return layout
 
     def _batch(self, job: Job) -> tuple[bool, Batch]:
-        """Returns whether anything of a mini-batch is left to deliver, and the batch."""
+        """Returns whether a mini-batch has samples to deliver, and the batch."""
         count = len(job.indices)
         dropped = {row for row, skip in job.skipped.items() if skip.replaced_by is None}
         if job.result is None:
@@ -389,26 +387,25 @@ class SlotIterator(_BaseDataLoaderIter):
             try:
                 job.result = self._made(job, dropped)
             except (MemoryError, OSError, MemorySharingError):
-                raise  # the next call may be able to
-            except Exception:  # its samples cannot be collated
+                raise  # the next call tries again
+            except Exception:  # the samples cannot be collated
                 self._pass_over(job)
                 raise
-            self._statistics.samples += self._samples_of(job) - len(dropped)
+            self._statistics.samples += self._count_samples(job) - len(dropped)
             self._statistics.batches += 1
             self._tell_participants(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
         return True, job.result
 
     def _pass_over(self, job: Job) -> None:
-        """Notes that there is no batch of a mini-batch: an error, or nothing, goes to the user."""
+        """Records that a mini-batch ends without a batch: with an error, or with no samples."""
         self._epoch_state.deliver(self._returned(job))
         job.returned = True
 
     def _returned(self, job: Job) -> Returned:
-        """Returns what is noted of a mini-batch that goes to the user."""
         return Returned(job.number)
 
-    def _samples_of(self, job: Job) -> int:
+    def _count_samples(self, job: Job) -> int:
         if self._options.auto_collation:
             return len(job.indices)
         return asked_samples(job.indices[0])
@@ -428,26 +425,24 @@ class SlotIterator(_BaseDataLoaderIter):
         return batch
 
     def _whole_batch(self, job: Job) -> Batch:
-        """Returns a mini-batch that a worker has made."""
         assert isinstance(self._manager, LocalManager)
-        if not job.indices:  # no worker has claimed anything of it
+        if not job.indices:  # workers claim nothing of an empty mini-batch
             return self._options.collate_fn([])
         if self._pinning is not None:
             return self._pinning.batch(job)
         return self._manager.deliver_whole(job)
 
     def _tell_participants(self, samples: int) -> None:
-        """Reports a delivery to the participants."""
         if not self._manager.participants:
             return
         backlog = self._in_flight.completed * self._options.tiny_batch_size
+        # Done in the queue, and taken but undelivered (undelivered less wanted), less this one.
         ready = self._in_flight.ready + len(self._in_flight.undelivered)
         for each in self._manager.participants:
             each.delivered(samples, backlog, ready - len(self._in_flight.wanted) - 1)
             each.record(self._statistics)
 
     def _collate(self, job: Job, dropped: set[int]) -> Batch:
-        """Puts a mini-batch together that is not whole in its slot."""
         size, indices = self._options.tiny_batch_size, job.indices
         return collate_rest(
             self._layout,
@@ -461,25 +456,25 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- another way of making samples ---------------------------------------------------------
 
     def _go_whole(self, why: str) -> None:
-        """Has workers make whole mini-batches; nothing was delivered yet."""
+        """Makes workers deliver whole mini-batches. Nothing was delivered before."""
         self._backend = self._backend.no_layout(why)
         self._delivery = self._make_delivery()
         self._start_anew()
 
     def _go_python(self) -> None:
-        """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
-        self._backend = self._backend.of_workers_dataset()
+        """Makes samples with Python workers, because ``worker_init_fn`` changed the dataset."""
+        self._backend = self._backend.use_workers_dataset()
         self._start_anew()
 
     def _go_on_without_it(self, why: str) -> None:
-        """Has another manager make what the one so far cannot."""
+        """Continues with another manager after ``ManagerOutdated``; ``why`` is for subclasses."""
         self._start_anew()
 
     def _go_without_cuda(self, error: MemorySharingError) -> None:
-        """Has torch pin batches and copy them to the device, where CUDA refused what we asked for.
+        """Lets torch pin batches and copy them to the device, after CUDA refused a call.
 
         Raises:
-            MemorySharingError: the device has failed, and torch's calls would fail, too.
+            MemorySharingError: the device has failed, so torch's calls would fail too.
         """
         if self._state.refused is not None:
             raise error
@@ -487,15 +482,15 @@ class SlotIterator(_BaseDataLoaderIter):
             option, instead = "pin_memory", "torch pins batches"
         else:
             option, instead = "device", "torch copies batches to the device"
-        warn_of(error, instead, option)
+        warn_refused(error, instead, option)
         self._state.refused = f"{instead}: {error}"
         if self._delivery is not None:
-            wait_for_copies(self._delivery.device)  # before memory that they read is let go
+            wait_for_copies(self._delivery.device)  # before the memory that they read is freed
             self._delivery = None
         self._start_anew()
 
     def _start_anew(self) -> None:
-        """Has another manager make the mini-batches that are in flight."""
+        """Starts another manager, which makes the mini-batches in flight again."""
         batches = [job.batch for job in self._in_flight.undelivered]
         sampled = [
             SampledBatch(each.number, list(each.indices), each.keys, each.occurrences)
@@ -519,5 +514,5 @@ class SlotIterator(_BaseDataLoaderIter):
 def _end(manager: Manager, counters: AllWorkers) -> None:
     try:
         manager.close()
-    finally:  # they refer to the manager until then
+    finally:  # the counters refer to the manager until now
         counters.end(manager.totals)

@@ -1,7 +1,7 @@
-"""The iterator over mini-batches of workers that go through the dataset on their own.
+"""The iterator over mini-batches of workers that iterate over the dataset themselves.
 
-As with torch, worker ``i % n`` makes mini-batch ``i``, and who has nothing more to give is left
-out. Mini-batches are claims, each for one worker alone; where it dies, its successor goes on.
+As with torch, worker ``i % n`` makes mini-batch ``i``, and workers whose datasets have ended are
+skipped. Only one worker may claim a mini-batch; if it dies, its replacement makes it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from fusionloader.workers.stream_worker import Task
 
 
 class _Endless(Draws):
-    """Stands for the sampler of a dataset without indices."""
+    """Endless mini-batches without indices, for an iterable dataset."""
 
     def __init__(self, options: LoaderOptions) -> None:
         nothing = [None] * (options.batch_size or 1)
         super().__init__(map(SampledBatch, count(), repeat(nothing), repeat([]), repeat([])))
 
     def now(self) -> Iterator[SampledBatch]:
-        """Returns all: an exception takes nothing from these."""
+        # Not through ``__next__``: unlike a generator, this iterator goes on after an exception.
         return self._batches
 
 
 class StreamIterator(SlotIterator):
-    """Serves an ``IterableDataset``, and datasets with a ``state_dict()``."""
+    """Serves an ``IterableDataset``, and datasets with ``state_dict()``."""
 
     @property
     def _passes(self) -> WorkerPasses:
@@ -52,7 +52,7 @@ class StreamIterator(SlotIterator):
     def _start_epoch(self) -> EpochState:
         epoch_state = super()._start_epoch()
         self._passes.begin(epoch_state)
-        # A dataset without a state can only be resumed by going through it once more.
+        # Without a dataset state, resuming means to make and drop the delivered batches again.
         again = self._is_iterable and not any(epoch_state.workers)
         self._to_repeat = epoch_state.delivered if again else 0
         return epoch_state
@@ -61,7 +61,7 @@ class StreamIterator(SlotIterator):
         return _Endless(self._options) if self._is_iterable else super()._draws()
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
-        if self._is_iterable:  # and may have been asked for its length, or share a seed
+        if self._is_iterable:  # resets torch's check of the length, and the shared seed
             _BaseDataLoaderIter._reset(self, loader, first_iter)
         super()._reset(loader, first_iter)
 
@@ -73,7 +73,7 @@ class StreamIterator(SlotIterator):
 
     def _submit(self, sampled: SampledBatch) -> None:
         worker = self._passes.next_worker()
-        if worker is None:  # all have ended meanwhile
+        if worker is None:  # all have ended in the meantime
             return
         indices = sampled.indices
         index = indices if self._options.auto_collation else indices[0]
@@ -108,10 +108,10 @@ class StreamIterator(SlotIterator):
 
     def _returned(self, job: Job) -> Returned:
         self._passes.returned(job)
-        # Workers end at different times: the number of an iterable's mini-batch is only a count.
+        # Workers of an iterable end at different times, so the number is only a count.
         number = self._epoch_state.delivered if self._is_iterable else job.number
         return Returned(number, job.worker, None if job.after is None else job.after.state)
 
-    def _samples_of(self, job: Job) -> int:
+    def _count_samples(self, job: Job) -> int:
         asked = len(job.indices) if self._options.auto_collation else asked_samples(job.indices[0])
         return made_samples(job.result, asked) if self._is_iterable else asked

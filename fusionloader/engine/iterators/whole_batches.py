@@ -1,7 +1,6 @@
-"""Batches that torch's own iterators make, which learn to resume and to notice a changed epoch.
+"""torch's own iterators, extended to resume and to notice a changed epoch.
 
-Without workers these are all that go through Python alone. Where the native part is missing they
-are all batches.
+They serve user code if ``num_workers=0``, and everything if the native part is missing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ from fusionloader.transforms.executors.fetchers import (
 )
 from fusionloader.transforms.plan.parts import Spent
 
-_LOOKED_AT = 4  # mini-batches, for whether they open images
+# Mini-batches in which images are looked for: the first ones, and then one in so many.
+_LOOKED_AT = 4
 _LOOKED_AT_EVERY = 100
 
 Numbered = Iterator[tuple[int, list[Index]]]
@@ -55,10 +55,9 @@ Numbered = Iterator[tuple[int, list[Index]]]
 
 
 def detached(loader: AnyLoader) -> AnyLoader:
-    """Returns a copy of the loader for its iterator to keep.
+    """Returns a shallow copy of the loader, without its iterator, for the iterator to keep.
 
-    It shares everything but the iterator: there is no cycle, so that dropping the last reference
-    to an iterator ends its workers at once.
+    Without a reference cycle, dropping the last reference to an iterator ends its workers at once.
     """
     view = copy.copy(loader)
     view._iterator = None
@@ -73,15 +72,15 @@ def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
 
 
 class _Step(Enum):
-    """How far a mini-batch is that is taken from a worker."""
+    """Progress of ``next()``, which decides what an exception means."""
 
-    WAITING = auto()  # none is: what has come is where torch keeps it
-    HALF_WAY = auto()  # it, or the indices of another, are in no place where the next call looks
-    PASSED_ON = auto()  # what torch raises now is the mini-batch's own error
+    WAITING = auto()  # torch holds everything: the next call can go on
+    HALF_WAY = auto()  # a batch or indices are only in local variables: an exception loses them
+    PASSED_ON = auto()  # an exception that torch raises now is the mini-batch's own error
 
 
 class _Tracked:
-    """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
+    """Mixin for torch's iterators that tracks the epoch and its delivered batches."""
 
     _epoch_state: EpochState | None = None
     _step = _Step.WAITING
@@ -125,14 +124,14 @@ class _Tracked:
         return batch
 
     def _note_sent(self, number: int, indices: list[Index]) -> None:
-        """Notes the number and the indices of a mini-batch that is about to be made."""
+        """Called with the number and indices of a mini-batch that is about to be made."""
 
     def _note_delivered(self, epoch_state: EpochState) -> None:
-        """Notes that a mini-batch is about to be returned."""
+        """Called when a mini-batch is about to be returned."""
         epoch_state.deliver(Returned(epoch_state.delivered))
 
     def _note_end(self, epoch_state: EpochState) -> None:
-        """Notes that there are no more mini-batches."""
+        """Called when there are no more mini-batches."""
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._epoch_state = None
@@ -143,7 +142,7 @@ class _Tracked:
     def __next__(self) -> Batch:
         with self._turn, self._tracer, self._clock:
             batch = self._next()
-        self._step = _Step.WAITING  # no call comes between here and the caller
+        self._step = _Step.WAITING  # no call follows, so no exception can come before the return
         return batch
 
     def _torchs_next(self) -> Batch:
@@ -164,7 +163,7 @@ class _Tracked:
         self._step = _Step.WAITING
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
-                # One without a state can only be resumed by going through it once more.
+                # Without a dataset state, resuming means to make and drop the batches again.
                 while self._to_repeat > 0:
                     self._torchs_next()
                     self._to_repeat -= 1
@@ -187,9 +186,9 @@ class _Tracked:
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """Each worker makes whole mini-batches."""
+    """Workers of torch's ``DataLoader``, which make whole mini-batches."""
 
-    _shutdown = True  # of one that could not be made: torch asks in __del__
+    _shutdown = True  # torch's __del__ reads it, even if __init__ raised
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
@@ -202,17 +201,18 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             self._forget_tasks()
             epoch_state = super()._begin()
             epoch_state.workers = for_workers(epoch_state.workers, self._num_workers)
-            if any(epoch_state.workers):  # each goes on where it was, so its turn does too
+            if any(epoch_state.workers):  # workers resume, and so does the order of their turns
                 for _ in range((epoch_state.last_worker + 1) % self._num_workers):
                     next(self._worker_queue_idx_cycle)
         return super()._begin()
 
     def _forget_tasks(self) -> None:
-        self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
-        self._asked: dict[int, int] = {}  # samples of these
-        self._made_by: dict[int, int] = {}  # workers of those that have arrived
-        self._states: dict[int, bytes] = {}  # of stateful datasets, by task
-        self._ends: dict[int, int] = {}  # tasks that a worker's iterable dataset ended at
+        # All by task, the number that torch gives a mini-batch.
+        self._numbers: dict[int, int] = {}  # number in the epoch
+        self._asked: dict[int, int] = {}  # number of samples
+        self._made_by: dict[int, int] = {}  # worker, once the mini-batch has arrived
+        self._states: dict[int, bytes] = {}  # pickled state of the worker's dataset
+        self._ends: dict[int, int] = {}  # worker whose iterable dataset ended at this task
 
     def _note_sent(self, number: int, indices: list[Index]) -> None:
         self._numbers[self._send_idx] = number
@@ -229,7 +229,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         return self._arrived, data
 
     def _take_stamp(self, stamp: Stamped, data: Any) -> int:
-        """Notes what a worker tells beside its mini-batch; returns the number of the task."""
+        """Stores the dataset state and time that came with a mini-batch; returns its task."""
         if stamp.state is not None:
             self._states[stamp.task] = stamp.state
         samples = self._asked.get(stamp.task, 0)
@@ -251,11 +251,11 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         self._state.statistics.samples += self._asked.pop(task)
         number = self._numbers.pop(task)
         if self._options.dataset_kind == _DatasetKind.Iterable:
-            number = epoch_state.delivered  # workers end at different times: only a count
+            number = epoch_state.delivered  # workers end at different times, so it is only a count
         epoch_state.deliver(Returned(number))
 
     def _note_end(self, epoch_state: EpochState) -> None:
-        """Notes which workers' datasets have ended, as soon as all they made is delivered."""
+        """Records the final states of ended datasets, once all their batches are delivered."""
         waiting = {w for task, w in self._made_by.items() if task >= self._rcvd_idx}
         for task, worker in list(self._ends.items()):
             if worker not in waiting or not self._in_order:
@@ -265,7 +265,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     # ---- waiting -------------------------------------------------------------------------------
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
-        # Torch waits for persistent workers here, maybe long after the last batch, or before any.
+        # Torch waits for persistent workers here, so this wait needs its own watch.
         self._watch = StallWatch(LoaderOptions.of(loader).stalled_after(is_plan=False))
         self._step = _Step.WAITING
         super()._reset(loader, first_iter)
@@ -276,7 +276,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         return super()._next_data()  # type: ignore[no-untyped-call]
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
-        if self._timeout > 0:  # torch's own error comes then
+        if self._timeout > 0:  # torch raises its own error then
             return self._received(timeout)
         until = max(self._watch.seconds_left, 0.05)
         found = self._received(min(timeout, until))
@@ -289,12 +289,13 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         getpid: Callable[[], int] = os.getpid,
         is_finalizing: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
-        # Default arguments: torch calls this from __del__, after Python may have cleared modules.
-        if getpid() != self._owner:  # in a forked child the workers are its parent's
+        # These are arguments because torch calls this from __del__, and Python may have cleared
+        # this module by then.
+        if getpid() != self._owner:  # in a forked child the workers belong to the parent
             return
         ends = [queue._close for queue in getattr(self, "_index_queues", ()) if queue._close]
         if not (is_finalizing() or all(end.still_active() for end in ends)):
-            # The garbage collector ended these queues first: nothing tells the workers to end.
+            # The garbage collector closed these queues first, so no message can end the workers.
             for process in self._workers:
                 process.terminate()
         super()._shutdown_workers()
@@ -315,7 +316,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     def _worker_report(self) -> str:
         at: dict[int, int] = {}
         for task, known in sorted(self._task_info.items()):
-            if len(known) == 1:  # its batch has not arrived
+            if len(known) == 1:  # torch appends the batch when it arrives
                 at.setdefault(known[0], task)
         places = []
         for worker, process in enumerate(self._workers):
@@ -325,14 +326,14 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
 
 class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
-    """``num_workers=0``."""
+    """torch's iterator for ``num_workers=0``."""
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, shared: LoaderState) -> None:
         self._track(loader, options, shared)
         self._deferral = Deferral(options, shared.statistics)
         state = (shared.epochs.dataset_states() or [None])[0]
-        # A state may be that of the global generator, from which the base seed of an epoch under
-        # way has been drawn already.
+        # The state may include the global generator's, taken within an epoch, after its base seed
+        # was drawn. So torch's __init__ must not draw from that generator again.
         under_way = state is not None and not state["between"]
         given = _Seeded(loader, 0) if under_way else loader
         self._dataset_fetcher: Any = None
@@ -352,7 +353,7 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         return create(*arguments, self._drop_last)
 
     def _torchs_next(self) -> Batch:
-        if self._options.dataset_kind == _DatasetKind.Iterable:  # whose length torch checks
+        if self._options.dataset_kind == _DatasetKind.Iterable:  # torch checks its length there
             return super()._torchs_next()
         return next_batch(self, super()._torchs_next)
 
@@ -376,14 +377,14 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
 
 
 class _WithContext:
-    """The loader, whose workers report the states of their datasets, and begin with those given."""
+    """The loader with a context whose workers load and report the states of their datasets."""
 
     def __init__(
         self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
     ) -> None:
         self._loader = loader
         context: Any = options.multiprocessing_context
-        if options.pool is not None:  # off Linux, where pools have no processes
+        if options.pool is not None:  # not on Linux, so the pool has no processes
             context = options.pool.multiprocessing_context
         self.multiprocessing_context = context = context or torch.multiprocessing
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
@@ -395,14 +396,13 @@ class _WithContext:
 
 
 def defers(options: LoaderOptions) -> bool:
-    """Whether images are deferred."""
     return options.deferred_images == "auto" and missing() is None
 
 
 def next_batch(iterator: Any, torchs: Callable[[], Batch]) -> Batch:
-    """Returns what ``torchs``, the ``__next__`` of torch's class, does.
+    """Returns what ``torchs``, the ``__next__`` of torch's class, returns.
 
-    Without its entry for the profiler where none is on: this costs as much as a small batch.
+    If no profiler runs, it skips torch's profiler entry, which costs as much as a small batch.
     """
     if torch.autograd.profiler._is_profiler_enabled:
         return torchs()
@@ -414,16 +414,15 @@ def next_batch(iterator: Any, torchs: Callable[[], Batch]) -> Batch:
 class Deferral:
     """Defers images in this thread while the training process fetches a mini-batch.
 
-    To put the patches in their places costs as much as many a mini-batch. Where the first few open
-    no image, only one in a hundred is looked at.
+    Installing the patches costs as much as a small mini-batch. If the first mini-batches open no
+    image, the patches are installed for one in a hundred only.
     """
 
     def __init__(self, options: LoaderOptions, statistics: Statistics) -> None:
         self._options, self._statistics = options, statistics
-        self._fetches = 0  # since one opened an image
+        self._fetches = 0  # since the last one that opened an image
 
     def fetching(self) -> contextlib.AbstractContextManager[None]:
-        """Returns the block for a fetch."""
         self._fetches += 1
         looks = self._fetches <= _LOOKED_AT or self._fetches % _LOOKED_AT_EVERY == 0
         if not looks or not defers(self._options):
@@ -446,7 +445,7 @@ class Deferral:
 
 
 class _Seeded:
-    """The loader with a separate generator: the user's has been drawn from already."""
+    """The loader with a generator of its own, so that the user's is not drawn from."""
 
     def __init__(self, loader: AnyLoader, seed: int) -> None:
         self._loader = loader

@@ -1,7 +1,7 @@
-"""torch's worker loop, whose workers know the states of their datasets.
+"""torch's worker loop, extended by the states of the workers' datasets.
 
-A state is loaded before the first mini-batch and sent along with each: the loop's queue is wrapped,
-and the making of its fetcher.
+A worker loads a state before its first mini-batch, and sends one with each mini-batch. For that,
+the loop's queues and the creation of its fetcher are wrapped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.transforms.executors.fetchers import fetcher_state, make_fetcher
 
-# The places of the queues of tasks and of results among the arguments of torch's worker loop.
+# Positions of the two queues, of tasks and of results, in the arguments of torch's worker loop.
 _TASKS, _QUEUE = 2, 3
 
 
 class Stamped(NamedTuple):
-    """The number of a task, with what a worker tells beside its mini-batch.
+    """The number of a task, with what a worker reports beside its mini-batch.
 
-    ``state`` is the pickled state of the dataset after it, ``None`` where it has none. ``seconds``
-    went by from when the worker got the task.
+    Attributes:
+        task: number of the task.
+        state: pickled state of the dataset after the task; ``None`` if the dataset has none.
+        seconds: time that the task took in the worker.
     """
 
     task: int
@@ -36,11 +38,10 @@ class StampingContext:
     """A multiprocessing context whose processes begin with ``serve``."""
 
     def __init__(self, context: Any, states: list[bytes | None]) -> None:
-        """``states`` are those that workers' datasets go on from; ``None`` where one begins."""
+        """``states`` are the workers' pickled dataset states, ``None`` for one that starts new."""
         self._context, self._states = context, iter(states)
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Returns a process that runs torch's worker loop."""
         return self._context.Process(target=serve, args=(next(self._states), target, args))
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +49,7 @@ class StampingContext:
 
 
 def serve(state: bytes | None, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Runs torch's worker loop; its dataset goes on from ``state``."""
+    """Runs torch's worker loop, with a dataset that resumes from ``state``."""
     tasks = _Tasks(arguments[_TASKS])
     stamps = _Stamps(arguments[_QUEUE], tasks)
     _make_fetchers_from(state, stamps)
@@ -62,7 +63,7 @@ def _make_fetchers_from(state: bytes | None, stamps: _Stamps) -> None:
     def create_fetcher(kind: Any, dataset: Any, *others: Any) -> Any:
         nonlocal coming
         info = get_worker_info()
-        if info is None or info.dataset is not dataset:  # of a loader inside the dataset
+        if info is None or info.dataset is not dataset:  # a loader within the dataset
             return create(kind, dataset, *others)
         given, coming = coming, None
         stamps.fetcher = make_fetcher(lambda: create(kind, dataset, *others), dataset, given)
@@ -72,14 +73,13 @@ def _make_fetchers_from(state: bytes | None, stamps: _Stamps) -> None:
 
 
 class _Tasks:
-    """The queue of tasks, which knows when the last one was got."""
+    """The queue of tasks, which records when the last task was received."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
         self.got = time.perf_counter()
 
     def get(self, *arguments: Any, **named: Any) -> Any:
-        """Returns the next task."""
         task = self._queue.get(*arguments, **named)
         self.got = time.perf_counter()
         return task
@@ -89,7 +89,7 @@ class _Tasks:
 
 
 class _Stamps:
-    """The queue of results, which puts the dataset's state on each."""
+    """The queue of results, which adds the dataset's state to each."""
 
     fetcher: Any = None
 
@@ -97,13 +97,12 @@ class _Stamps:
         self._queue, self._tasks = queue, tasks
 
     def put(self, item: tuple[Any, Any]) -> None:
-        """Puts a task's number and result, the number with the state of now."""
         task, data = item
         self._queue.put((self._stamped(task) if type(task) is int else task, data))
 
     def _stamped(self, task: int) -> Stamped:
         state = None if self.fetcher is None else fetcher_state(self.fetcher)
-        # Pickled here: the queue would do it later, in a thread.
+        # Pickled now: the queue would do it later, in a thread, after the state has changed.
         pickled = None if state is None else pickle.dumps(state)
         return Stamped(task, pickled, time.perf_counter() - self._tasks.got)
 

@@ -1,4 +1,4 @@
-"""Memory of the mini-batches in flight: descriptors, rows, and buffers on the device."""
+"""Memory of mini-batches in flight: descriptors, rows, and device buffers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fusionloader.transforms.executors.layout import Layout, Memory
 
 log = logging.getLogger("fusionloader.manager")
 
-# Mini-batches that are copied to the device while they are made. Workers begin with the oldest.
+# Mini-batches copied to the device while they are made. Workers begin with the oldest.
 _ON_THE_WAY = 2
-# So many are in flight however large they are: one that is made, and one behind it.
+# Least number in flight, however large a mini-batch is: the one being made, and the next one.
 _FEWEST = 2
 
 
 class BatchMemory:
-    """Slots of a queue's arena for its mini-batches, and for the layout of their rows.
+    """Allocates slots of a queue's arena to mini-batches and to the announcement of their layout.
 
     Attributes:
-        layout: of the rows; ``None`` until a sample has shown it.
+        layout: layout of the rows; ``None`` until the first sample is made.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class BatchMemory:
         queue: _native.ManagerQueue,
         most: int,
     ) -> None:
-        """``most`` mini-batches are published at a time."""
+        """``most`` is the largest number of published mini-batches."""
         self._options = options
         self._delivery = options.delivery
         writers = (each for each in options.participants if each.device_buffers)
-        self._writer: Participant | None = next(writers, None)  # into buffers on the device
+        self._writer: Participant | None = next(writers, None)  # writes into device buffers
         self._copies: QueueCopies | None = None
         self._queue = queue
         self._descriptors = SlotPool(arena, queue, spare=most)
         self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
         self.layout: Layout | None = None
-        self._announcement: Slot | None = None  # where workers find it
+        self._announcement: Slot | None = None  # holds the pickled layout, for workers
         self._most_in_flight: int | None = None
         self._limit_bytes = 0
 
@@ -71,27 +71,27 @@ class BatchMemory:
         }
 
     def settle(self, layout: Layout, jobs: Iterable[Job]) -> None:
-        """Lets workers know the layout of rows; those of ``jobs`` have none yet.
+        """Announces the layout to workers, and gives rows to ``jobs`` that have none.
 
         Raises:
-            SharedMemoryExhausted: there is too little memory. Nothing is settled then.
+            SharedMemoryExhausted: there is too little memory. The layout stays unknown then.
         """
         pickled = pickle.dumps(layout)
-        # Not given back after an exception, which may come when workers already read it.
+        # Kept after an exception: workers may read this slot already.
         if self._announcement is None or self._announcement.nbytes < len(pickled):
             self._announcement = self._descriptors.acquire(len(pickled))
         for job in jobs:
             if job.payload is None:
-                job.payload = self._rows_of(layout, job.batch)
+                job.payload = self._acquire_rows(layout, job.batch)
             self._queue.set_payload(job.slot, job.payload.number)
         self._queue.announce_layout(self._announcement.number, pickled)
         self.layout = layout
 
     @property
     def most_in_flight(self) -> int:
-        """Mini-batches that may be in flight.
+        """Number of mini-batches that may be in flight.
 
-        Until it is known how large they are, as many as give every worker something to do.
+        While their size is unknown, it is the least number that keeps all workers busy.
         """
         if self._most_in_flight is not None:
             return self._most_in_flight
@@ -100,16 +100,15 @@ class BatchMemory:
         return max(_FEWEST, -(-samples // max(options.batch_size, 1)))
 
     def descriptor_for(self, batch: MiniBatch) -> Slot:
-        """Returns a slot to describe a mini-batch in."""
         samples, size = len(batch.items), self._options.tiny_batch_size
         room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // size))
         return self._descriptors.acquire(room + len(batch.pickled))
 
     def rows_for(self, batch: MiniBatch) -> Slot | None:
         """Returns a slot for the rows of a mini-batch; ``None`` while their layout is unknown."""
-        return None if self.layout is None else self._rows_of(self.layout, batch)
+        return None if self.layout is None else self._acquire_rows(self.layout, batch)
 
-    def _rows_of(self, layout: Layout, batch: MiniBatch) -> Slot:
+    def _acquire_rows(self, layout: Layout, batch: MiniBatch) -> Slot:
         rows = len(batch.items)
         nbytes = layout.batch_bytes(rows)
         if self._most_in_flight is None:
@@ -121,7 +120,7 @@ class BatchMemory:
         return self._rows.acquire(max(nbytes, 1))
 
     def release(self, job: Job) -> None:
-        """Takes the slots of a mini-batch back; its rows unless they are leased."""
+        """Frees the slots of a mini-batch. Rows that are leased are freed with their owner."""
         self._stop_copying(job)
         if job.descriptor is not None:
             self._descriptors.release(job.descriptor)
@@ -133,7 +132,6 @@ class BatchMemory:
         job.owner = job.result = None
 
     def deliver_whole(self, job: Job) -> Batch:
-        """Returns a mini-batch that a worker has made whole."""
         assert self._options.receiver is not None
         packed = unpickled(job.spilled[0])
         if job.owner is None:
@@ -141,7 +139,7 @@ class BatchMemory:
         return self._options.receiver.batch(packed, job.owner)
 
     def deliver(self, job: Job) -> Memory:
-        """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
+        """Returns an owner of the mini-batch's rows. The slot is freed with the owner."""
         assert job.payload is not None
         self._stop_copying(job)
         if job.owner is None:
@@ -149,7 +147,7 @@ class BatchMemory:
         return job.owner
 
     def _fitting(self, nbytes: int, rows: int) -> int:
-        """Returns how many mini-batches of so many bytes may be in flight."""
+        """Returns how many mini-batches of ``nbytes`` each may be in flight."""
         limit = self._options.max_shared_bytes
         if limit is None:
             limit = objects.free() // 4
@@ -167,7 +165,7 @@ class BatchMemory:
     # ---- on the device -------------------------------------------------------------------------
 
     def shared_buffers(self) -> list[BufferOpener]:
-        """Returns what opens the buffers for the participant that writes into them."""
+        """Returns openers of the device buffers, for the participant that writes into them."""
         if self._delivery is None or self._writer is None:
             return []
         assert self.layout is not None
@@ -176,7 +174,6 @@ class BatchMemory:
         return self._delivery.ring.share(writer.device_buffers, nbytes, writer.in_thread)
 
     def without_writer(self, participants: Sequence[Participant]) -> list[Participant]:
-        """Goes on without that participant; returns the others."""
         writer, self._writer = self._writer, None
         return [each for each in participants if each is not writer]
 
@@ -188,7 +185,7 @@ class BatchMemory:
         return self._copies
 
     def begin_copies(self, jobs: Iterable[Job]) -> None:
-        """Has the oldest mini-batches copied to the device while they are made."""
+        """Begins to copy the oldest mini-batches to the device while workers make them."""
         if self._delivery is None or self.layout is None:
             return
         wanted = [
@@ -199,17 +196,17 @@ class BatchMemory:
                 if job.copying is None and not self._begin_copying(job, first=place == 0):
                     return
             except torch.OutOfMemoryError:
-                return  # tried again when it is delivered
+                return  # delivery tries again
 
     def _begin_copying(self, job: Job, first: bool) -> bool:
-        """Returns whether it was begun; the ``first`` one always is."""
+        """Returns whether the copy has begun. The ``first`` one begins even without a buffer."""
         assert self._delivery is not None and self.layout is not None and job.payload is not None
         copies, ring, rows = self._open_copies(), self._delivery.ring, len(job.rows)
         buffer = None
         if self._writer is not None:
             buffer = ring.acquire(copies.shared_bytes(self.layout, rows))
             if buffer is None and not first:
-                return False  # the GPU worker has a part in it if one is free in time
+                return False  # tried again: with a buffer, the GPU worker can take part
         try:
             job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
         except BaseException:
@@ -221,26 +218,26 @@ class BatchMemory:
         return True
 
     def deliver_on_device(self, job: Job) -> Arriving:
-        """Returns a mini-batch that is done and whole as a batch on the device."""
+        """Returns the device batch of a mini-batch that is done and complete in its rows."""
         assert self._delivery is not None and job.payload is not None
         if job.copying is None:
             self._begin_copying(job, first=True)
-        copying, job.copying = job.copying, None  # if it fails, another one begins
+        copying, job.copying = job.copying, None  # if delivery fails, the next call copies anew
         assert copying is not None
         if job.owner is None:
             job.owner = self._rows.lease(job.payload)
         return self._delivery.arriving(self._open_copies(), copying, job.owner)
 
     def _stop_copying(self, job: Job) -> None:
-        """Waits for what reads the slot of a mini-batch that does not go to the device whole."""
+        """Cancels the copy of a mini-batch, and waits until nothing reads its slot."""
         if job.copying is not None:
             copying, job.copying = job.copying, None
             self._open_copies().cancel(copying)
 
     def close(self, jobs: Iterable[Job]) -> None:
-        """Ends the copies; ``jobs`` are not delivered any more."""
+        """Ends the copies, also of ``jobs``, which will not be delivered."""
         if self._copies is not None:
             self._copies.close()
             for job in jobs:
-                with suppress(RuntimeError):  # a device that is lost copies nothing more
+                with suppress(RuntimeError):  # a device that has failed copies nothing more
                     self._stop_copying(job)

@@ -1,4 +1,4 @@
-"""Mini-batches in flight: what is published, what has become known of it, how far it is."""
+"""Mini-batches in flight: what was published, what workers reported, and the state of each."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ from fusionloader.system.shm.slots import Slot
 from fusionloader.transforms.executors.layout import Memory
 from fusionloader.workers import messages
 
-MOST_DEATHS = 3  # of workers at one tiny-batch
+MOST_DEATHS = 3  # workers that may die at one tiny-batch before it is given up
 
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
     """A mini-batch as it is published.
 
-    ``number`` is its place in the epoch. ``indices`` are what the batch sampler gave. ``items``
-    (numbers for the worker), ``keys`` and ``occurrences`` (for random draws) have an entry per
-    index; ``rows`` gives the places in the batch in the order in which tiny-batches are cut.
-    ``pickled`` are the indices where a number does not say everything. ``worker`` where one alone
-    may make it, which goes through the dataset on its own.
+    Attributes:
+        number: position in the epoch.
+        indices: indices from the batch sampler.
+        items: sample numbers for the worker, one per index.
+        keys: keys of the random draws, one per index.
+        occurrences: how often each index occurred before in the epoch, for the random draws.
+        rows: positions in the batch, in the order in which tiny-batches are cut.
+        seed: seed of the epoch's draws.
+        epoch: number of the epoch.
+        pickled: the pickled indices, where ``items`` do not identify the samples.
+        worker: number of the only worker that may make it; ``None`` for any worker.
     """
 
     number: int
@@ -46,16 +52,27 @@ class MiniBatch:
 class Job:
     """A published mini-batch: its slots, and what workers have reported about it.
 
-    ``descriptor`` and ``payload`` are ``None`` where another process has them (coordinated/), the
-    latter also until the layout is known. ``sequence`` counts publications. ``failures``,
-    ``spilled`` samples and ``deaths`` of workers are by tiny-batch, ``skipped`` samples by row.
-    ``after`` says where the worker's dataset stands that one with a ``worker`` was made of. One
-    that is ``taken`` is done; ``thread`` identifies the thread whose ``next()`` is about to return
-    it. One that is ``returned`` was, and one that is ``discarded`` is not wanted any more.
-    ``owner`` is that of its rows once they are leased, ``arriving`` its copy to the device and
-    ``result`` the batch that was made of it; ``pinned`` becomes that batch in page-locked memory.
-    While a trace is on, ``complete_ns`` is when its last tiny-batch was finished, by
-    ``CLOCK_MONOTONIC``.
+    Attributes:
+        batch: the mini-batch.
+        sequence: number of the publication.
+        descriptor: slot of the descriptor; ``None`` if another process owns it (sharing/jobs/).
+        payload: slot of the rows; ``None`` as above, and until the layout is known.
+        failures: failures by tiny-batch.
+        skipped: skipped samples by row.
+        spilled: pickled samples that are not in their rows, by tiny-batch.
+        after: state of the dataset of ``batch.worker`` after this mini-batch.
+        deaths: number of workers that died at each tiny-batch.
+        discarded: whether the batch is no longer needed.
+        taken: whether it is done and was taken out of the queue.
+        thread: identifier of the thread whose ``next()`` is about to return it.
+        returned: whether ``next()`` has returned it, or its error.
+        owner: owner of the rows once they are leased.
+        result: the batch once it is assembled.
+        pinned: future of the batch in page-locked memory.
+        copying: the copy to the device while tiny-batches are still being made.
+        arriving: the copy to the device once all rows are enqueued.
+        complete_ns: time when the last tiny-batch finished, by ``CLOCK_MONOTONIC``; only while a
+            trace is recorded.
     """
 
     batch: MiniBatch
@@ -80,40 +97,36 @@ class Job:
 
     @property
     def number(self) -> int:
-        """The mini-batch's place in the epoch."""
         return self.batch.number
 
     @property
     def worker(self) -> int:
-        """Number of the worker that alone may make it, -1 where any may."""
+        """Number of the only worker that may make it, -1 for any worker."""
         return -1 if self.batch.worker is None else self.batch.worker
 
     def named(self, row: int, name: Callable[[Index], str]) -> str:
-        """Returns the name of a sample, or of the mini-batch where samples have none."""
+        """Returns the name of a sample, or of the mini-batch if its samples have no names."""
         return name(self.indices[row]) if self.worker < 0 else f"mini-batch {self.number}"
 
     @property
     def indices(self) -> Sequence[Index]:
-        """What the batch sampler gave."""
         return self.batch.indices
 
     @property
     def rows(self) -> list[int]:
-        """Places in the batch, in the order of the tiny-batches."""
+        """Positions in the batch, in the order of the tiny-batches."""
         return self.batch.rows
 
     @property
     def slot(self) -> int:
-        """Number of the slot of its descriptor, by which the queue knows it."""
+        """Number of the descriptor's slot, which identifies the mini-batch in the queue."""
         assert self.descriptor is not None
         return self.descriptor.number
 
     def rows_of(self, tiny_batch: int, size: int) -> list[int]:
-        """Returns the rows of one tiny-batch of ``size`` samples."""
         return self.batch.rows[tiny_batch * size : (tiny_batch + 1) * size]
 
     def note(self, message: messages.JobMessage) -> None:
-        """Keeps what a worker reports."""
         if isinstance(message, messages.TinyBatchFailed):
             self.failures[message.tiny_batch] = message.failure
         elif isinstance(message, messages.SampleSkipped):
@@ -124,7 +137,7 @@ class Job:
             self.spilled[message.tiny_batch] = message.samples
 
     def forget(self, tiny_batch: int, size: int) -> None:
-        """Drops what was reported about a tiny-batch of ``size`` samples that is done again."""
+        """Drops the reports about a tiny-batch of ``size`` samples, which is made again."""
         self.failures.pop(tiny_batch, None)
         self.spilled.pop(tiny_batch, None)
         self.after = None
@@ -132,9 +145,9 @@ class Job:
             self.skipped.pop(row, None)
 
     def unreported(self, queue: _native.ManagerQueue, size: int) -> list[int]:
-        """Returns tiny-batches of ``size`` samples whose state asks for a report there is not.
+        """Returns the tiny-batches of ``size`` samples whose state requires a missing report.
 
-        A row that nobody wrote would be delivered without one.
+        Without the report, rows that no worker wrote would be delivered.
         """
         status = queue.status(self.slot)
         if not (status.failed or status.spilled or status.skipped):
@@ -142,7 +155,7 @@ class Job:
         if len(self.rows) <= size and (
             self.spilled if status.spilled else status.skipped and self.after
         ):
-            return []  # the only one
+            return []  # there is one tiny-batch, and its report is there
         reported: dict[TinyBatchState, Collection[int]] = {
             TinyBatchState.FAILED: self.failures,
             TinyBatchState.SPILLED: self.spilled,
@@ -161,11 +174,10 @@ class Job:
 
 
 class Jobs:
-    """Mini-batches from their submission until they were returned, the oldest first.
+    """Mini-batches from submission until return, the oldest first.
 
-    What becomes of one is written into its job, which stays in ``jobs`` until ``next()`` has
-    returned the batch. So an exception between two steps loses none: the next call finds it where
-    it was.
+    Each step is recorded in the job, which stays in ``jobs`` until ``next()`` has returned the
+    batch. So an exception between two steps loses no batch: the next call finds the job as it was.
     """
 
     def __init__(self) -> None:
@@ -178,66 +190,63 @@ class Jobs:
         return len(self.jobs)
 
     def is_done(self, job: Job) -> bool:
-        """Whether it can be delivered."""
+        """Whether a mini-batch can be delivered."""
         raise NotImplementedError
 
     def discard(self) -> None:
-        """Marks all as not wanted any more."""
         for job in self.jobs:
             job.discarded = True
 
     @property
     def undelivered(self) -> list[Job]:
-        """Those that ``next()`` is still to return."""
+        """Jobs that ``next()`` has yet to return."""
         return [job for job in self.jobs if not (job.returned or job.discarded)]
 
     @property
     def wanted(self) -> list[Job]:
-        """Those of them that are still to be made."""
+        """Jobs that are not taken yet, and needed."""
         return [job for job in self.jobs if not (job.taken or job.discarded)]
 
     def taken(self, thread: int) -> list[Job]:
-        """Returns those of them that are done, but for what other threads are about to return."""
+        """Returns undelivered jobs that are taken, without those of other threads' ``next()``."""
         return [job for job in self.undelivered if job.taken and job.thread in (None, thread)]
 
     @property
     def returned(self) -> list[Job]:
-        """Those that ``next()`` has returned."""
         return [job for job in self.jobs if job.returned]
 
     @property
     def ready(self) -> int:
-        """Mini-batches that could be taken now, in order."""
+        """Number of mini-batches that can be taken now, in order."""
         return sum(1 for _ in itertools.takewhile(self.is_done, self.wanted))
 
     @property
     def completed(self) -> int:
-        """Tiny-batches that are complete, as far as that is known."""
+        """Number of completed tiny-batches in ``wanted`` jobs; 0 if unknown."""
         return 0
 
     def done(self, in_order: bool) -> Job | None:
-        """Returns one that can be taken; with ``in_order`` no other than the oldest."""
+        """Returns a job that can be taken; with ``in_order`` only the oldest is considered."""
         wanted = self.wanted[:1] if in_order else self.wanted
         return next(filter(self.is_done, wanted), None)
 
 
 class InFlight(Jobs):
-    """A queue's published mini-batches."""
+    """The published mini-batches of a queue."""
 
     def __init__(self, queue: _native.ManagerQueue, tiny_batch_size: int) -> None:
         super().__init__()
         self._queue, self._size = queue, tiny_batch_size
 
     def is_done(self, job: Job) -> bool:
-        """Whether none of its tiny-batches is waiting or active."""
         return self._queue.status(job.slot).done
 
     def find(self, sequence: int) -> Job | None:
-        """Returns the one that was published as ``sequence``, if it is still in flight."""
+        """Returns the job published as ``sequence``, if it is still in flight."""
         return next((job for job in self.jobs if job.sequence == sequence), None)
 
     def hopeless(self) -> list[tuple[int, int]]:
-        """Returns the tiny-batches, with their sequence, that cost all but one of the workers."""
+        """Returns (sequence, tiny-batch) pairs that are given up at the next death of a worker."""
         return [
             (job.sequence, tiny_batch)
             for job in self.jobs
@@ -247,21 +256,20 @@ class InFlight(Jobs):
 
     @property
     def completed(self) -> int:
-        """Tiny-batches that are complete."""
         return sum(self._queue.status(job.slot).completed for job in self.wanted)
 
     @property
     def oldest(self) -> int:
-        """Sequence of the first one that workers may have to do with."""
+        """Sequence of the first mini-batch that workers may still claim or write."""
         return next((job.sequence for job in self.jobs if not job.taken), self._queue.published)
 
     def forget_reports(self, worker: int) -> None:
-        """Drops what a dead worker reported about tiny-batches that it still holds."""
+        """Drops a dead worker's reports about tiny-batches that it still holds."""
         for job in self.jobs:
             for held in self._queue.held(job.slot):
                 if held.worker == worker:
                     job.forget(held.tiny_batch, self._size)
 
     def dropped(self) -> list[Job]:
-        """Returns discarded ones that no worker can claim or write in any more."""
+        """Returns discarded jobs that no worker can claim or write any more."""
         return [job for job in self.jobs if job.discarded and self.is_done(job)]

@@ -18,7 +18,7 @@ from fusionloader.engine.manager.participant import (
     LostTinyBatch,
     Participant,
 )
-from fusionloader.engine.manager.worker_report import worker_report
+from fusionloader.engine.manager.stalls import worker_report
 from fusionloader.observe.statistics.snapshot import WorkerStats
 from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_records, worker_stats
 from fusionloader.system.cpus import lease
@@ -27,16 +27,17 @@ from fusionloader.workers.worker_set import Death, WorkerSet
 
 
 class LoaderWorkers:
-    """Starts the workers, finds the dead among them, replaces them, and ends them.
+    """Starts, replaces and ends the workers of a local manager.
 
-    Numbers in the queue are the loader's workers, then those of the participants, guests last.
+    Worker numbers in the queue: first the loader's workers, then those of participants, and guests
+    (workers that belong to another process) last.
 
     Attributes:
-        count: how many there are to be.
-        most: how many of the loader's there may ever be.
-        participants: what takes part beside them.
-        first_guest_slot: number of the first worker that belongs to another process.
-        guest_slots: how many of these there may be.
+        count: current number of the loader's workers.
+        most: highest later number of the loader's workers.
+        participants: participants beside the workers.
+        first_guest_slot: number of the first guest.
+        guest_slots: highest number of guests.
     """
 
     def __init__(self, options: ManagerOptions, most: int) -> None:
@@ -60,23 +61,22 @@ class LoaderWorkers:
 
     @property
     def event_fd(self) -> int:
-        """Descriptor of the event by which workers call for a participant, -1 without one."""
+        """Descriptor of the event by which workers wake a participant, -1 without one."""
         return max((each.event_fd for each in self.participants), default=-1)
 
     @property
     def shareable(self) -> int:
-        """How many of the loader's workers may be shared with other ranks."""
+        """Number of the loader's workers that may be shared with other ranks."""
         return self.most if self.guest_slots else 0
 
     def start(self, hub: Hub, start: StartWorker) -> None:
-        """Starts the processes, and the participants."""
         self._queue = hub.queue
         self._started = time.monotonic()
         self._fds = hub.control_fd, hub.data_fd
         self._start = start
         for each in self.participants:
             each.start(hub)
-        # Through no strong reference: a cycle would keep the batches' memory until it is found.
+        # A weak reference: a cycle would keep the batches' memory until the garbage collector runs.
         launch = weakref.WeakMethod(self._launch)
 
         def start_one(number: int, message_fd: int) -> Process:
@@ -90,10 +90,10 @@ class LoaderWorkers:
 
     def _launch(self, number: int, message_fd: int) -> Process:
         fds = (*self._fds, message_fd, self.event_fd)
-        return self._start(WorkerConnection(number, self.count, *fds, self._cores.of(number)))
+        return self._start(WorkerConnection(number, self.count, *fds, self._cores.cpus(number)))
 
     def resize(self, count: int) -> Iterator[Death]:
-        """Has ``count`` processes from now on; yields those that are ended, then starts more."""
+        """Changes the number of processes: yields those that it ends, or starts more."""
         yield from self._workers.retire(count)
         for number in range(len(self._workers.workers), count):
             self._workers.add(number)
@@ -109,14 +109,14 @@ class LoaderWorkers:
     # ---- while the manager waits ---------------------------------------------------------------
 
     def handle(self, handle: Handle) -> None:
-        """Calls ``handle`` with each of their messages that has arrived; see ``Receiver``."""
+        """Calls ``handle`` with each message that has arrived, see ``Receiver.handle``."""
         if self._set is not None:
             self._set.handle(handle)
         for each in self.participants:
             each.receive(handle)
 
     def sleep(self, seen: int, seconds: float) -> None:
-        """Waits until the queue's done word is no longer ``seen``, or a message goes on."""
+        """Waits until the queue's done word differs from ``seen``, or a message continues."""
         for each in self.participants:
             each.waiting()
             seconds = min(seconds, each.longest_sleep)
@@ -132,16 +132,16 @@ class LoaderWorkers:
         hopeless: Hopeless = list,
         forget: Callable[[int], None] = lambda worker: None,
     ) -> Iterator[LostTinyBatch]:
-        """Replaces the dead and yields what they had claimed, which is in the queue again.
+        """Replaces dead workers, and yields the tiny-batches that they had claimed.
 
-        If it raises, the next call finds the same deaths, as far as they were not dealt with.
+        Those are back in the queue. If this raises, the next call finds the deaths that were not
+        handled yet.
 
         Args:
-            handle: gets what they reported before they died.
-            hopeless: returns which tiny-batches, with their sequence, nobody is to do again if
-                their worker has died.
-            forget: drops the reports about tiny-batches that a dead worker still holds: who does
-                them again reports again.
+            handle: called with the last reports of the dead workers.
+            hopeless: returns the (sequence, tiny-batch) pairs that are given up.
+            forget: drops the reports of a worker about tiny-batches that it still holds, because
+                the worker that repeats them reports again.
         """
         for death in self._workers.deaths():
             death.receiver.handle(handle)
@@ -157,42 +157,41 @@ class LoaderWorkers:
             )
             if self._options.passes is not None:
                 self._options.passes.check(death, was_held=bool(lost))
+            # A worker writes its pid into the queue when it is ready. Deaths before that are failed
+            # starts, of which three in a row are an error.
             announced = self._queue.worker(death.number).pid == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         for each in self.participants:
             yield from each.look(handle, hopeless)
 
     def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
-        """Yields the CPU workers on this machine, by number: the guests, too."""
+        """Yields numbers and records of the CPU workers on this machine, with the guests."""
         for number, record in enumerate(self._queue.workers()):
             if number < self.count or number >= self.first_guest_slot:
                 yield number, record
 
     def kill(self, number: int, pid: int, why: str) -> None:
-        """Kills one of the local workers; ``why`` completes "worker ...".
-
-        Whose worker it is replaces it.
-        """
-        participant = self.participant_of(number)
+        """Kills a local worker, which its owner then replaces. ``why`` completes "worker ..."."""
+        participant = self.find_participant(number)
         if participant is None:
             self._workers.kill(number, why)
         else:
             participant.kill(number, pid, why)
 
-    def participant_of(self, number: int) -> Participant | None:
-        """Returns whose worker has a number; ``None`` for one of the loader's own."""
+    def find_participant(self, number: int) -> Participant | None:
+        """Returns the participant that a worker number belongs to; ``None`` for the loader's."""
         for each in self.participants:
             if each.first <= number < each.first + each.places:
                 return each
         return None
 
-    # ---- what they have done -------------------------------------------------------------------
+    # ---- counters ------------------------------------------------------------------------------
 
     def totals(self, **memory: int | float) -> WorkerTotals:
-        """Returns what the workers have counted; ``memory``: further fields of the totals."""
+        """Returns the workers' counters; ``memory`` sets other fields of ``WorkerTotals``."""
         everyone = self._queue.workers()
-        workers = list(self._stats_of(everyone))
-        # What a GPU worker or machines elsewhere have done says nothing of these CPU workers.
+        workers = list(self._worker_stats(everyone))
+        # Sums are of CPU workers of this machine: neither GPU workers nor other machines.
         records = [*everyone[: self.most], *everyone[self.first_guest_slot :]]
         return sum_records(
             records,
@@ -203,28 +202,25 @@ class LoaderWorkers:
             **memory,
         )
 
-    def _stats_of(self, records: list[_native.WorkerSnapshot]) -> Iterator[WorkerStats]:
+    def _worker_stats(self, records: list[_native.WorkerSnapshot]) -> Iterator[WorkerStats]:
         elapsed = max(time.monotonic() - self._started, 1e-9)
         for number, record in enumerate(records):
             if self.count <= number < self.most or not (record.pid or record.samples):
-                continue  # there is none, or nobody has come
-            participant = self.participant_of(number)
+                continue  # no worker has used this place
+            participant = self.find_participant(number)
             kind = self._options.worker_kind if participant is None else participant.kind
             yield worker_stats(number, record, kind, elapsed, self.restarts[number])
 
     @property
     def restarts(self) -> Counter[int]:
-        """How often workers were replaced, by number."""
         return self._set.restarts if self._set is not None else Counter()
 
     @property
     def processes(self) -> list[Process]:
-        """The processes of the loader and of the participants."""
         own = [worker.process for worker in self._set.workers] if self._set is not None else []
         return [*own, *(process for each in self.participants for process in each.processes)]
 
     def report(self, in_flight: InFlight) -> str:
-        """Returns what each worker is at, in words."""
         missing = range(self.count, self.most)
         workers = [
             (n, worker) for n, worker in enumerate(self._queue.workers()) if n not in missing
@@ -240,7 +236,7 @@ class LoaderWorkers:
 
     def end(self) -> None:
         """Ends the processes, after the queue was stopped."""
-        with ExitStack() as steps:  # each is taken, whatever one before it raises; the last first
+        with ExitStack() as steps:  # all run, in reverse order, even if one raises
             steps.callback(self._cores.close)
             if self._set is not None:
                 steps.callback(self._set.end)

@@ -1,26 +1,25 @@
 """The local manager: mini-batches in flight, from publication to delivery.
 
-How it works. Workers need no manager in order to claim: they find the published mini-batches in
-shared memory and take tiny-batches from them by compare-and-swap. Since several mini-batches are
-published ahead, there is nothing to decide while no batch is asked for. So the manager is no
-thread: it runs inside ``__next__``. There it waits on one futex for the oldest mini-batch to be
-complete, reads what workers report through their pipes, looks for dead workers every 0.02 s, takes
-the mini-batch out, and publishes the next one into the slots that have come free.
+How it works. Workers claim without the manager: they find the published mini-batches in shared
+memory, and take tiny-batches from them by compare-and-swap. Several mini-batches are published
+ahead, so nothing has to be decided between two calls of ``next()``. Therefore the manager needs no
+thread: it runs inside ``__next__``. There it waits on one futex until the oldest mini-batch is
+complete, reads the workers' reports from their pipes, looks for dead workers every 0.02 s, takes
+the mini-batch out, and publishes the next one into the slots that are free.
 
-Why it is right. A mini-batch is done when none of its state words says waiting or active; only the
-claimant of an active tiny-batch moves it on, and only for a process that has ended does the manager
-take its tiny-batches back (``ManagerQueue.take_back``). So no row has two writers, and whatever
-dies, each tiny-batch is completed once in the batch that is delivered. A worker reports a failure
-before it changes the state word; the manager reads all reports again after it has seen the words,
-and refuses to deliver a mini-batch whose words ask for a report that there is not. A discarded
-mini-batch keeps its slots while a worker may claim or write in it. Rows of a delivered one return
-to the pool when the last tensor over them is gone.
+Why it is right. A mini-batch is done when none of its state words says waiting or active. Only the
+claimant of an active tiny-batch changes its word, and the manager takes a tiny-batch back only
+after the claimant's process has ended (``ManagerQueue.take_back``). So no row has two writers, and
+each tiny-batch of a delivered batch is completed once, whichever process dies. A worker reports a
+failure before it changes the state word. The manager reads all reports again after it has seen the
+words, and refuses to deliver a mini-batch whose words require a missing report. A discarded
+mini-batch keeps its slots while a worker may claim or write in it. The rows of a delivered one
+return to the pool when the last tensor over them is freed.
 
-Between any two steps of this process an exception may come: Ctrl-C, a lack of memory or of file
-descriptors. So nothing is taken out of where it is before what becomes of it is written down. A
-message is forgotten after it was handled, a worker is replaced before the dead one is forgotten,
-and a mini-batch stays in ``in_flight.jobs`` until ``next()`` has returned it. The next call finds
-what was not finished and goes on with it.
+An exception may come between any two steps of this process: Ctrl-C, or a lack of memory or file
+descriptors. So a step records its result before it removes its input: a message is dropped after
+it was handled, a dead worker is forgotten after it was replaced, and a mini-batch stays in
+``in_flight.jobs`` until ``next()`` has returned it. The next call goes on with unfinished work.
 """
 
 from __future__ import annotations
@@ -35,17 +34,15 @@ from functools import partial
 from fusionloader import _native
 from fusionloader.data.deferred.counts import Counts
 from fusionloader.engine.delivery.device_batches import Arriving
-from fusionloader.engine.delivery.refusals import warn_of
+from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.manager.batch_memory import BatchMemory
-from fusionloader.engine.manager.hung_workers import HungWorkers
 from fusionloader.engine.manager.in_flight import InFlight, Job, MiniBatch
 from fusionloader.engine.manager.loader_workers import LoaderWorkers
 from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.participant import Hub, LostTinyBatch, Participant
-from fusionloader.engine.manager.stalls import StallWatch
+from fusionloader.engine.manager.stalls import HungWorkers, StallWatch, sample_name
 from fusionloader.engine.manager.tracing import ManagerTrace
-from fusionloader.engine.manager.worker_report import sample_name
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.options.aliases import Batch
 from fusionloader.system.gpu_memory.errors import MemorySharingError
@@ -63,7 +60,7 @@ _SEARCH_SECONDS = 1.0
 
 
 class PlanOutdated(ManagerOutdated):
-    """``worker_init_fn`` changed the dataset that the plan was made of."""
+    """``worker_init_fn`` changed the dataset after the plan was compiled."""
 
 
 class NoFixedLayout(ManagerOutdated):
@@ -71,25 +68,26 @@ class NoFixedLayout(ManagerOutdated):
 
 
 class LocalManager(Manager):
-    """Publishes mini-batches to its workers and hands out those that are done.
+    """Publishes mini-batches to its workers and returns those that are done.
 
     Attributes:
-        queue: of its mini-batches, in shared memory.
+        queue: the queue of mini-batches, in shared memory.
     """
 
-    closed = True  # of one that could not be made
+    closed = True  # until __init__ has made the workers: ``__del__`` also runs if it raises
     in_flight: InFlight
     trace: ManagerTrace
 
     def __init__(
         self, options: ManagerOptions, layout: Layout | None, start: StartWorker, deferred: Counts
     ) -> None:
-        """``start`` starts a worker process; ``deferred`` counts the images of all."""
+        """``start`` starts a worker process; ``deferred`` counts the deferred images."""
         self._options = options
         self._pid = os.getpid()
         self._deferred = deferred
         self._most_in_flight = options.in_flight
         self._most = max(options.workers, options.most_workers)
+        # Twice the most in flight after a resize, since discarded mini-batches keep their entries.
         self._ring_size = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
         self._workers = LoaderWorkers(options, self._most)
         self._arena = Arena()
@@ -98,7 +96,7 @@ class LocalManager(Manager):
         if options.passes is not None:
             options.passes.follow(self.in_flight)
         self._outdated, self._no_layout = False, ""
-        self._worker_failures: list[messages.Failure] = []  # that are to be raised
+        self._worker_failures: list[messages.Failure] = []  # not raised yet
         named = partial(sample_name, in_flight=self.in_flight, name=options.name)
         self._hung = HungWorkers(self._workers, options.stall_timeout, named)
         self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
@@ -114,7 +112,7 @@ class LocalManager(Manager):
         """Returns the control block's descriptor and the queue in it.
 
         Raises:
-            SharedMemoryExhausted: the address space has no room for it.
+            SharedMemoryExhausted: the address space has too little room.
         """
         own = self._workers
         workers, ring = own.first_guest_slot, self._ring_size
@@ -129,13 +127,12 @@ class LocalManager(Manager):
             raise
 
     def _begin(self, layout: Layout | None, start: StartWorker) -> None:
-        """Starts the processes."""
         if layout is not None:
             self._memory.settle(layout, ())
         try:
             buffers = self._memory.shared_buffers()
         except MemorySharingError as error:
-            warn_of(error, "CPU workers make all samples", "gpu_worker")
+            warn_refused(error, "CPU workers make all samples", "gpu_worker")
             self._workers.participants = self._memory.without_writer(self.participants)
             buffers = []
         fds = self._control_fd, self._arena.fd
@@ -144,13 +141,12 @@ class LocalManager(Manager):
 
     @property
     def participants(self) -> Sequence[Participant]:
-        """What takes part beside its workers."""
         return self._workers.participants
 
     def resize(self, count: int) -> None:
-        """Has ``count`` CPU workers from now on, or as many as there is room for.
+        """Changes the number of CPU workers to ``count``, or to the most there is room for.
 
-        What one that is ended was at is done again by another.
+        Other workers repeat the unfinished work of those that end.
         """
         wanted = min(count, self._most)
         if wanted < count:
@@ -165,22 +161,20 @@ class LocalManager(Manager):
 
     @property
     def ahead(self) -> int:
-        """Mini-batches that may be drawn now, beside those in flight."""
         return self._most_in_flight - len(self.in_flight.wanted)
 
     @property
-    def room(self) -> int:
-        """Mini-batches that may be published now, as far as there is memory for them."""
+    def capacity(self) -> int:
         most = min(self._most_in_flight, self._memory.most_in_flight)
         return min(most - len(self.in_flight.wanted), self._ring_room)
 
     @property
     def _ring_room(self) -> int:
-        """Entries of the ring that are free: the oldest mini-batch may be far behind the others."""
+        """Number of free ring entries. The oldest mini-batch may be far behind the others."""
         return self._ring_size - (self.queue.published - self.in_flight.oldest)
 
     def submit(self, batch: MiniBatch) -> None:
-        """Publishes a mini-batch, which is in ``in_flight.jobs`` once it cannot be lost any more.
+        """Publishes a mini-batch. If this raises after the job is in ``in_flight``, it is not lost.
 
         Raises:
             SharedMemoryExhausted: there is too little memory.
@@ -188,7 +182,7 @@ class LocalManager(Manager):
         if self.closed:
             raise RuntimeError("the iterator was closed, and cannot go on: iter(loader) begins one")
         self._publish_last()
-        while self._ring_room <= 0:  # a worker is active in discarded ones
+        while self._ring_room <= 0:  # a worker is active in discarded mini-batches
             self._look()
             self._hung.look()
             if self._ring_room <= 0:
@@ -206,7 +200,7 @@ class LocalManager(Manager):
         self._memory.begin_copies(self.in_flight)
 
     def _describe(self, job: Job) -> None:
-        """Writes the descriptor of a mini-batch into a slot, and takes one for its rows."""
+        """Allocates the slots of a mini-batch, and writes its descriptor."""
         batch = job.batch
         job.payload = self._memory.rows_for(batch)
         job.descriptor = self._memory.descriptor_for(batch)
@@ -250,7 +244,7 @@ class LocalManager(Manager):
         """
         try:
             return self._wait_for_done(in_order)
-        finally:  # what comes next allocates on the device, or is the caller's own work
+        finally:  # also on errors: the next steps allocate on the device, or are the caller's
             for each in self.participants:
                 each.waited()
 
@@ -258,11 +252,12 @@ class LocalManager(Manager):
         refuse_in_child(self._pid)
         watch, timeout, search_at = StallWatch(), self._options.timeout, _SEARCH_SECONDS
         while True:
-            if self.closed:  # its workers are not to be replaced
+            if self.closed:  # its workers must not be replaced
                 raise RuntimeError("the iterator was closed while a thread waited for a batch")
             seen = self.queue.done_word()
             job = self.in_flight.done(in_order)
-            self._look()  # also at what workers sent about it, which they did before it was done
+            # After ``done``: workers send their reports before they mark a tiny-batch as done.
+            self._look()
             if job is not None:
                 return self._take(job)
             if timeout and watch.waited >= timeout:
@@ -278,7 +273,6 @@ class LocalManager(Manager):
             self._sleep(seen)
 
     def take_done(self, in_order: bool) -> Job | None:
-        """Returns what ``next_done`` would if it is there already, without waiting."""
         refuse_in_child(self._pid)
         job = self.in_flight.done(in_order)
         self._receive()
@@ -295,10 +289,10 @@ class LocalManager(Manager):
         return job
 
     def _search(self) -> None:
-        """Has workers look for tiny-batches that none of them finds.
+        """Makes workers search for tiny-batches that the queue word no longer covers.
 
-        A worker that is stopped in the middle of a claim has moved the queue word past one, and
-        has not yet written into the state word that it holds it.
+        A worker that is stopped within a claim has moved the queue word past a tiny-batch, but has
+        not yet marked that tiny-batch as its own.
         """
         for job in self.in_flight.wanted:
             self.queue.search(job.slot)
@@ -310,7 +304,7 @@ class LocalManager(Manager):
         self._workers.sleep(seen, seconds)
 
     def _advance(self) -> None:
-        """Lets workers begin their search at the oldest mini-batch that is left."""
+        """Makes workers begin their search at the oldest remaining mini-batch."""
         self.queue.deliver_until(self.in_flight.oldest)
 
     # ---- what workers report -------------------------------------------------------------------
@@ -320,7 +314,7 @@ class LocalManager(Manager):
         self._raise_reported()
 
     def _raise_reported(self) -> None:
-        """Raises what workers have reported that concerns no mini-batch, once all is handled."""
+        """Raises reports that concern no mini-batch, after all messages were handled."""
         if self._outdated:
             raise PlanOutdated
         if self._no_layout:
@@ -367,7 +361,7 @@ class LocalManager(Manager):
             self._advance()
 
     def _count_death(self, lost: LostTinyBatch) -> None:
-        """Says of a tiny-batch that was given up on which samples workers have died."""
+        """Counts a death; the failure of a tiny-batch that is given up names its samples."""
         job, tiny_batch = self.in_flight.find(lost.sequence), lost.tiny_batch
         if job is None:
             return
@@ -391,13 +385,12 @@ class LocalManager(Manager):
 
     @property
     def layout(self) -> Layout | None:
-        """Layout of a batch's rows; ``None`` until a sample has shown it."""
         return self._memory.layout
 
     def check(self, job: Job) -> None:
-        """Raises RuntimeError where a mini-batch that is done lacks a worker's report.
+        """Raises RuntimeError if a worker's report about a mini-batch that is done is missing.
 
-        Its rows would otherwise be delivered as they were in an earlier mini-batch.
+        Its rows would otherwise be delivered with the contents of an earlier mini-batch.
         """
         missing = job.unreported(self.queue, self._options.tiny_batch_size)
         if missing:
@@ -410,33 +403,27 @@ class LocalManager(Manager):
             )
 
     def deliver(self, job: Job) -> Memory:
-        """Returns the owner of a mini-batch's rows; the slot is free when nothing refers to it."""
         return self._memory.deliver(job)
 
     def deliver_whole(self, job: Job) -> Batch:
-        """Returns a mini-batch that a worker has made whole."""
         return self._memory.deliver_whole(job)
 
     def deliver_on_device(self, job: Job) -> Arriving:
-        """Returns a mini-batch that is whole in its slot as a batch on its way to the device."""
         return self._memory.deliver_on_device(job)
 
     def release(self, job: Job) -> None:
-        """Forgets a mini-batch that was returned or discarded, and takes back its slots."""
         self.in_flight.jobs.remove(job)
         self._memory.release(job)
 
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
-        """Drops every mini-batch in flight; samples under way are still finished."""
+        """Drops all mini-batches in flight. Workers still finish the samples they are at."""
         self._publish_last()
         self.queue.withdraw()
         self.in_flight.discard()
 
     def receive_deferred(self) -> None:
-        """Counts the deferred images that workers have reported and nobody asked for."""
-
         def count(message: messages.Message) -> None:
             if isinstance(message, messages.ImagesDeferred):
                 self._deferred.add(message.counts)
@@ -444,19 +431,16 @@ class LocalManager(Manager):
         self._workers.handle(count)
 
     def totals(self) -> WorkerTotals:
-        """Returns what its workers have counted, to any thread, and after the end, too."""
         in_flight = len(self.in_flight.wanted)
         return self._workers.totals(in_flight=in_flight, **self._memory.totals())
 
     @property
     def processes(self) -> list[Process]:
-        """The worker processes."""
         return self._workers.processes
 
     def close(self) -> None:
-        """Ends the workers and gives the memory back; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
-            return  # in a forked child the workers are its parent's
+            return  # in a forked child the workers belong to the parent
         steps: list[Callable[[], object]] = [
             self.receive_deferred,
             self.trace.end,
@@ -469,7 +453,7 @@ class LocalManager(Manager):
         ]
         failed: BaseException | None = None
         self.closed = True
-        for step in steps:  # each is taken, whatever one before it raises
+        for step in steps:  # all of them, even if one raises
             try:
                 step()
             except BaseException as error:
@@ -478,5 +462,5 @@ class LocalManager(Manager):
             raise failed
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():  # an exception may have come before it was closed
+        if not is_finalizing():  # an exception may have prevented the iterator's own close
             self.close()

@@ -1,4 +1,4 @@
-"""What an iterator asks of the manager of its mini-batches."""
+"""The interface between an iterator and the manager of its mini-batches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fusionloader.transforms.executors.layout import Layout, Memory
 
 
 class ManagerOutdated(Exception):
-    """Another manager is to make what this one has not delivered; the message says why."""
+    """Another manager must make the undelivered mini-batches; the message says why."""
 
 
 class Manager(ABC):
-    """Has mini-batches made, and hands out those that are done.
+    """Lets workers make mini-batches, and returns those that are done.
 
     Attributes:
-        closed: whether it has ended.
-        in_flight: the mini-batches that are under way.
-        trace: what a trace is told of the workers.
+        closed: whether it was closed.
+        in_flight: mini-batches that were submitted and not yet returned.
+        trace: feed of the workers' spans for a trace.
     """
 
     closed: bool
@@ -32,66 +32,70 @@ class Manager(ABC):
 
     @property
     def participants(self) -> Sequence[Participant]:
-        """What takes part beside its workers."""
+        """Participants beside the loader's workers."""
         return ()
 
     @property
     def has_lost_its_workers(self) -> bool:
-        """Whether its workers were those of a participant, which has ended."""
+        """Whether its workers belonged to a participant that has ended, such as a closed pool."""
         return any(each.has_ended for each in self.participants)
 
     @property
     @abstractmethod
     def layout(self) -> Layout | None:
-        """Layout of a batch's rows; ``None`` until a sample has shown it."""
+        """Layout of a batch's rows; ``None`` until the first sample is made."""
 
     @property
     @abstractmethod
     def processes(self) -> list[Process]:
-        """The worker processes."""
+        """Worker processes, and those of the participants."""
 
     @abstractmethod
     def resize(self, count: int) -> None:
-        """Has ``count`` CPU workers from now on, or as many as there is room for."""
+        """Changes the number of CPU workers to ``count``, or to the most there is room for."""
 
     @property
     @abstractmethod
     def ahead(self) -> int:
-        """Mini-batches that may be drawn now, beside those in flight."""
+        """Number of mini-batches that may be drawn now, beside those in flight."""
 
     @property
     @abstractmethod
-    def room(self) -> int:
-        """Mini-batches that may be submitted now without a wait for memory."""
+    def capacity(self) -> int:
+        """Number of mini-batches that may be submitted now without a wait for memory."""
 
     @abstractmethod
     def submit(self, batch: MiniBatch) -> None:
-        """Has a mini-batch made."""
+        """Gives a mini-batch to the workers.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
 
     @abstractmethod
     def next_done(self, in_order: bool) -> Job:
         """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it.
 
         Raises:
-            ManagerOutdated: another manager is to make what is in flight.
+            ManagerOutdated: another manager must make the mini-batches in flight.
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started or ended.
         """
 
     @abstractmethod
     def take_done(self, in_order: bool) -> Job | None:
-        """Returns what ``next_done`` would if it is there already, without waiting."""
+        """Takes a mini-batch as ``next_done`` does, but returns ``None`` instead of waiting."""
 
     @abstractmethod
     def check(self, job: Job) -> None:
-        """Called when a mini-batch that is done is about to be delivered."""
+        """Called before a mini-batch is delivered; raises RuntimeError if it is incomplete."""
 
     @abstractmethod
     def deliver(self, job: Job) -> Memory:
-        """Returns the owner of a mini-batch's rows; they are free when nothing refers to it."""
+        """Returns the owner of a mini-batch's rows. They are freed with the owner."""
 
     @abstractmethod
     def release(self, job: Job) -> None:
-        """Forgets a mini-batch that was returned or discarded, and takes back its slots."""
+        """Removes a mini-batch that was returned or discarded, and frees its slots."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -103,8 +107,8 @@ class Manager(ABC):
 
     @abstractmethod
     def totals(self) -> WorkerTotals:
-        """Returns what its workers have counted, to any thread, and after the end, too."""
+        """Returns the workers' counters. Any thread may call it, also after ``close``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the workers and gives the memory back; delivered batches stay valid."""
+        """Ends the workers and frees the memory. Delivered batches stay valid."""

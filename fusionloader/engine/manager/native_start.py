@@ -1,4 +1,4 @@
-"""Starting native workers: by multiprocessing's methods, or as bare interpreters."""
+"""Starts native workers: by multiprocessing's methods, or as bare interpreters."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def native_starter(
     """Returns a function that starts native workers.
 
     Args:
-        common: what is the same for all of them.
-        context: of multiprocessing.
-        method: its start method; unless it is ``"fork"``, a worker is a bare interpreter.
-        info: for workers whose process is to be prepared as torch's are, because user code runs in
-            it; ``None`` for others. The number of workers in it is filled in.
+        common: configuration that all workers share.
+        context: multiprocessing context.
+        method: start method; unless it is ``"fork"``, a worker is a bare interpreter.
+        info: for workers that run user code, so that their process is prepared as torch's are;
+            ``None`` for others. The starter fills in the number of workers.
     """
 
     def start(connection: WorkerConnection) -> Process:
         config = replace(
             common,
             worker=connection.number,
-            parent=processes.parent_of(method),
+            parent=processes.find_watched_pid(method),
             control_fd=connection.control_fd,
             data_fd=connection.data_fd,
             message_fd=connection.message_fd,
@@ -43,9 +43,9 @@ def native_starter(
         fds, cpus = config.descriptors(), connection.cpus
         if info is not None:
             descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
-            told = (connection.workers, *info[1:])
+            filled = (connection.workers, *info[1:])
             main = prepared_worker.main
-            return processes.start(context, main, config, descriptors, told, cpus=cpus)
+            return processes.start(context, main, config, descriptors, filled, cpus=cpus)
         if method == "fork":
             return processes.start(context, native_worker.main, config, cpus=cpus)
         config = replace(config, parent=os.getpid())

@@ -1,4 +1,4 @@
-"""What a local manager needs to know of its loader, and a worker of its manager."""
+"""Options of a local manager, and the connection of a worker to its manager."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fusionloader.system.shm.slots import PageLocking
 from fusionloader.transforms.executors.batch_transport import BatchReceiver
 
 WorkerKind = Literal["native", "python"]
-"""Whether CPU workers run a plan natively, or user code."""
+"""What CPU workers run: a plan natively, or user code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class WorkerConnection:
     """What a worker shares with its local manager.
 
     Attributes:
-        number: its own, in the queue.
-        workers: how many there are.
+        number: number of the worker in the queue.
+        workers: number of CPU workers.
         control_fd: descriptor of the control block.
         data_fd: descriptor of the slots.
-        message_fd: descriptor of the pipe for its messages.
+        message_fd: descriptor of the pipe for the worker's messages.
         event_fd: descriptor of the event that wakes the global manager, -1 without one.
-        cpus: those that it runs on, empty where the kernel chooses.
+        cpus: CPUs that the worker may run on, empty for all.
     """
 
     number: int
@@ -49,28 +49,28 @@ StartWorker = Callable[[WorkerConnection], Process]
 
 @dataclass(frozen=True, slots=True)
 class ManagerOptions:
-    """Plain values, and functions that the loader answers by.
+    """Options of a local manager.
 
     Attributes:
-        workers: CPU workers of the loader.
-        in_flight: mini-batches that are published at a time.
-        tiny_batch_size: in samples.
-        timeout: seconds after which a wait for a batch is an error, 0: none.
+        workers: number of CPU workers.
+        in_flight: number of mini-batches that are published at a time.
+        tiny_batch_size: samples in a tiny-batch.
+        timeout: seconds after which a wait for a batch is an error, 0 for no limit.
         name: returns a sample's name for messages from its index.
-        page_locking: of slots, where batches are copied to a device.
-        group_size: neighbours in a batch that share the draws of augmentations, 0: none do.
-        delivery: what copies batches to a device.
-        levels: where rows are levels that the device converts.
-        max_shared_bytes: that mini-batches in flight take, but for two of them; by default a
-            quarter of what is free.
-        batch_size: rows for which buffers on the device are laid out.
-        most_workers: CPU workers that there may be later, if that is more than ``workers``.
+        page_locking: page-locks slots, where batches are copied to a device.
+        group_size: number of neighbours in a batch that share random draws, 0 for none.
+        delivery: copies batches to a device.
+        levels: conversion on the device, where rows are 8-bit levels.
+        max_shared_bytes: most bytes of the mini-batches in flight, though two are always allowed;
+            by default a quarter of the free memory.
+        batch_size: rows of a device buffer.
+        most_workers: highest later number of CPU workers, if that is more than ``workers``.
         cpu_affinity: ``"auto"`` or ``"off"``.
         worker_kind: what CPU workers run.
-        stall_timeout: seconds without progress after which a worker is replaced, 0: none.
-        receiver: gets the mini-batches that workers make whole, a tiny-batch each.
-        passes: of workers that go through the dataset on their own.
-        participants: what takes part beside the loader's workers.
+        stall_timeout: seconds without progress after which a worker is replaced, 0 for never.
+        receiver: receives mini-batches that workers make whole, as one tiny-batch each.
+        passes: passes of workers that iterate over the dataset themselves.
+        participants: participants beside the loader's workers.
     """
 
     workers: int

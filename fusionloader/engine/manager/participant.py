@@ -1,4 +1,4 @@
-"""What takes part in a loader's work beside its own workers, as the local manager sees it."""
+"""The interface of participants: what serves a loader beside its own CPU workers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from fusionloader.workers.messages import Message
 from fusionloader.workers.worker_set import WorkerSet
 
 ParticipantKind = Literal["gpu", "remote", "borrowed"]
-"""What statistics and traces call a participant's workers."""
+"""Kind of a participant's workers in statistics and traces."""
 
 Handle = Callable[[Message], None]
-"""Is called with each message of a worker, with some of them twice."""
+"""Called with each message of a worker, with some of them twice."""
 
 Hopeless = Callable[[], list[tuple[int, int]]]
-"""Returns sequence and number of the tiny-batches that are given up if their worker has died."""
+"""Returns (sequence, tiny-batch) pairs that are given up if their worker has died."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostTinyBatch:
     """A tiny-batch whose worker died while it was active.
 
-    ``manner`` completes "worker ..."; ``given_up`` if nobody is to do it again.
+    Attributes:
+        sequence: publication of its mini-batch.
+        tiny_batch: number within the mini-batch.
+        pid: process id of the worker; ``None`` if it is unknown.
+        manner: how the worker died; completes "worker ...".
+        given_up: whether no worker will do it again.
     """
 
     sequence: int
@@ -44,12 +49,12 @@ class Hub:
     """What a manager shares with its participants.
 
     Attributes:
-        queue: of its mini-batches.
+        queue: the queue of mini-batches.
         control_fd: descriptor of the control block.
         data_fd: descriptor of the slots.
-        workers: CPU workers of the loader.
-        most_workers: that there may ever be.
-        buffers: what opens the buffers on the device, for the participant that writes into these.
+        workers: number of the loader's CPU workers.
+        most_workers: highest later number of CPU workers.
+        buffers: openers of the device buffers, for the participant that writes into them.
     """
 
     queue: _native.ManagerQueue
@@ -63,19 +68,19 @@ class Hub:
 class Participant:
     """Takes part in the work on a manager's mini-batches: a pool, other ranks, a GPU worker.
 
-    The manager tells all of them what happens, in the order in which they were given. Each method
-    may be left as it is. They are called by the thread that iterates.
+    The manager reports each event to all participants, in the order of its list, from the thread
+    that iterates. All methods have defaults, so a subclass overrides only those it needs.
 
     Attributes:
-        kind: of its workers.
-        places: how many numbers in the queue are for its workers.
-        first: the lowest of these numbers; set by the manager.
-        are_guests: whether these are CPU workers of this machine that belong to another process.
-        event_fd: of the event by which workers call for it, -1 if they do not.
-        cores: how many it needs beside those of the CPU workers.
-        device_buffers: how many buffers on the device its worker writes into.
+        kind: kind of its workers.
+        places: number of queue places for its workers.
+        first: lowest worker number of these places; set by the manager.
+        are_guests: whether its workers are CPU workers of this machine owned by another process.
+        event_fd: descriptor of the event by which workers wake it, -1 without one.
+        cores: number of cores that it needs beside those of the CPU workers.
+        device_buffers: number of device buffers that its worker writes into.
         in_thread: whether that worker is a thread of this process.
-        restarts: how often its worker was started again.
+        restarts: how often its worker was restarted.
     """
 
     kind: ParticipantKind = "borrowed"
@@ -89,16 +94,16 @@ class Participant:
     restarts = 0
 
     def start(self, hub: Hub) -> None:
-        """The queue is there, and CPU workers are about to be started."""
+        """The queue exists, and the CPU workers are about to start."""
 
     def workers_started(self, workers: WorkerSet) -> None:
-        """The CPU workers have been started."""
+        """The CPU workers have started."""
 
     def resized(self, workers: int) -> None:
         """There are ``workers`` CPU workers from now on."""
 
     def publishing(self, slot: int) -> None:
-        """A mini-batch is described in a slot, and about to be published."""
+        """The mini-batch whose descriptor is in ``slot`` is about to be published."""
 
     def published(self) -> None:
         """A mini-batch was published."""
@@ -107,35 +112,37 @@ class Participant:
         """Training asks for a batch."""
 
     def waiting(self) -> None:
-        """Training is about to sleep, because no batch is done; called before each sleep."""
+        """No batch is done, and training is about to sleep. Called before each sleep."""
 
     @property
     def longest_sleep(self) -> float:
-        """Seconds after which the manager is to look again, even if nothing wakes it."""
+        """Most seconds that the manager may sleep before it looks again."""
         return float("inf")
 
     def waited(self) -> None:
-        """Training waits no more, for whatever reason."""
+        """The wait for a batch has ended, with or without a batch."""
 
     def taken(self, slot: int, tiny_batches: int) -> None:
-        """A mini-batch of ``tiny_batches`` is done, and its slot still as it was."""
+        """The mini-batch in ``slot`` is done; its slot is not yet freed."""
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
-        """Training has a batch of ``samples``.
+        """A batch of ``samples`` was delivered.
 
-        ``backlog`` others are complete, too; ``ready`` mini-batches can be delivered now.
+        ``backlog`` is the number of other complete samples, ``ready`` that of mini-batches that
+        can be delivered now.
         """
 
     def epoch_ended(self) -> None:
         """The last batch of an epoch was delivered."""
 
     def receive(self, handle: Handle) -> None:
-        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
+        """Calls ``handle`` with each message that has arrived, see ``Receiver.handle``."""
 
     def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Replaces what has died, and yields the tiny-batches that it held.
+        """Replaces dead workers, and yields the tiny-batches that they held.
 
-        These are in the queue again, but for the ``hopeless``. ``handle`` gets what was reported.
+        Those are back in the queue, except the ``hopeless`` ones. ``handle`` is called with the
+        last reports of the dead workers.
         """
         return ()
 
@@ -143,31 +150,31 @@ class Participant:
         """Kills one of its workers; ``why`` completes "worker ..."."""
 
     def busy_elsewhere(self, workers: Iterable[int]) -> Iterable[int]:
-        """Returns which of the CPU workers are at work for another loader."""
+        """Returns those of the CPU workers that work for another loader now."""
         return ()
 
     def idle_window(self) -> AbstractContextManager[object]:
-        """Returns a block within which training leaves the device alone, and asks for no batch."""
+        """Returns a block in which training neither uses the device nor asks for a batch."""
         return nullcontext()
 
     def trace_began(self) -> None:
         """A trace has begun."""
 
     def trace(self, recorder: Recorder, thoroughly: bool) -> None:
-        """Notes what has happened since the last call; what takes long only if ``thoroughly``."""
+        """Records events since the last call; slow queries only if ``thoroughly``."""
 
     def record(self, statistics: Statistics) -> None:
-        """Writes what it has counted into the loader's statistics."""
+        """Writes its counters into the loader's statistics."""
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that it has started for this manager."""
+        """Processes that it has started for this manager."""
         return []
 
     @property
     def has_ended(self) -> bool:
-        """Whether the manager has no workers any more, because this has ended."""
+        """Whether the manager's workers were its own, and have ended with it."""
         return False
 
     def end(self) -> None:
-        """Ends what it has started, after the queue was stopped; also if it was not started."""
+        """Ends its processes, after the queue was stopped. ``start`` may not have been called."""

@@ -1,7 +1,7 @@
-"""What the workers of a local manager do, for a trace.
+"""Records what the workers of a local manager do in a trace.
 
-The training process looks while it waits and when a batch is done. Workers have written into rings
-by then (csrc/queue/trace_ring.hpp); all else is compared with what it was at the last look.
+The training process looks while it waits, and when a batch is done. Workers write their spans into
+rings (csrc/queue/trace_ring.hpp). Other events are found by comparison with the previous look.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.1
 
 
 class ManagerTrace:
-    """The feed of one local manager; does nothing until ``begin``."""
+    """The ``Feed`` of one local manager; does nothing until ``begin``."""
 
     def __init__(
         self,
@@ -36,17 +36,13 @@ class ManagerTrace:
         self._recorder: Recorder | None = None
 
     def begin(self, recorder: Recorder, iterator: int) -> None:
-        """See ``Feed``.
-
-        Raises:
-            SharedMemoryExhausted: there is too little memory for what workers write down.
-        """
+        """Raises SharedMemoryExhausted if there is too little memory for the workers' spans."""
         objects.allocate(self._control_fd, 0, os.fstat(self._control_fd).st_size, "a trace")
         self._recorder, self._iterator = recorder, iterator
         self._begin_ns = time.monotonic_ns()
         self._polled = 0.0
         self._batches: dict[int, tuple[int, int]] = {}  # epoch and number, by sequence
-        self._found: list[_native.WorkerSpan] = []  # that the recorder gets in the end
+        self._found: list[_native.WorkerSpan] = []  # added to the recorder at the end
         self._count, self._restarted = self._workers.count, self._restarts()
         for each in self._workers.participants:
             each.trace_began()
@@ -56,12 +52,12 @@ class ManagerTrace:
         self._queue.set_tracing(True)
 
     def published(self, job: Job) -> None:
-        """A mini-batch may be worked on."""
+        """Called when workers may claim a mini-batch."""
         if self._recorder is not None:
             self._batches[job.sequence] = job.batch.epoch, job.number
 
     def taken_out(self, job: Job) -> None:
-        """A mini-batch is done, and its slot still as it was."""
+        """Called when a mini-batch is done, before its slot is freed."""
         if self._recorder is None:
             return
         shares = self._queue.shares(job.slot)
@@ -71,7 +67,7 @@ class ManagerTrace:
         self._recorder.count(READY, self._in_flight.ready)
 
     def look(self) -> None:
-        """Notes what has happened since the last look: quickly, for training waits."""
+        """Records events since the last look. It must be quick, because training waits."""
         recorder = self._recorder
         if recorder is None:
             return
@@ -83,7 +79,6 @@ class ManagerTrace:
             self._poll(recorder)
 
     def end(self) -> None:
-        """See ``Feed``."""
         recorder = self._recorder
         if recorder is not None:
             self.look()
@@ -105,20 +100,19 @@ class ManagerTrace:
 
     @property
     def _numbers(self) -> list[int]:
-        """Of the workers that are there from the beginning."""
         found = [*range(self._workers.count)]
         for each in self._workers.participants:
-            found += range(each.first, each.first + each.cores)  # others come and go
+            found += range(each.first, each.first + each.cores)  # guests are added when they come
         return found
 
     def _worker(self, number: int) -> Worker:
-        participant = self._workers.participant_of(number)
+        participant = self._workers.find_participant(number)
         return Worker(number, "cpu" if participant is None else participant.kind)
 
     def _add_found(self, recorder: Recorder) -> None:
-        pids: dict[int, int] = {}  # of borrowed workers
+        pids: dict[int, int] = {}  # last pids of borrowed workers
         for found in self._found:
-            # One that began before this trace, under an earlier one, is not all of this one's.
+            # Skip a span that began before this trace, while an earlier one was recorded.
             if found.begin_ns < self._begin_ns or found.sequence not in self._batches:
                 continue
             worker = self._worker(found.worker)
@@ -161,7 +155,6 @@ class ManagerTrace:
         self._count, self._restarted = count, restarts
 
     def _restarts(self) -> Counter[int]:
-        """How often workers were replaced, by number."""
         participants = self._workers.participants
         others = {each.first: each.restarts for each in participants if each.restarts}
         return self._workers.restarts + Counter(others)

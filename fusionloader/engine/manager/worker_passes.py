@@ -1,4 +1,4 @@
-"""Where workers stand that go through a dataset on their own, and who can go on there."""
+"""Positions of workers that iterate over a dataset themselves, and their recovery after a death."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fusionloader.workers.worker_set import Death
 
 
 class WorkerPasses:
-    """The passes of all workers of a loader through its dataset.
+    """The passes of a loader's workers over its dataset. Workers take turns, as with torch.
 
     Attributes:
-        run: number of the pass under way; each worker begins again with another one.
-        begun: workers that have begun it, as far as is known.
-        ended: workers whose datasets have nothing more to give in it.
+        run: number of the current pass; a worker starts over when it changes.
+        begun: workers that are known to have begun this pass.
+        ended: workers whose datasets are exhausted in this pass.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class WorkerPasses:
         workers: int,
         in_flight: int | None,
     ) -> None:
-        """Workers take turns, as with torch.
+        """Makes the passes of ``workers`` workers.
 
         Args:
             dataset: the dataset.
-            states: those that workers begin with.
-            workers: how many there are.
-            in_flight: mini-batches in flight at most, where batches may come out of order. Then
-                each worker has its share of these: a slow one keeps no other waiting.
+            states: states that the workers' datasets begin with.
+            workers: number of workers.
+            in_flight: most mini-batches in flight, if batches may come out of order. Each worker
+                then has an equal share of them, so that a slow one does not block the others.
         """
         self._has_state, self._workers = has_state(dataset), workers
         self._in_flight = in_flight
@@ -50,16 +50,15 @@ class WorkerPasses:
         self.ended: set[int] = set()
 
     def begin(self, epoch_state: EpochState) -> None:
-        """Begins another one."""
         epoch_state.workers = for_workers(epoch_state.workers, self._workers)
-        if not any(epoch_state.workers):  # it begins at the start
+        if not any(epoch_state.workers):  # no worker resumes, so the turns start over
             epoch_state.last_worker = -1
         self._go_on_from(epoch_state.workers)
         self.run += self._epoch_state is not None
         self._epoch_state, self.begun, self.ended = epoch_state, set(), set()
 
     def _go_on_from(self, states: list[bytes | None]) -> None:
-        # Generators run on from pass to pass.
+        # Random generators are not reset between passes.
         generators = [after.generators for after in self._last] or repeat(None)
         self._last = [
             StateAfter(-1, 0, state, of_worker, ended=False)
@@ -67,11 +66,14 @@ class WorkerPasses:
         ]
 
     def follow(self, jobs: Jobs) -> None:
-        """Looks at a manager's mini-batches from now on."""
+        """Sets the manager's mini-batches, from which positions are read."""
         self._jobs = jobs
 
     def next_worker(self) -> int | None:
-        """Returns who is to make the next mini-batch, ``None`` where all datasets have ended."""
+        """Returns the worker of the next mini-batch.
+
+        ``None`` if all datasets have ended, or, out of order, if all workers have their share.
+        """
         assert self._epoch_state is not None
         jobs = [job for job in self._jobs if not job.discarded]
         self.ended.update(job.worker for job in jobs if job.after is not None and job.after.ended)
@@ -85,7 +87,7 @@ class WorkerPasses:
         return next(iter(going_on), None)
 
     def returned(self, job: Job) -> None:
-        """Notes that a mini-batch goes to the user, or its error, or that there is none."""
+        """Records that a mini-batch, its error, or the end of a worker's dataset is returned."""
         self.begun.add(job.worker)
         if job.after is not None:
             self._last[job.worker] = job.after
@@ -93,18 +95,18 @@ class WorkerPasses:
                 self.ended.add(job.worker)
 
     def last(self, worker: int) -> StateAfter:
-        """Returns the state that a worker's process goes on from; it may be none."""
+        """Returns the state that a replaced worker resumes from; its ``state`` may be ``None``."""
         for job in reversed(self._jobs.undelivered):
             if job.worker == worker and job.after is not None and self._jobs.is_done(job):
                 return job.after
         return self._last[worker]
 
     def check(self, death: Death, was_held: bool) -> None:
-        """Raises RuntimeError where no other worker can go on in the place of a dead one.
+        """Raises RuntimeError if no other process can resume the pass of a dead worker.
 
         Args:
-            death: of the worker.
-            was_held: whether it was at a mini-batch.
+            death: the worker's death.
+            was_held: whether the worker was making a mini-batch.
         """
         worker = death.number
         if was_held:

@@ -11,11 +11,10 @@ import logging
 import os
 import pickle
 
-from fusionloader.engine.manager.hung_workers import HungWorkers
 from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
 from fusionloader.engine.manager.manager import Manager
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
-from fusionloader.engine.manager.stalls import StallWatch
+from fusionloader.engine.manager.stalls import HungWorkers, StallWatch
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.sharing.jobs.connection import PreparedBatch
@@ -101,7 +100,7 @@ class GroupManager(Manager):
         return self._most_in_flight - len(self.in_flight.wanted)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.ahead  # the coordinator, not this job, waits for memory
 
     def submit(self, batch: MiniBatch) -> None:

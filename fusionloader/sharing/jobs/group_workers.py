@@ -65,7 +65,7 @@ class GroupWorkers:
         self._set.workers.sort(key=lambda worker: worker.number)
 
     def _launch(self, number: int, message_fd: int) -> Process:
-        cpus = self._cores.of(number - self._numbers.start)
+        cpus = self._cores.cpus(number - self._numbers.start)
         return self._start(WorkerConnection(number, self.count, *self._fds, message_fd, -1, cpus))
 
     def look(self) -> None:

@@ -232,7 +232,7 @@ class PoolProcesses:
         method = self._context.get_start_method()
         parent = 0 if method == "forkserver" and user_code else os.getpid()
         fds = {"control_fd": self._control_fd, "loaders_fd": theirs.fileno()}
-        config, cpus = PoolWorkerConfig(worker, parent, **fds), self._cores.of(worker)
+        config, cpus = PoolWorkerConfig(worker, parent, **fds), self._cores.cpus(worker)
         with theirs:
             if method == "fork":
                 target = pool_worker.main_for_user_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusionloader.observe.statistics.lane_counts import COUNTED, LaneCounts, LaneState
-from fusionloader.system.shm.shared_page import PAGE, SharedPage
+from fusionloader.system.shm.objects import PAGE, SharedPage
 
 LANES = 64
 """Most remote cores that work for a loader at a time."""

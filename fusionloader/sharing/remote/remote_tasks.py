@@ -14,7 +14,7 @@ from PIL import Image
 import fusionloader
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.tables import layout_of
-from fusionloader.engine.delivery.level_rows import plan_of_levels
+from fusionloader.engine.delivery.level_rows import make_levels_plan
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
@@ -39,7 +39,7 @@ def remote_task(
     """
     settings = options.remote
     assert settings is not None
-    levels = plan_of_levels(plan)
+    levels = make_levels_plan(plan)
     wanted = plan if isinstance(levels, str) else levels
     layout = layout_of(wanted)
     assert isinstance(layout, Layout)

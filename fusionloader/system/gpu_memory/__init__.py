@@ -1,7 +1,7 @@
-"""Lending GPU memory to another process: ``yield_block``, ``borrow_block``, and how both end.
+"""Lends GPU memory to other processes: ``yield_block``, ``borrow_block``, and their ends.
 
-For any program with CUDA, see docs/scale/gpu_memory.md. Imports nothing of the package but native
-code.
+It serves any CUDA program, see docs/scale/gpu_memory.md. Of the package, it needs little more than
+the native code.
 """
 
 from __future__ import annotations

@@ -14,14 +14,15 @@ class Block:
     """Memory that this process got from ``cudaMalloc``, or a part of it.
 
     Args:
-        address: on the device.
-        nbytes: at least 1.
-        stream: the CUDA stream that used it last, as a number (0 is the default stream). The block
-            is on offer once all that is in the stream by now is done; nothing waits for that here.
-            With ``None``, the stream is not known: lending waits for all work of this process.
+        address: address on the device.
+        nbytes: size in bytes, at least 1.
+        stream: the CUDA stream that used the memory last, as a number (0 is the default stream).
+            The block is offered once the work that is in the stream now is done; lending does not
+            wait for that. ``None`` if the stream is unknown: then lending waits for all work of
+            this process.
 
     Raises:
-        SizeError: it has no bytes.
+        SizeError: ``nbytes`` is less than 1.
     """
 
     address: int
@@ -34,17 +35,17 @@ class Block:
 
 
 class CudaArray(Protocol):
-    """Memory of a CUDA device: a tensor, a CuPy array."""
+    """Memory of a CUDA device, such as a tensor or a CuPy array."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
 def as_block(memory: Block | CudaArray) -> Block:
-    """Returns a block, or what has ``__cuda_array_interface__`` (tensors, CuPy arrays), as one.
+    """Returns ``memory`` as a block.
 
     Raises:
-        TypeError: it is neither, or not contiguous, or not to be written.
+        TypeError: ``memory`` is of another type, not contiguous, or read-only.
         SizeError: it has no bytes.
     """
     if isinstance(memory, Block):

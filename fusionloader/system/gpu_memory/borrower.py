@@ -1,4 +1,4 @@
-"""The process that uses memory of another one for a while."""
+"""The process that borrows GPU memory of another process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import NoReturn, Protocol
 from fusionloader._native import cuda as native
 from fusionloader.system.gpu_memory.errors import GrantError, NotOfferedError, PeerError, SizeError
 
-# More than any device has: such numbers do not go into the ledger.
+# More than any device has. Larger numbers do not fit the ledger.
 _MOST_BYTES = 2**62
-# Between two looks whether the lender lives: no futex wakes for that.
+# Interval of checks whether the lender lives, because no futex wakes for that.
 _LOOKING_SECONDS = 0.1
 
 open_borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
@@ -28,10 +28,11 @@ class _Duplicate(Protocol):
 
 
 class LedgerHandle:
-    """What a borrower opens its lender's ledger with: an argument of a ``multiprocessing`` process.
+    """A handle of a lender's ledger, which a ``Borrower`` needs.
 
-    A process that is started otherwise inherits ``fd`` (``subprocess``'s ``pass_fds``) and makes a
-    ``LedgerHandle(fd)`` of it; keep this one until the process has started.
+    Pass it as an argument to a ``multiprocessing`` process. A process that is started otherwise
+    inherits ``fd`` (``pass_fds`` of ``subprocess``) and makes a ``LedgerHandle(fd)`` of it; keep
+    this handle until the process has started.
 
     Attributes:
         fd: descriptor of the ledger, closed with the handle; -1 afterwards.
@@ -44,7 +45,7 @@ class LedgerHandle:
         return _received, (reduction.DupFd(self.fd),)
 
     def close(self) -> None:
-        """Closes the descriptor; a borrower that was made with it goes on."""
+        """Closes the descriptor. Borrowers that were made with it continue to work."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -58,11 +59,11 @@ def _received(duplicate: _Duplicate) -> LedgerHandle:
 
 
 class Mapping:
-    """A borrowed block, until it is returned. Only a borrower makes them.
+    """A borrowed block, made by a ``Borrower``.
 
-    As a context manager it returns the block at the end. With its ``__cuda_array_interface__`` (of
-    bytes) ``torch.as_tensor(mapping, device="cuda")`` and CuPy look into it; no such view may be
-    used after the return.
+    As a context manager, it returns the block at the end. It has a ``__cuda_array_interface__`` of
+    bytes, so ``torch.as_tensor(mapping, device="cuda")`` and CuPy make views of it. Such a view
+    must not be used after the block was returned.
     """
 
     __slots__ = ("__weakref__", "_borrower", "_loan")
@@ -73,7 +74,7 @@ class Mapping:
 
     @property
     def address(self) -> int:
-        """On the device, in this process.
+        """Address on the device, in this process.
 
         Raises:
             GrantError: the block was returned.
@@ -84,7 +85,7 @@ class Mapping:
 
     @property
     def nbytes(self) -> int:
-        """Size of the block: at least what was asked for."""
+        """Size of the block in bytes, at least the requested size."""
         return self._loan.nbytes
 
     @property
@@ -94,12 +95,12 @@ class Mapping:
 
     @property
     def revoked(self) -> bool:
-        """Whether the lender asks for it: return it at once (one atomic load)."""
+        """Whether the lender wants the block back: then return it at once. One atomic load."""
         return not self.returned and self._borrower._native.is_revoked(self._loan.ticket)
 
     @property
     def returned(self) -> bool:
-        """Whether it was returned."""
+        """Whether the block was returned."""
         return self._borrower._held.get(id(self)) is not self
 
     @property
@@ -127,17 +128,17 @@ class Mapping:
 
 
 class Borrower:
-    """One of a lender's borrowers; a process has one, and keeps it until it ends or closes it.
+    """A borrower of a lender's memory. A process has one per lender.
 
-    As a context manager it returns everything at the end.
+    As a context manager, it returns everything at the end.
 
     Args:
-        ledger_handle: from ``Lender.ledger_handle()``.
+        ledger_handle: result of ``Lender.ledger_handle()``.
 
     Raises:
         LedgerError: it is no ledger of this version, or it has 8 borrowers already.
         PeerError: the lender belongs to another user, or has ended.
-        UnavailableError: there is no CUDA driver here.
+        UnavailableError: there is no CUDA driver.
         TypeError: ``ledger_handle`` is not a ``LedgerHandle``.
     """
 
@@ -154,7 +155,7 @@ class Borrower:
         open_borrowers.add(self)
 
     def want(self, nbytes: int) -> None:
-        """Publishes how many more bytes are wanted, which the lender reads as ``wanted_bytes``.
+        """Publishes the number of bytes wanted, which the lender reads as ``wanted_bytes``.
 
         Raises:
             SizeError: ``nbytes`` is negative.
@@ -192,7 +193,7 @@ class Borrower:
             self._native.wait(seen, min(left, _LOOKING_SECONDS))
 
     def try_borrow(self, nbytes: int) -> Mapping | None:
-        """Returns the largest block on offer; ``None`` if it has not at least ``nbytes``."""
+        """Borrows the largest block on offer; returns ``None`` if that is less than ``nbytes``."""
         return self._borrow(nbytes, probe=False)
 
     def _borrow(self, nbytes: int, *, probe: bool) -> Mapping | None:
@@ -219,12 +220,12 @@ class Borrower:
 
     @property
     def mappings(self) -> list[Mapping]:
-        """Those that were not returned yet."""
+        """Mappings that were not returned yet."""
         return list(self._held.values())
 
     @property
     def revoked(self) -> bool:
-        """Whether the lender asks for any of them."""
+        """Whether the lender wants any of the mappings back."""
         return self._native.any_revoked()
 
     @property
@@ -233,19 +234,19 @@ class Borrower:
         return self._native.lender_lives
 
     def wait_for_change(self, timeout: float) -> None:
-        """Sleeps until the lender offers or asks back something, at most ``timeout`` seconds.
+        """Sleeps until the lender offers or revokes a block, at most ``timeout`` seconds.
 
-        It may return early: when something changed since the last call. Look at ``revoked`` and
+        It returns at once if something changed since the last call. Check ``revoked`` and
         ``try_borrow`` afterwards.
         """
         self._native.wait(self._seen, timeout)
         self._seen = self._native.change_count
 
     def close(self) -> None:
-        """Returns everything and leaves the borrower slot.
+        """Returns everything and frees the borrower slot.
 
         Raises:
-            CudaError: as ``return_block``; the borrower stays open.
+            CudaError: as in ``return_block``; the borrower stays open.
         """
         if self._closed:
             return

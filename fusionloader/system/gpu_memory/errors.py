@@ -1,7 +1,4 @@
-"""What can go wrong when GPU memory is lent, as types.
-
-They travel between processes: each one can be pickled.
-"""
+"""Exceptions of ``fusionloader.system.gpu_memory``. All of them can be pickled."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ class CudaError(MemorySharingError):
     """A call of the CUDA driver failed; the message is the driver's.
 
     Attributes:
-        code: CUDA's number of the error (a ``CUresult``).
+        code: number of the error (a ``CUresult``).
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -26,11 +23,11 @@ class CudaError(MemorySharingError):
 
 
 class UnavailableError(MemorySharingError):
-    """Memory cannot be shared here: no CUDA driver, too old a one, or CUDA was forked."""
+    """Memory cannot be shared: there is no CUDA driver, it is too old, or CUDA was forked."""
 
 
 class DeviceError(MemorySharingError):
-    """The lender's GPU is not among those this process sees."""
+    """This process does not see the lender's GPU."""
 
 
 class LedgerError(MemorySharingError):
@@ -42,26 +39,26 @@ class PeerError(MemorySharingError):
 
 
 class SizeError(MemorySharingError, ValueError):
-    """Zero, negative, or more bytes than the block has."""
+    """A size is zero, negative, or exceeds the block."""
 
 
 class GrantError(MemorySharingError, ValueError):
-    """A grant or mapping that is forged, stale, or was given back already.
+    """A grant or mapping is forged, stale, or was returned already.
 
-    Also memory that cannot be lent: it is lent already, was freed while it was lent, or cannot be
-    opened in another process.
+    Also raised for memory that cannot be lent: it is lent already, was freed while lent, or cannot
+    be opened in another process.
     """
 
 
 class NotOfferedError(MemorySharingError):
-    """No block of so many bytes is on offer now."""
+    """No block of the requested size is on offer."""
 
 
 class NotReturnedError(MemorySharingError):
-    """A block is still with its borrower. It must not be used, nor freed; it may come back later.
+    """A borrower has not returned a block, which must be neither used nor freed before it does.
 
     Attributes:
-        nbytes: how much is still out.
+        nbytes: bytes that were not returned.
     """
 
     def __init__(self, message: str, nbytes: int) -> None:

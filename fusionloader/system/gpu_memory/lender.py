@@ -1,4 +1,4 @@
-"""The process that owns GPU memory, lends blocks of it, and always gets them back."""
+"""The process that owns GPU memory, lends blocks of it, and reclaims them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from fusionloader.system.limits import anonymous_memory
 log = logging.getLogger("fusionloader.gpu_memory")
 
 PATIENCE = 0.03
-"""Seconds that a borrower has, unless said otherwise, to return what is asked back.
+"""Default seconds for a borrower to return a revoked block.
 
-Of the 50 ms in which memory is to be back, the rest is for a killed borrower to end."""
+Memory should be back within 50 ms; the rest is for a killed borrower to end."""
 
 WhenOverdue = Literal["kill", "wait", "quarantine"]
-"""What to do with a borrower that does not return a block in time.
+"""What to do if a borrower does not return a block in time.
 
-``"kill"``: if it is a child of this process it is killed, and the block taken back when nothing of
-it runs any more; if it is not, or shares its CUDA context with others under MPS, the block stays
-out. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays out, which is a
-``NotReturnedError``; it can be reclaimed again later."""
+``"kill"``: a borrower that is a child of this process is killed, and the block is taken back once
+none of its work runs. If it is no child, or shares its CUDA context with other processes under MPS,
+it is treated as with ``"quarantine"``. ``"wait"``: wait without limit. ``"quarantine"``: raise
+``NotReturnedError``; the block can be reclaimed later."""
 
 _MOST_SLOTS = 4096
-# A killed process ends when its system calls do; one that is stuck in the kernel may never.
+# A killed process ends after its system calls; one that is stuck in the kernel may never end.
 _ENDING_SECONDS = 10.0
-# Between two looks whether borrowers live: no futex wakes for that. A killed process ends soon.
+# Interval of checks whether borrowers live, because no futex wakes for that. Killed ones end soon.
 _LOOKING_SECONDS = 0.005
 _LOOKING_AFTER_A_KILL_SECONDS = 0.0005
 
@@ -53,15 +53,15 @@ _opening = threading.Lock()  # a set must not change while another thread iterat
 
 @dataclass(frozen=True, slots=True)
 class LendingStats:
-    """Of one lender, in bytes where not said otherwise.
+    """Counters of one lender.
 
     Attributes:
-        lent: with grants that are not reclaimed, now.
-        borrowed: of these, with a borrower now.
-        lent_ever: of all grants so far.
-        borrowed_ever: of all mappings so far.
-        revoked_ever: asked back while a borrower had it.
-        killed: borrowers that were killed because they did not return a block in time.
+        lent: bytes lent now.
+        borrowed: bytes lent now that a borrower has.
+        lent_ever: bytes of all grants so far.
+        borrowed_ever: bytes of all mappings so far.
+        revoked_ever: bytes that were reclaimed while a borrower had them.
+        killed: number of borrowers that were killed because they did not return a block in time.
     """
 
     lent: int
@@ -73,12 +73,12 @@ class LendingStats:
 
 
 class Grant:
-    """A block that is lent, until it is reclaimed. Only a lender makes them.
+    """A block that is lent, made by a ``Lender``.
 
-    As a context manager it reclaims the block at the end.
+    As a context manager, it reclaims the block at the end.
 
     Attributes:
-        block: what is lent.
+        block: the block.
     """
 
     __slots__ = ("__weakref__", "_lender", "_ticket", "block")
@@ -90,10 +90,11 @@ class Grant:
 
     @property
     def state(self) -> str:
-        """Where the block is, in one word.
+        """State of the block.
 
-        ``"armed"`` (on offer when its stream gets there), ``"yielded"``, ``"borrowed"``,
-        ``"revoking"``, ``"quarantined"``, ``"returned"``, or ``"free"`` once it is reclaimed.
+        ``"armed"`` (its stream must first reach the point of the offer), ``"yielded"``,
+        ``"borrowed"``, ``"revoking"``, ``"quarantined"``, ``"returned"``, or ``"free"`` once it is
+        reclaimed.
         """
         return self._lender._state(self)
 
@@ -113,18 +114,18 @@ class Grant:
 
 
 class Lender:
-    """One end of a ledger; up to 8 processes at a time borrow from it.
+    """Lends blocks to up to 8 processes at a time, through a ledger in shared memory.
 
-    Nothing of it outlives the processes that use it. It belongs to the process that made it, not to
-    a forked child. As a context manager it reclaims everything at the end.
+    The ledger is freed with the last process that uses it. A lender belongs to the process that
+    made it, not to its forked children. As a context manager, it reclaims everything at the end.
 
     Args:
-        slots: how many blocks can be lent at a time, from 1 to 4096.
+        slots: most blocks that are lent at a time, from 1 to 4096.
 
     Raises:
         SizeError: ``slots`` is out of range.
-        LedgerError: there is no memory for the ledger.
-        UnavailableError: there is no CUDA driver here.
+        LedgerError: there is too little memory for the ledger.
+        UnavailableError: there is no CUDA driver.
     """
 
     def __init__(self, slots: int = 64) -> None:
@@ -148,19 +149,19 @@ class Lender:
             open_lenders.add(self)
 
     def ledger_handle(self) -> LedgerHandle:
-        """Returns what a process needs to borrow, as an argument for it."""
+        """Returns the handle that a process needs to borrow, to be passed as an argument."""
         self._require_open()
         self._native.empty_borrower_slots()
         return LedgerHandle(os.dup(self._native.fd))
 
     @property
     def wanted_bytes(self) -> int:
-        """What borrowers want and do not have, in bytes; one atomic load when it is nothing."""
+        """Bytes that borrowers want and do not have. One atomic load if there are none."""
         return self._native.wanted_bytes
 
     @property
     def borrowers(self) -> list[int]:
-        """Process ids of those that have a borrower slot."""
+        """Process ids of the borrowers."""
         self._native.empty_borrower_slots()
         return [native.pid_of(identity) for identity in self._native.borrowers]
 
@@ -173,7 +174,7 @@ class Lender:
         self._native.empty_borrower_slots()
         with _opening:
             others = [lender for lender in open_lenders if lender is not self]
-        for other in others:  # the ledger refuses overlaps of its own
+        for other in others:  # the ledger itself refuses overlaps within this lender
             other._refuse_overlap(block)
         ticket = self._native.lend(block.address, block.nbytes, block.stream, probe)
         grant = Grant(self, block, ticket)
@@ -187,7 +188,7 @@ class Lender:
         patience: float = PATIENCE,
         when_overdue: WhenOverdue = "kill",
     ) -> None:
-        """Takes several blocks back at once, see ``reclaim_block``; all are asked for first."""
+        """Takes several blocks back, see ``reclaim_block``. All are revoked before it waits."""
         if when_overdue not in get_args(WhenOverdue):
             choices = get_args(WhenOverdue)
             raise ValueError(f"when_overdue should be one of {choices}, not {when_overdue!r}")
@@ -219,7 +220,7 @@ class Lender:
         look: Callable[[native.Ticket], native.Outcome],
         freed: list[Grant],
     ) -> list[Grant]:
-        """Returns those that are still out; forgets the others."""
+        """Returns the grants that borrowers still have; forgets the others."""
         out = []
         for grant in grants:
             outcome = look(grant._ticket)
@@ -238,7 +239,7 @@ class Lender:
         freed: list[Grant],
         looking: float = _LOOKING_SECONDS,
     ) -> list[Grant]:
-        """Waits for what is asked back; returns what is still out."""
+        """Waits for revoked blocks; returns the grants that borrowers still have."""
         deadline = time.monotonic() + seconds
         while out:
             seen = self._native.change_count
@@ -250,7 +251,7 @@ class Lender:
         return out
 
     def _kill_owners(self, out: list[Grant]) -> bool:
-        """Kills the processes that have the blocks; returns whether any was killed."""
+        """Kills the borrowers of the blocks; returns whether it makes sense to wait for them."""
         if under_mps():
             log.warning("a borrower keeps its block, and is not killed since CUDA's MPS runs here")
             return False
@@ -277,7 +278,7 @@ class Lender:
         )
 
     def stats(self) -> LendingStats:
-        """Returns what was lent, borrowed and revoked."""
+        """Returns the counters of this lender."""
         out = list(self._out.values())
         with_borrowers = ("borrowed", "revoking", "quarantined")
         return LendingStats(
@@ -290,10 +291,10 @@ class Lender:
         )
 
     def close(self, patience: float = PATIENCE, when_overdue: WhenOverdue = "kill") -> None:
-        """Reclaims everything and ends lending; borrowers find nothing on offer any more.
+        """Reclaims everything and ends lending.
 
         Raises:
-            NotReturnedError: a block did not come back. The lender stays open.
+            NotReturnedError: a block was not returned. The lender stays open.
         """
         if self._closed:
             return
@@ -304,7 +305,7 @@ class Lender:
             open_lenders.discard(self)
 
     def _refuse_overlap(self, block: Block) -> None:
-        for grant in list(self._out.values()):  # at once: it may be another thread's
+        for grant in list(self._out.values()):  # a copy: another thread may change it
             first, second = sorted((grant.block, block), key=lambda part: part.address)
             if first.address + first.nbytes > second.address:
                 raise GrantError(
@@ -329,9 +330,9 @@ class Lender:
 
 
 def under_mps() -> bool:
-    """Returns whether CUDA's Multi-Process Service runs here.
+    """Returns whether CUDA's Multi-Process Service runs.
 
-    Its clients share one context on the device: killing one of them may take the others with it.
+    Its clients share one context on the device, so killing one may end the others.
     """
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108 - CUDA's
     return Path(pipes, "control").exists()

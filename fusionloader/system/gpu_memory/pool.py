@@ -1,13 +1,13 @@
-"""Allocating within borrowed blocks, also for ``torch.cuda.memory.CUDAPluggableAllocator``.
+"""Allocates within borrowed blocks, also for ``torch.cuda.memory.CUDAPluggableAllocator``.
 
-One pool per process. Torch loads the entry points from the extension itself:
+There is one pool per process. Torch loads the entry points from the extension:
 
     allocator = CUDAPluggableAllocator(pool.LIBRARY, pool.MALLOC, pool.FREE)
     with torch.cuda.use_mem_pool(torch.cuda.MemPool(allocator.allocator())):
         ...
 
-Torch keeps what it got until ``MemPool`` is gone and ``torch.cuda.empty_cache()`` was called; then
-``live_bytes`` says whether a block can be removed.
+Torch keeps its allocations until the ``MemPool`` was freed and ``torch.cuda.empty_cache()`` called;
+after that, ``live_bytes`` says whether a block can be removed.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ __all__ = [
 LIBRARY: str = _native.__file__
 MALLOC = "fl_pool_malloc"
 FREE = "fl_pool_free"
-# Frees in the order of a stream, for allocators that do: ``settle`` makes the room free again, and
-# so does an allocation that finds none.
+# Frees in stream order. The memory is available after ``settle``, or after an allocation that finds
+# no other.
 RETIRE = "fl_pool_retire"
 
 
 def add(mapping: Mapping) -> None:
-    """Lets the pool allocate within a borrowed block, which must not be returned meanwhile.
+    """Adds a borrowed block to the pool. It must not be returned before it is removed.
 
     Raises:
-        GrantError: it is in the pool already, or was returned.
-        SizeError: it has no room for a single allocation.
+        GrantError: the block is in the pool already, or was returned.
+        SizeError: it is too small for a single allocation.
     """
     native.pool().add(mapping.address, mapping.nbytes, mapping.device)
 
 
 def freeze(mapping: Mapping, frozen: bool = True) -> None:
-    """While frozen the block gives nothing any more: what is revoked can empty.
+    """Stops new allocations in a block, so that a revoked block becomes empty.
 
     Raises:
-        GrantError: it is not in the pool.
+        GrantError: the block is not in the pool.
     """
     native.pool().freeze(mapping.address, frozen)
 
 
 def settle() -> None:
-    """Waits for the device's work in what was retired, which is free then.
+    """Waits for the device's work on retired memory, and frees that memory.
 
     Raises:
-        CudaError: the device is lost; nothing is free.
+        CudaError: the device has failed; nothing is freed.
     """
     native.settle_pool()
 
 
 def remove(mapping: Mapping) -> None:
-    """Takes a block out of the pool, so that it can be returned.
+    """Removes a block from the pool, so that it can be returned.
 
     Raises:
-        GrantError: it is not in the pool, or something in it is allocated still.
+        GrantError: the block is not in the pool, or has live allocations.
     """
     native.pool().remove(mapping.address)
 
@@ -80,10 +80,10 @@ def is_empty() -> bool:
 
 
 def live_bytes(mapping: Mapping | None = None) -> int:
-    """Returns how much is allocated now, in a block or in all.
+    """Returns the allocated bytes of a block, or of all blocks.
 
     Raises:
-        GrantError: it is not in the pool.
+        GrantError: the block is not in the pool.
     """
     if mapping is None:
         return native.pool().live_bytes()

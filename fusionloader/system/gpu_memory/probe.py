@@ -1,4 +1,4 @@
-"""Whether memory can be shared between two given processes, found out by doing it once."""
+"""Tests whether two given processes can share GPU memory, by lending a block once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LOOKING_SECONDS = 0.005
 
 
 def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
-    """Lends 2 MiB to a borrower that calls ``answer_probe``, and looks at what it wrote.
+    """Lends 2 MiB to a borrower that calls ``answer_probe``, and checks what the borrower wrote.
 
-    That fails under MIG, in gVisor, and between containers with PID namespaces of their own. A
-    borrower that does not return the block in time is killed if it is a child of this process.
+    It fails under MIG, in gVisor, and between containers with separate PID namespaces. A borrower
+    that does not return the block in time is killed if it is a child of this process.
 
     Args:
-        lender: with one borrower.
-        device: number of the device, in this process.
+        lender: a lender with one borrower.
+        device: number of the device in this process.
         timeout: seconds to wait for the borrower.
 
     Returns:
-        Why memory cannot be shared, in words; ``None`` if it can.
+        A text that says why memory cannot be shared; ``None`` if it can.
     """
     try:
         under_way = Probe(lender, device, timeout)
@@ -41,18 +41,18 @@ def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
 class Probe:
     """``probe`` in steps, for a caller that must not wait for another process.
 
-    Every step allocates, frees or synchronises on the device, which must not be while a CUDA graph
-    is captured.
+    Every step allocates, frees or synchronizes on the device, so none may run while a CUDA graph is
+    captured.
 
     Attributes:
-        refused: why memory cannot be shared, in words, once it is over; ``None`` if it can.
+        refused: text that says why memory cannot be shared, set at the end; ``None`` if it can.
     """
 
     def __init__(self, lender: Lender, device: int, timeout: float) -> None:
-        """Lends the block; see ``probe``.
+        """Lends the block, see ``probe``.
 
         Raises:
-            MemorySharingError: that was not possible.
+            MemorySharingError: the block could not be allocated or lent.
         """
         self.refused: str | None = None
         self._device, self._timeout = device, timeout
@@ -66,7 +66,7 @@ class Probe:
             raise
 
     def is_over(self) -> bool:
-        """Whether the borrower has answered, or had its time.
+        """Whether the borrower has answered, or the time is over. Ends the probe in both cases.
 
         Raises:
             MemorySharingError: the block could not be taken back or read.
@@ -78,16 +78,16 @@ class Probe:
         return True
 
     def end(self, returned: bool = False) -> None:
-        """Takes the block back, and looks at the answer if it was ``returned``.
+        """Takes the block back, and checks the answer if the block was ``returned``.
 
         Raises:
-            MemorySharingError: that was not possible.
+            MemorySharingError: the block could not be taken back or read.
         """
         try:
             self._grant.reclaim()
             answered = returned and _holds(self._device, self._address, _ANSWERED)
         finally:
-            if self._grant.state == "free":  # else it may be open in another process
+            if self._grant.state == "free":  # otherwise another process may have it open
                 native.free(self._device, self._address)
         if not returned:
             within = f"within {self._timeout:g} s"
@@ -97,10 +97,10 @@ class Probe:
 
 
 def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
-    """The borrower's half of ``probe``.
+    """Answers ``probe`` in the borrower's process.
 
     Returns:
-        Why memory cannot be shared, in words; ``None`` if it can.
+        A text that says why memory cannot be shared; ``None`` if it can.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -114,7 +114,7 @@ def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
 
 
 def answer_if_asked(borrower: Borrower) -> bool:
-    """Answers a probe, if there is one now; returns whether there was.
+    """Answers a probe that is waiting; returns ``False`` if there is none.
 
     Raises:
         MemorySharingError: memory cannot be shared.

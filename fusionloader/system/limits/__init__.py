@@ -1,1 +1,1 @@
-"""What the system allows this process: by its control groups, its limits, the machine."""
+"""Limits of this process: memory, processes, CPUs and open files."""

@@ -1,9 +1,9 @@
-"""Memory without a name, for processes that get its descriptor.
+"""Anonymous memory, which processes share by its descriptor.
 
-The system call ``memfd_create`` makes it. Where a container refuses that call, or the kernel or
-Python is too old for it, the memory is a file of ``/dev/shm`` whose name is removed as soon as the
-file is open. Such a file counts against the size of ``/dev/shm``, and cannot be sealed: a process
-that has its descriptor could shrink it.
+The system call ``memfd_create`` makes it. If a container refuses that call, or the kernel or Python
+is too old for it, the memory is a file in ``/dev/shm`` whose name is removed once the file is open.
+Such a file counts against the size of ``/dev/shm``, and cannot be sealed, so a process with its
+descriptor could shrink it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ import secrets
 DEV_SHM = "/dev/shm"  # noqa: S108 - the kernel's, where POSIX shared memory lies
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _MFD_NOEXEC_SEAL = 8  # of Linux 6.3; systems with vm.memfd_noexec=2 allow nothing else
-_NO_FLAG = 1 << 31  # which memfd_create answers with EINVAL, where it is not refused
+_NO_FLAG = 1 << 31  # memfd_create answers this with EINVAL, unless the call is refused
 _NAME = re.compile(r"fusionloader-\d+-[\w-]+-[0-9a-f]{16}")
 
 
 def create(kind: str, nbytes: int, *, grows: bool = False, allocated: int | None = None) -> int:
-    """Returns a descriptor of ``nbytes`` zero bytes, for this user alone; the caller closes it.
+    """Returns a descriptor of ``nbytes`` zero bytes, which only this user can access.
+
+    The caller closes it.
 
     Args:
-        kind: what it is for. ``/proc`` shows it, with this process's id.
-        nbytes: the size.
-        grows: whether the size may grow; it may never shrink.
-        allocated: bytes at the beginning that are allocated here where the memory lies in
-            ``/dev/shm``, all of them unless given. A write to others when that is full would raise
-            SIGBUS: they have to be allocated before.
+        kind: name of the memory, which ``/proc`` shows with this process's id.
+        nbytes: size in bytes.
+        grows: whether the size may grow; it can never shrink.
+        allocated: bytes at the beginning to allocate now if the memory lies in ``/dev/shm``; by
+            default all. Other bytes must be allocated before they are written, because a write
+            while ``/dev/shm`` is full raises SIGBUS.
 
     Raises:
-        OSError: there is no room, the limit of a file's size is lower, or there is no way to make
-            such memory.
+        OSError: there is too little memory, or the limit of a file's size is lower, or neither
+            way of making memory works.
     """
-    import fcntl  # of POSIX; this module is imported elsewhere, too
+    import fcntl  # only on POSIX; other systems import this module too
 
     name = f"fusionloader-{os.getpid()}-{kind}"
     fd = _memfd(name)
@@ -59,7 +61,7 @@ def create(kind: str, nbytes: int, *, grows: bool = False, allocated: int | None
 
 
 def lies_in_dev_shm() -> bool:
-    """Returns whether ``create`` has to use ``/dev/shm`` in this process."""
+    """Returns whether ``create`` must use ``/dev/shm`` in this process."""
     try:
         os.memfd_create("", _NO_FLAG)
     except AttributeError:
@@ -70,7 +72,7 @@ def lies_in_dev_shm() -> bool:
 
 
 def _memfd(name: str) -> int | None:
-    """Returns a descriptor; ``None`` where the system call is refused or missing."""
+    """Returns a descriptor; ``None`` if the system call is refused or missing."""
     if not hasattr(os, "memfd_create"):
         return None
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
@@ -88,7 +90,7 @@ def _memfd(name: str) -> int | None:
 
 
 def _unlinked_file(name: str) -> int:
-    """Returns the descriptor of a file of ``/dev/shm`` that has no name any more."""
+    """Returns the descriptor of a file in ``/dev/shm`` whose name is removed."""
     try:
         import posix_ipc
     except ImportError as error:
@@ -98,17 +100,17 @@ def _unlinked_file(name: str) -> int:
     try:
         try:
             memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
-        finally:  # an exception of a signal's handler may be raised when it is made
-            try:  # noqa: SIM105 - in contextlib.suppress, another one could come before
+        finally:  # a signal handler may raise after the file was made
+            try:  # noqa: SIM105 - contextlib.suppress is a call, which a handler may interrupt
                 posix_ipc.unlink_shared_memory(name)
             except posix_ipc.ExistentialError:
-                pass  # another process has removed the name, or there was none
+                pass  # another process has removed the name, or the file was not made
     except posix_ipc.Error as error:
         raise OSError(errno.EACCES, _no_way(str(error))) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.ENOMEM):
             raise
-        if error.errno is None:  # posix_ipc says in words that descriptors have run out
+        if error.errno is None:  # posix_ipc reports "too many open files" without a number
             raise OSError(errno.EMFILE, str(error)) from error
         raise OSError(error.errno, _no_way(str(error))) from error
     return int(memory.fd)
@@ -124,10 +126,10 @@ def _no_way(why: str) -> str:
 
 @functools.cache
 def _remove_left_names() -> None:
-    """Removes names of processes that were killed before they had removed them; files are empty.
+    """Removes names whose processes were killed before they removed them. Their files are empty.
 
-    To remove that of a process which lives does no harm: it removes the name next, and has the file
-    open.
+    Removing the name of a live process does no harm: that process has the file open, and is about
+    to remove the name itself.
     """
     with contextlib.suppress(OSError), os.scandir(DEV_SHM) as entries:
         for entry in entries:

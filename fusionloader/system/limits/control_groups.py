@@ -1,6 +1,6 @@
-"""What the control groups of this process allow it; both versions of them are read.
+"""Reads the limits of this process's control groups, of both versions.
 
-Imports nothing heavy: commands ask before anything else works.
+It imports nothing heavy, because commands use it before anything else works.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import TypeVar
 _Found = TypeVar("_Found")
 _SYSTEM = Path("/sys")
 _GROUPS = Path("/proc/self/cgroup")
-# Version 1 has a number close to 2**63 where there is no limit.
+# Without a limit, version 1 has a number close to 2**63.
 _NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit, and how much of it is used now.
+    """A limit and its current use, in bytes or processes.
 
     Attributes:
         most: the limit.
-        used: of it.
-        reclaimable: of what is used, what the kernel takes back when it is needed.
-        file: that has the limit.
+        used: amount in use.
+        reclaimable: part of ``used`` that the kernel reclaims when it is needed.
+        file: file that the limit was read from.
     """
 
     most: int
@@ -36,7 +36,7 @@ class Limit:
 
     @property
     def left(self) -> int:
-        """What may still be used."""
+        """Amount that may still be used."""
         return max(self.most - self.used + min(self.reclaimable, self.used), 0)
 
 
@@ -46,9 +46,9 @@ def cpu_quota(groups: Path = _GROUPS, system: Path = _SYSTEM) -> float | None:
 
 
 def memory_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None:
-    """Returns the limit of memory that leaves least, in bytes; ``None`` without one.
+    """Returns the tightest memory limit, in bytes; ``None`` without one.
 
-    Shared memory counts, and that of ``/dev/shm``. What the kernel keeps of files is reclaimable.
+    Shared memory counts as used, also in ``/dev/shm``. The kernel's cache of files is reclaimable.
     """
 
     def first(group: Path) -> Limit | None:
@@ -63,9 +63,9 @@ def memory_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None
 
 
 def out_of_memory_kills(groups: Path = _GROUPS, system: Path = _SYSTEM) -> int | None:
-    """Returns how many processes the kernel has killed for want of memory; ``None``: it says not.
+    """Returns the number of out-of-memory kills; ``None`` if the kernel does not report it.
 
-    Those of this process's control groups and of the groups above them.
+    It counts kills in this process's control groups and their ancestors.
     """
 
     def first(group: Path) -> int | None:
@@ -79,7 +79,7 @@ def out_of_memory_kills(groups: Path = _GROUPS, system: Path = _SYSTEM) -> int |
 
 
 def process_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None:
-    """Returns the limit of processes and threads that leaves least; ``None`` without one."""
+    """Returns the tightest limit of processes and threads; ``None`` without one."""
 
     def read(group: Path) -> Limit | None:
         return _limit(group / "pids.max", group / "pids.current")
@@ -94,22 +94,22 @@ def _read_all(
     groups: Path,
     system: Path,
 ) -> list[_Found]:
-    """Returns the limits of this process's groups of a controller, and of their ancestors."""
+    """Returns the limits of this process's groups for a controller, and of their ancestors."""
     found: list[_Found] = []
     with contextlib.suppress(OSError):
         for line in groups.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
-                found += _of_ancestors(system / "fs/cgroup", path, second)
+                found += _read_ancestors(system / "fs/cgroup", path, second)
             elif controller in controllers.split(","):
-                found += _of_ancestors(system / "fs/cgroup" / controllers, path, first)
+                found += _read_ancestors(system / "fs/cgroup" / controllers, path, first)
     return found
 
 
-def _of_ancestors(root: Path, path: str, read: Callable[[Path], _Found | None]) -> list[_Found]:
-    """Returns the limits of a group and of its ancestors.
+def _read_ancestors(root: Path, path: str, read: Callable[[Path], _Found | None]) -> list[_Found]:
+    """Returns the limits of a group and its ancestors.
 
-    In a container the path may be the host's and not exist: then the root is the group.
+    In a container the path may be the host's, which does not exist here; the root has the limits.
     """
     group = root / path.lstrip("/")
     found = [read(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
@@ -121,7 +121,7 @@ def _tightest(limits: list[Limit]) -> Limit | None:
 
 
 def _with_files(limit: Limit | None, group: Path, *names: str) -> Limit | None:
-    """Returns a limit of memory with what is kept of files: ``names`` of the group's statistics."""
+    """Adds to a memory limit the kernel's cache of files: ``names`` in the group's statistics."""
     if limit is None:
         return None
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -131,11 +131,11 @@ def _with_files(limit: Limit | None, group: Path, *names: str) -> Limit | None:
 
 
 def numbers_in(file: Path) -> dict[str, int]:
-    """Returns the numbers of a file that has a name and a number in each line.
+    """Parses a file that has a name and a number in each line.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such file.
+        OSError: the file cannot be read.
+        ValueError: it has another format.
     """
     return {name: int(number) for name, number in map(str.split, file.read_text().splitlines())}
 

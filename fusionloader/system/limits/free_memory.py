@@ -1,31 +1,38 @@
-"""How much memory this process may still allocate, and which limit says so."""
+"""How much memory this process may still allocate, by which limit, and out-of-memory kills."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusionloader.system.amounts import mib
 from fusionloader.system.limits import anonymous_memory, control_groups
 
-# Of what there is, for what the processes allocate themselves: where nothing is left, the kernel
-# kills one of them.
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess as Process
+
+# Part of a limit that is left to the processes' own allocations: the kernel kills a process when
+# nothing is left.
 _SPARED_SHARE = 1 / 32
 _MOST_SPARED = 256 << 20
 _MEMINFO = Path("/proc/meminfo")
 _STATM = Path("/proc/self/statm")
+_VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """What is free by one limit.
+    """The free memory under one limit.
 
     Attributes:
-        nbytes: that may still be allocated.
-        limit: the limit, in words that follow "free by".
+        nbytes: bytes that may still be allocated.
+        limit: text for the limit, to follow "free by".
         remedy: what to do about it, as the beginning of a sentence.
     """
 
@@ -35,21 +42,21 @@ class FreeMemory:
 
 
 def free_memory(*, shared: bool = True) -> FreeMemory:
-    """Returns what is free by the limit that leaves least.
+    """Returns the free memory under the tightest limit.
 
-    That is the machine, a control group of this process or one above it, the process's address
-    space, or, of ``shared`` memory, ``/dev/shm`` where it has to lie there. Shared memory counts in
-    all of them. What the kernel keeps of files counts as free. A part of what is free is left to
-    what processes allocate themselves.
+    Limits are the machine, the control groups of this process and their ancestors, the address
+    space, and, for ``shared`` memory that must lie in ``/dev/shm``, its size. Shared memory counts
+    in all of them, and the kernel's cache of files counts as free. A part of the free memory is
+    left to the processes' own allocations.
     """
-    limits: list[FreeMemory] = [*_limits_of_processes(), *(_of_dev_shm() if shared else ())]
+    limits: list[FreeMemory] = [*_process_limits(), *(_dev_shm_limit() if shared else ())]
     return min(limits, key=lambda each: each.nbytes)
 
 
-def _limits_of_processes() -> Iterator[FreeMemory]:
-    import resource  # of POSIX; this module is imported elsewhere, too
+def _process_limits() -> Iterator[FreeMemory]:
+    import resource  # only on POSIX; other systems import this module too
 
-    yield _of_machine()
+    yield _machine_limit()
     group = control_groups.memory_limit()
     if group is not None:
         yield FreeMemory(
@@ -68,7 +75,7 @@ def _limits_of_processes() -> Iterator[FreeMemory]:
         )
 
 
-def _of_dev_shm() -> Iterator[FreeMemory]:
+def _dev_shm_limit() -> Iterator[FreeMemory]:
     system = dev_shm()
     if system is not None:
         folder = anonymous_memory.DEV_SHM
@@ -82,26 +89,26 @@ def _of_dev_shm() -> Iterator[FreeMemory]:
 
 
 def dev_shm() -> os.statvfs_result | None:
-    """Returns how large and how full ``/dev/shm`` is, where shared memory has to lie there.
+    """Returns size and use of ``/dev/shm`` if shared memory must lie there.
 
-    ``None`` where it need not, or where ``/dev/shm`` has no size.
+    ``None`` if it need not, or if ``/dev/shm`` has no size.
     """
     if not anonymous_memory.lies_in_dev_shm():
         return None
     try:
         found = os.statvfs(anonymous_memory.DEV_SHM)
     except OSError:
-        return None  # memory cannot be made, either: that error says why
+        return None  # making memory fails too, with an error that says why
     return found if found.f_blocks else None
 
 
-def _of_machine() -> FreeMemory:
+def _machine_limit() -> FreeMemory:
     words = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
 
     def amount(name: str) -> int:
         return int(words[name].split()[0]) << 10
 
-    # Swap counts: shared memory goes there, too.
+    # Swap counts, because shared memory can be swapped out.
     free = amount("MemAvailable") + amount("SwapFree") - _spared(amount("MemTotal"))
     return FreeMemory(max(free, 0), "this machine's memory (/proc/meminfo)", "End other processes")
 
@@ -112,3 +119,47 @@ def _spared(most: int) -> int:
 
 def _address_space() -> int:
     return int(_STATM.read_text().split()[0]) * mmap.PAGESIZE
+
+
+# ---- the out-of-memory killer ------------------------------------------------------------------
+
+
+class OutOfMemoryKills:
+    """Counts processes that the kernel's out-of-memory killer has ended since construction.
+
+    The counts are those of this process's control groups if they exist, else those of the machine.
+    """
+
+    def __init__(self) -> None:
+        self._before = _count_kills()
+
+    def explain(self) -> str:
+        """Returns a text on the kills and what to do about them; empty without kills."""
+        killed = _count_kills() - self._before
+        if killed <= 0:
+            return ""
+        found = free_memory(shared=False)
+        return (
+            f"the kernel's out-of-memory killer has ended {killed} of the processes that share "
+            f"{found.limit}. {found.remedy}, or lower num_workers, batch_size or prefetch_factor"
+        )
+
+    @contextlib.contextmanager
+    def named(self, workers: Iterable[Process]) -> Iterator[None]:
+        """Adds ``explain()`` to a RuntimeError of the block, if one of ``workers`` was killed."""
+        try:
+            yield
+        except RuntimeError as error:
+            killed = any(worker.exitcode == -signal.SIGKILL for worker in workers)
+            if killed and (why := self.explain()):
+                raise RuntimeError(f"{error}: {why}") from error
+            raise
+
+
+def _count_kills() -> int:
+    counts = control_groups.out_of_memory_kills()
+    if counts is not None:
+        return counts
+    with contextlib.suppress(OSError, ValueError):
+        return control_groups.numbers_in(_VMSTAT).get("oom_kill", 0)
+    return 0

@@ -1,4 +1,4 @@
-"""The limit of open files, for processes that are the package's own."""
+"""The limit of open files, for the package's own processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 
 def allow_many_files() -> None:
-    """Raises the soft limit to the hard one; in a user's process select() might fail then."""
+    """Raises the soft limit to the hard one. Not for users' processes, where select() may fail."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

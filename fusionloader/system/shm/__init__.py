@@ -1,1 +1,1 @@
-"""Shared memory: objects, control block, batch slots, stores of what is kept of files."""
+"""Shared memory: objects, slots, and descriptors that processes share."""

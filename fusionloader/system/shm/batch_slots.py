@@ -1,13 +1,13 @@
-"""Shared memory for whole batches, used again and again by the worker that makes them.
+"""Shared memory for whole batches, which the worker that makes them reuses.
 
-The training process makes one object for each worker before that starts, so that no descriptor is
-sent with a batch. The worker takes slots from the object as it needs them. A slot begins with a
-word that says whether a batch lies in it: the worker sets it when it has written one, the training
-process clears it when the last reference to that batch is gone. Each side writes it only while the
-other waits for it, so that no lock is needed.
+The training process makes one memory object for each worker before the worker starts, so no
+descriptor is sent with a batch. The worker cuts slots from the object as it needs them. A slot
+begins with a word that says whether a batch is in it: the worker sets the word after it has written
+a batch, and the training process clears it after the last reference to the batch is gone. Each side
+writes the word only in the state that the other one leaves alone, so no lock is needed.
 
-A batch may go in the middle of any statement of any thread, and while the interpreter ends. So no
-Python code runs then: the slot is noted, and freed when the next batch is asked for.
+The last reference to a batch may go within any statement of any thread, and while the interpreter
+ends. So no Python code runs then: the slot is put on a list, and freed at the next batch.
 """
 
 from __future__ import annotations
@@ -23,27 +23,31 @@ from fusionloader.system.shm import forks, objects
 from fusionloader.system.shm.forks import Fork
 
 Owner = ctypes.Array[ctypes.c_char]
-"""A batch's bytes: its slot is in use for as long as something refers to it."""
+"""A batch's bytes. The slot is in use as long as there is a reference to them."""
 
-_HEADER = 64  # bytes before the batch, of which the first is the word
-_GRAIN = 1 << 16  # sizes are multiples of it, so that alike batches find the same slots
+_HEADER = 64  # bytes before the batch, which begin with the word
+_GRAIN = 1 << 16  # slot sizes are multiples of it, so that batches of similar size share slots
 _FREE, _IN_USE = 0, 1
 
 
 class _Lease(weakref.ref[Owner]):
-    """Tells when the last reference to a delivered batch's bytes is gone."""
+    """Weak reference to a delivered batch's bytes, which also knows their slot."""
 
     __slots__ = ("slot",)
     slot: _Mapped
 
 
 class _Mapped:
-    """A slot, mapped in this process; ``nbytes`` are for a batch.
+    """A slot, mapped in this process.
 
     Attributes:
-        is_leased: whether the training process has a batch of it, not known to be dropped. It does
-            not ask ``_held``: the garbage collector clears a weak reference that is garbage itself,
-            before ``WorkersSlots.__del__`` can ask whether the batch is still there.
+        offset: offset of the slot in its object.
+        size: size of the slot in bytes.
+        nbytes: bytes for a batch.
+        forks: forks whose children may look at the batch.
+        is_leased: whether the training process has delivered a batch in it that is not known to
+            be dropped. ``_held`` cannot tell: the garbage collector clears a weak reference that is
+            garbage itself, before ``WorkersSlots.__del__`` can look at it.
     """
 
     def __init__(self, fd: int, offset: int, size: int) -> None:
@@ -55,18 +59,18 @@ class _Mapped:
         self.is_leased = False
 
     def is_held(self) -> bool:
-        """Whether something of this process looks into it."""
+        """Whether this process has a reference to its bytes."""
         return self._held is not None and self._held() is not None
 
     def is_free(self) -> bool:
-        """Whether no batch lies in it, and nothing here looks into it either."""
+        """Whether it contains no batch, and this process has no reference to its bytes."""
         return self._word.value == _FREE and not self.is_held()
 
     def set_free(self, free: bool) -> None:
         self._word.value = _FREE if free else _IN_USE
 
     def bytes(self, dropped: Callable[[_Lease], None] | None = None) -> Owner:
-        """Returns the batch's bytes; ``dropped`` is called when nothing refers to them."""
+        """Returns the batch's bytes; ``dropped`` is called after the last reference is gone."""
         owner = (ctypes.c_char * self.nbytes).from_buffer(self._map, _HEADER)
         held = _Lease(owner, dropped)
         held.slot = self
@@ -78,16 +82,16 @@ class BatchSlots:
     """The slots of one worker process."""
 
     def __init__(self, fd: int, most: int) -> None:
-        """There are at most ``most``: those of batches in flight, and some that are looked at.
+        """Cuts at most ``most`` slots from the object ``fd``.
 
-        ``fd`` is the object that they are parts of.
+        ``most`` covers the batches in flight, and some that the user keeps.
         """
         self._fd, self._most = fd, most
         self._end = 0
         self._slots: list[_Mapped] = []
 
     def acquire(self, nbytes: int) -> _Mapped | None:
-        """Returns a free slot for so many bytes; ``None`` where there is none."""
+        """Returns a free slot for ``nbytes``; ``None`` if there is none."""
         fitting = [slot for slot in self._slots if slot.nbytes >= nbytes and slot.is_free()]
         if fitting:
             return min(fitting, key=lambda slot: slot.size)
@@ -112,12 +116,12 @@ class BatchSlots:
 
     @property
     def offsets(self) -> list[int]:
-        """Slots that there are; others have been replaced by larger ones."""
+        """Offsets of the current slots, without those that larger ones have replaced."""
         return [slot.offset for slot in self._slots]
 
 
-def memory_of(fd: int) -> int:
-    """Returns what an object of shared memory is told by, in every process."""
+def identify_object(fd: int) -> int:
+    """Returns the number of a shared-memory object, the same in every process."""
     return os.fstat(fd).st_ino
 
 
@@ -125,48 +129,48 @@ class WorkersSlots:
     """The slots of a loader's workers, in the training process.
 
     Attributes:
-        peak_bytes: of memory that they took at most, as far as batches have arrived.
+        peak_bytes: most memory of the slots so far, measured when batches arrive.
     """
 
     def __init__(self) -> None:
         self._here = os.getpid()
-        self._fds: dict[int, int] = {}  # of the workers' objects, by memory_of()
-        self._mapped: dict[tuple[int, int], _Mapped] = {}
-        self._ended: list[_Lease] = []  # of batches that were dropped
-        self._seen: list[_Mapped] = []  # by forked children, where they were dropped here
+        self._fds: dict[int, int] = {}  # workers' objects, by identify_object()
+        self._mapped: dict[tuple[int, int], _Mapped] = {}  # by object and offset
+        self._ended: list[_Lease] = []  # batches that were dropped
+        self._seen: list[_Mapped] = []  # dropped here, but forked children may look at them
         self.peak_bytes = 0
         forks.watch(self)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of slots that have been mapped here and not replaced."""
         return len(self._mapped)
 
     def held(self) -> list[_Mapped]:
-        """Returns the slots of batches that were delivered, and not known to be dropped."""
+        """Returns the slots of batches that were delivered and are not known to be dropped."""
         return [slot for slot in list(self._mapped.values()) if slot.is_leased]
 
     def add_worker(self) -> int:
-        """Makes the object of one more worker; returns its descriptor.
+        """Makes the object of another worker; returns its descriptor.
 
         Raises:
             OSError: there are too many open files.
         """
         fd = objects.create(0, "batch", grows=True)
-        self._fds[memory_of(fd)] = fd
+        self._fds[identify_object(fd)] = fd
         return fd
 
     def lease(self, memory: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
         """Returns a batch's bytes.
 
         Args:
-            memory: of the worker's object.
-            offset: of the slot in the worker's object.
-            size: of the slot.
-            offsets: of the slots that the worker has.
+            memory: number of the worker's object, see ``identify_object``.
+            offset: offset of the slot in the object.
+            size: size of the slot.
+            offsets: offsets of the slots that the worker had when it sent the batch.
 
         Raises:
-            OSError: it cannot be mapped.
+            OSError: the slot cannot be mapped.
         """
         self._collect()
         slot = self._mapped.get((memory, offset))
@@ -182,8 +186,8 @@ class WorkersSlots:
     def _forget_replaced(self, memory: int, offsets: set[int]) -> None:
         """Unmaps slots that a worker has replaced.
 
-        ``offsets`` may be older than what was leased before, because batches are not taken in the
-        order in which they were sent. So slots that are looked at stay, whatever it says.
+        ``offsets`` may be older than an earlier lease, because batches are not taken in the order
+        in which they were sent. So slots in use stay, even if they are not in ``offsets``.
         """
         for key, slot in list(self._mapped.items()):
             replaced = key[0] == memory and key[1] not in offsets
@@ -193,8 +197,8 @@ class WorkersSlots:
     def _collect(self) -> None:
         """Frees the slots of batches that were dropped.
 
-        Nothing is called while a slot goes from one list to the other: after an exception it would
-        be in both, and freed when another batch lies in it.
+        No call is made while a slot moves from one list to another. A call may raise, and then the
+        slot would be in both, and would be freed a second time while it contains another batch.
         """
         if os.getpid() != self._here:  # a forked child's copy of a batch is not the batch
             return
@@ -205,24 +209,23 @@ class WorkersSlots:
             del self._ended[0]
         unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
         self._seen[:] = [slot for slot in self._seen if slot.forks]
-        for dropped in unseen:  # they are listed no more: after an exception none is freed twice
+        for dropped in unseen:  # after they left the list, so that an exception frees none twice
             dropped.set_free(True)
 
     def free(self, memory: int, offset: int) -> None:
-        """Frees a slot whose batch is not wanted."""
-        os.pwrite(self._fds[memory], bytes(4), offset)  # the word
+        os.pwrite(self._fds[memory], bytes(4), offset)  # clears the word
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing():  # modules are cleared by now, and the process's memory goes with it
+        if is_finalizing():  # modules are cleared, and the kernel frees the memory
             return
         self._collect()
         for memory, fd in self._fds.items():
-            if os.getpid() == self._here:  # a forked child's parent goes on
+            if os.getpid() == self._here:  # the parent of a forked child still uses the memory
                 self._discard_unused(memory, fd)
             os.close(fd)
 
     def _discard_unused(self, memory: int, fd: int) -> None:
-        """Returns all memory to the system but that of batches which are still there."""
+        """Returns all memory to the system, except that of batches in use."""
         held = [
             each
             for key, each in self._mapped.items()

@@ -1,8 +1,8 @@
-"""What a worker counts of its cache, as in ``csrc/queue/worker_counts.hpp``.
+"""Indices of a worker's cache counters, as in ``csrc/queue/worker_counts.hpp``.
 
-DECODED: samples made of pixels in memory. ENCODED: of encoded bytes in memory. DISK_DECODED and
-DISK_ENCODED: the same from a disk. REMOTE: of encoded bytes that another server keeps. MISSED:
-read from storage. FILLED: of those, kept.
+They count samples made from: DECODED, pixels in memory; ENCODED, encoded bytes in memory;
+DISK_DECODED and DISK_ENCODED, the same on a disk; REMOTE, encoded bytes in another server's cache;
+MISSED, storage. FILLED counts the missed samples that were cached.
 """
 
 NAMES = ("decoded", "encoded", "disk_decoded", "disk_encoded", "remote", "missed", "filled")
@@ -11,5 +11,4 @@ HITS = (DECODED, ENCODED, DISK_DECODED, DISK_ENCODED, REMOTE)
 
 
 def nothing() -> list[int]:
-    """Returns counters that stand at 0."""
     return [0] * len(NAMES)

@@ -1,4 +1,4 @@
-"""File descriptors that an object owns, or that are arguments of processes."""
+"""File descriptors that an object owns, or that are passed to processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class OwnedDescriptor:
-    """Closes it with the last reference to the object; memory that is mapped stays.
+    """Closes its descriptor with the last reference to the object. Mapped memory stays mapped.
 
     Attributes:
         fd: the descriptor, -1 once it is closed.
@@ -20,9 +20,9 @@ class OwnedDescriptor:
     def close(self, close_fd: Callable[[int], None] = os.close) -> None:
         """Closes the descriptor.
 
-        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
+        ``close_fd`` is an argument because Python may have cleared this module by ``__del__``.
         """
-        fd, self.fd = self.fd, -1  # first: with an exception behind it, none is closed twice
+        fd, self.fd = self.fd, -1  # first: an exception must not cause a second close
         if fd >= 0:
             close_fd(fd)
 
@@ -32,13 +32,13 @@ class OwnedDescriptor:
 
 
 class Descriptor:
-    """A file descriptor as an argument of a process: pickling duplicates it into the process."""
+    """A file descriptor as an argument of a process. Pickling duplicates it into the process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.fd < 0:  # sent in another way
+        if self.fd < 0:  # there is nothing to duplicate
             return Descriptor, (self.fd,)
         return _received, (reduction.DupFd(self.fd),)
 

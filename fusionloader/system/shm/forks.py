@@ -1,8 +1,9 @@
-"""Delivered memory that a child of this process may look at, which was forked while it was held.
+"""Protects delivered memory that a forked child may look at.
 
-The child sees the same pages as this process. So what is held at a fork is not written again
-before the child has ended, and all that it has forked in turn: they inherit the only write end of
-a pipe, whose read end tells. The loader's own workers are no such children: they look at no batch.
+A forked child sees the same pages as this process. So memory that is held at a fork is not reused
+before the child and its own children have ended. They inherit the only write end of a pipe, whose
+read end shows when all of them have ended. The loader's own workers do not count: they look at no
+batch.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from fusionloader.system.shm.descriptor import OwnedDescriptor
 
 
 class Held(Protocol):
-    """Memory that was delivered."""
+    """Memory that was delivered, with the forks that happened while it was held."""
 
     forks: list[Fork]
 
 
 class BatchHolder(Protocol):
-    """What delivers memory, and uses it again when the caller has dropped it."""
+    """A pool that delivers memory, and reuses it after the caller has dropped it."""
 
     def held(self) -> Iterable[Held]:
-        """Returns what the caller has not dropped."""
+        """Returns the memory that the caller has not dropped."""
 
 
 class Fork(OwnedDescriptor):
-    """The children of one fork; ``fd`` is the read end of their pipe."""
+    """One fork and its children. ``fd`` is the read end of their pipe."""
 
     def __init__(self) -> None:
         try:
             self.fd, self._write = os.pipe()
-        except OSError:  # too many open files: nothing tells when the children have ended
+        except OSError:  # too many open files: has_ended() is always false then
             self.fd = self._write = -1
 
     def close_write(self) -> None:
-        """In the parent: the children alone keep the pipe open."""
+        """Called in the parent, so that only the children keep the pipe open."""
         if self._write >= 0:
             os.close(self._write)
 
     def has_ended(self) -> bool:
-        """Whether no child is left, as far as can be told."""
-        # The garbage collector may have closed it, and ask what refers to it only then.
+        """Whether all children have ended; ``False`` if that is unknown."""
+        # The garbage collector may finalize this before the pool that asks.
         if self.fd < 0:
             return False
         poll = select.poll()
@@ -56,23 +57,23 @@ class Fork(OwnedDescriptor):
 
 
 _holders: weakref.WeakSet[BatchHolder] = weakref.WeakSet()
-_here = threading.local()  # whether a worker is being forked; the fork under way
+_here = threading.local()  # is_worker: whether this thread forks a worker; fork: the current fork
 
 
 def watch(holder: BatchHolder) -> None:
-    """Has forks noted in what ``holder`` holds."""
+    """Records later forks in the memory that ``holder`` holds."""
     _holders.add(holder)
 
 
 def is_seen(held: Held) -> bool:
-    """Whether a child may look at memory that was dropped here."""
+    """Whether a forked child may still look at memory that was dropped here."""
     held.forks = [fork for fork in held.forks if not fork.has_ended()]
     return bool(held.forks)
 
 
 @contextlib.contextmanager
-def of_worker() -> Iterator[None]:
-    """The thread forks a worker within the block."""
+def forking_worker() -> Iterator[None]:
+    """Marks forks of this thread within the block as forks of workers."""
     _here.is_worker = True
     try:
         yield
@@ -101,7 +102,7 @@ def _after_in_child() -> None:
     if _here.fork is not None:
         _here.fork.close()
     _here.is_worker = False
-    _holders.clear()  # what they deliver is the parent's to use again
+    _holders.clear()  # only the parent reuses their memory
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""Slots: recycled parts of one shared-memory object, for descriptors and for batches."""
+"""Slots: reused parts of one shared-memory object, for descriptors and batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,22 @@ _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20
 
 Owner = ctypes.Array[ctypes.c_char]
-"""A delivered slot's bytes: the slot is in use for as long as something refers to it."""
+"""A delivered slot's bytes. The slot is in use as long as there is a reference to them."""
 
 
 class Slot:
-    """``nbytes`` of shared memory, mapped at ``address``; its ``number`` is the same everywhere.
+    """A slot of shared memory. It is unmapped with the last reference to it or to a lease.
 
-    It is unmapped with the last reference to the slot or a lease of it.
+    Attributes:
+        number: number of the slot, the same in all processes.
+        offset: offset in the arena.
+        nbytes: size in bytes.
+        region: region that the slot is part of.
+        map: the bytes.
+        address: address in this process.
+        resident: whether its memory is allocated.
+        lease: the current or last lease.
+        forks: forks whose children may look at the slot.
     """
 
     __slots__ = (
@@ -33,7 +42,7 @@ class Slot:
     )
 
     def __init__(self, number: int, begin: int, nbytes: int, region: SlotRegion) -> None:
-        """``begin`` counts from the region's."""
+        """``begin`` is the offset in the region."""
         self.number = number
         self.offset = region.offset + begin
         self.nbytes = nbytes
@@ -46,10 +55,10 @@ class Slot:
 
 
 class SlotLease(weakref.ref[Owner]):
-    """Tells when the last reference to a delivered slot's bytes is gone.
+    """Weak reference to a delivered slot's bytes, which also knows the slot.
 
-    Its callback is ``list.append`` of its pool, which runs no Python code: the owner may go in the
-    middle of any statement of any thread, and while the interpreter ends.
+    Its callback is ``append`` of a list of its pool, which runs no Python code: the last reference
+    may go within any statement of any thread, and while the interpreter ends.
 
     Attributes:
         slot: number of the slot.
@@ -60,7 +69,7 @@ class SlotLease(weakref.ref[Owner]):
 
 
 class SlotRegion:
-    """Neighbouring slots, mapped together; page-locked together where they are."""
+    """Adjacent slots, which are mapped, and page-locked if at all, together."""
 
     __slots__ = ("__weakref__", "address", "map", "offset")
 
@@ -72,9 +81,9 @@ class SlotRegion:
 
 
 class Arena(OwnedDescriptor):
-    """The shared-memory object that slots are cut from; it only ever grows.
+    """The shared-memory object that slots are cut from. It never shrinks.
 
-    Delivered batches keep their memory mapped when it is closed.
+    Delivered batches keep their memory mapped after it is closed.
 
     Attributes:
         fd: its file descriptor, for workers to map.
@@ -86,7 +95,9 @@ class Arena(OwnedDescriptor):
         self._count = 0
 
     def cut(self, nbytes: int, queue: _native.ManagerQueue, count: int = 1) -> list[Slot]:
-        """Returns fresh slots, neighbours; of many all is there, in huge pages if there are such.
+        """Returns ``count`` new adjacent slots, registered in ``queue``.
+
+        With ``count > 1`` their pages are populated at once, as huge pages if possible.
 
         Raises:
             SharedMemoryExhausted: there is too little memory.
@@ -110,43 +121,48 @@ class Arena(OwnedDescriptor):
         return slots
 
     def discard(self, slot: Slot) -> None:
-        """Returns the slot's memory to the system; its offsets stay reserved."""
+        """Returns the slot's memory to the system. Its offsets are not reused."""
         slot.resident = not objects.discard(self.fd, slot.offset, slot.nbytes)
 
     def restore(self, slot: Slot) -> None:
-        """Undoes ``discard``."""
         objects.reserve(self.fd, slot.offset, slot.nbytes)
         slot.resident = True
 
 
 class Mark(Protocol):
-    """A point in the work of a device."""
+    """An event in the work of a device."""
 
     def query(self) -> bool:
         """Whether the device has passed it."""
 
     def synchronize(self) -> None:
-        """Waits until the device has."""
+        """Waits until the device has passed it."""
 
 
 class PageLocking(Protocol):
     """Page-locking by the driver of a device, for memory that is copied from."""
 
     def lock(self, address: int, nbytes: int) -> None:
-        """Page-locks memory; called once for neighbouring slots."""
+        """Page-locks memory; called once for a region of slots."""
 
     def unlock(self, address: int) -> None:
-        """Called in the same process before they are unmapped."""
+        """Undoes ``lock``; called in the same process before the region is unmapped."""
 
     def mark(self) -> Mark:
-        """Returns the point behind all copies that were enqueued."""
+        """Returns an event after all copies enqueued so far."""
 
 
 class SlotPool:
-    """Free slots, last in first out, so that pages in cache are used first.
+    """A pool of slots. Free slots are reused last in, first out, while their pages are in caches.
 
-    A delivered slot is returned when nothing references its memory. The pool grows when the user
-    keeps batches. Memory is returned to the system when more than ``spare`` slots are free.
+    A delivered slot comes back when nothing refers to its memory. The pool grows while the user
+    keeps batches, and returns memory to the system when more than ``spare`` slots are free.
+
+    Attributes:
+        first: number of slots that the next cut makes at once, if they are page-locked.
+        count: number of slots, free or not.
+        resident_bytes: allocated bytes.
+        peak_bytes: highest value of ``resident_bytes``.
     """
 
     def __init__(
@@ -156,9 +172,9 @@ class SlotPool:
         spare: int,
         page_locking: PageLocking | None = None,
     ) -> None:
-        """With ``page_locking`` slots are locked until they are unmapped.
+        """With ``page_locking``, slots are page-locked until they are unmapped.
 
-        The first ones are locked together, as many as ``first`` says by then: a call takes long.
+        The first ``first`` slots are locked by one call, because a call takes long.
         """
         self._arena = arena
         self._queue = queue
@@ -166,18 +182,17 @@ class SlotPool:
         self._page_locking = page_locking
         self._free: list[Slot] = []
         self._leased: dict[int, Slot] = {}  # by number
-        self._ended: list[SlotLease] = []  # leases
-        self._seen: list[Slot] = []  # dropped here; forked children may look at them
-        self._returned: list[Slot] = []
-        self._ending: list[tuple[Mark, list[Slot]]] = []
+        self._ended: list[SlotLease] = []  # leases whose bytes were dropped
+        self._seen: list[Slot] = []  # dropped here, but forked children may look at them
+        self._returned: list[Slot] = []  # free, unless copies still read them
+        self._ending: list[tuple[Mark, list[Slot]]] = []  # free after the device has passed a mark
         self.first = 1
-        self.count = 0  # slots, free or not
+        self.count = 0
         self.resident_bytes = 0
         self.peak_bytes = 0
         forks.watch(self)
 
     def held(self) -> list[Slot]:
-        """Returns the slots that were delivered and not dropped."""
         return list(self._leased.values())
 
     def acquire(self, nbytes: int) -> Slot:
@@ -199,28 +214,26 @@ class SlotPool:
         if locking is not None:
             region = slots[0].region
             locking.lock(region.address, sum(slot.nbytes for slot in slots))
-            # On the region, which leases keep alive: the mapping is finalized too late.
+            # A finalizer of the region, not of its mapping, where it would run after the unmapping.
             _call_before_unmapping(region, locking.unlock)
         self._free += slots[1:]
         return slots[0]
 
     def release(self, slot: Slot) -> None:
-        """Takes back a slot that was not delivered."""
         self._returned.append(slot)
 
     def lease(self, slot: Slot) -> Owner:
-        """Returns an object with the slot's buffer; the slot comes back when it is gone."""
+        """Returns the slot's bytes. The slot is freed after the last reference to them."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
-        # The slot stays mapped, and page-locked, for as long.
-        owner.slot = slot  # type: ignore[attr-defined]
+        owner.slot = slot  # type: ignore[attr-defined]  # keeps it mapped and page-locked
         self._leased[slot.number] = slot
         lease = SlotLease(owner, self._ended.append)
         lease.slot = slot.number
-        slot.lease = lease  # not before: an exception until here leaves the slot in use
+        slot.lease = lease  # last: an exception before this leaves the slot in use
         return owner
 
     def trim(self) -> None:
-        """Returns the memory of all free slots to the system; page-locked memory stays."""
+        """Returns the memory of all free slots to the system, unless it is page-locked."""
         self._collect()
         if self._page_locking is None:
             self._discard(len(self._free))
@@ -237,10 +250,10 @@ class SlotPool:
         return None
 
     def _collect(self) -> None:
-        """Frees slots that nothing refers to any more.
+        """Frees slots that nothing refers to.
 
-        An exception may come at any call. So nothing is called while a slot goes from one list to
-        another: one that is in two of them would be given to two mini-batches.
+        An exception may come at any call. So no call is made while a slot moves from one list to
+        another: a slot in two lists would be given to two mini-batches.
         """
         while self._ended:
             number = self._ended[0].slot
@@ -259,7 +272,7 @@ class SlotPool:
         self._discard(resident - self._spare)
 
     def _discard(self, most: int) -> None:
-        """Returns the memory of free slots to the system, at most of so many."""
+        """Returns the memory of at most ``most`` free slots to the system."""
         resident = [slot for slot in self._free if slot.resident]
         for slot in resident[: max(0, most)]:
             self._arena.discard(slot)
@@ -267,7 +280,7 @@ class SlotPool:
                 self._count_resident(-slot.nbytes)
 
     def _collect_locked(self, page_locking: PageLocking) -> None:
-        """Frees slots once copies to the device no longer read what the caller has dropped."""
+        """Frees slots once no copy to the device reads them."""
         if self._returned:
             mark = page_locking.mark()
             self._ending, self._returned = [*self._ending, (mark, self._returned)], []
@@ -284,8 +297,8 @@ def _call_before_unmapping(region: SlotRegion, unregister: Callable[[int], None]
     owner = os.getpid()
 
     def end(address: int) -> None:
-        if os.getpid() == owner:  # a forked child must not unlock its parent's memory
+        if os.getpid() == owner:  # a forked child must not unlock the parent's memory
             unregister(address)
 
-    # Not at exit: the driver must not be called then, and releases everything itself.
+    # Not at exit, when the driver must not be called, and releases everything itself.
     weakref.finalize(region, end, region.address).atexit = False

@@ -1,1 +1,1 @@
-"""Messages between machines: authenticated connections, and peers that come and go."""
+"""Messages between machines: authenticated connections, listeners, and their clients."""

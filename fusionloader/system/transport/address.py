@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """Where a server listens; port 0 is any free one."""
+    """Host and port of a server. Port 0 means any free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Returns ``"host:port"`` or ``"[::1]:port"`` as an address.
+        """Parses ``"host:port"`` or ``"[::1]:port"``.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is no address.
         """
         host, colon, port = text.rpartition(":")
         host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -27,11 +27,11 @@ class Address(NamedTuple):
         return cls(host, int(port))
 
     def to_listen(self) -> Address:
-        """Returns where to listen: everywhere for a name, which may be a loopback address here."""
+        """Returns the address to listen at: for a name, which may be a loopback one here, all."""
         try:
             ipaddress.ip_address(self.host)
         except ValueError:
-            return Address("0.0.0.0", self.port)  # noqa: S104 - the token says who may speak
+            return Address("0.0.0.0", self.port)  # noqa: S104 - clients must show the token
         return self
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ def is_own(host: str) -> bool:
     """Whether a host's name or number is this machine's.
 
     Raises:
-        ValueError: the name is not known.
+        ValueError: the name cannot be resolved.
     """
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)

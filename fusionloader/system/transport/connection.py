@@ -1,8 +1,8 @@
-"""A connection between two processes that have the same token.
+"""Authenticated connections between two processes that have the same token.
 
-Both ends show a certificate by TLS 1.3 and say which service they are for. Beyond this machine all
-that follows is encrypted. Between two loopback addresses TLS ends there: nobody but root could read
-or write that connection, and encryption would be most of a message's cost.
+Both ends show a certificate by TLS 1.3, and name their service. Between machines, all that follows
+is encrypted. Between two loopback addresses, TLS ends after that, because only root could read or
+write the connection, and encryption would be most of a message's cost.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fusionloader.system.transport.errors import TransportError
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.messages import Beginning, Message, Outgoing
 
-_KEEP_ALIVE = {  # seconds, but for the last: a machine that is gone is noticed within a minute
+_KEEP_ALIVE = {  # two in seconds and a count: a machine that is gone is noticed within a minute
     socket.TCP_KEEPIDLE: 30,
     socket.TCP_KEEPINTVL: 10,
     socket.TCP_KEEPCNT: 3,
 }
 _AHEAD_BYTES = 4096
-_FIRST_BYTES = 1 << 20  # of the buffer for a longer message, which grows as its bytes arrive
-_JOINED_BYTES = 1 << 14  # a message this short is sent at once
-_LIMIT = struct.Struct("@ll")  # seconds and microseconds; zero is for ever
-_MOST_PLACES = 1024  # of a system call, Linux's UIO_MAXIOV
-_LONGEST_NAME = 200  # of what a peer says that it is
+_FIRST_BYTES = 1 << 20  # first size of the buffer for a long message, which grows as bytes arrive
+_JOINED_BYTES = 1 << 14  # messages up to this size are joined and sent by one call
+_LIMIT = struct.Struct("@ll")  # seconds and microseconds; zero means no limit
+_MOST_PLACES = 1024  # most buffers in a system call, Linux's UIO_MAXIOV
+_LONGEST_NAME = 200  # characters of a peer's service name that are used
 
 
 class Connection:
-    """One end of an authenticated connection. Not for several threads at once.
+    """One end of an authenticated connection. Only one thread at a time may use it.
 
     Attributes:
         is_loopback: whether both ends are loopback addresses of this machine.
@@ -46,26 +46,28 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._encrypted = isinstance(connected, ssl.SSLSocket)
-        self._seconds: float | None = -1.0  # none that anybody would wait for
+        self._seconds: float | None = -1.0  # the timeout that is set; -1.0: unknown
         self._buffer = memoryview(b"")
-        # What was read of messages beyond what was asked for: short ones take one system call.
+        # Bytes that were read beyond the request, so that a short message takes one system call.
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._begin = self._end = 0
 
     @property
     def encrypted(self) -> bool:
-        """Whether what is sent can be read by those in between."""
         return self._encrypted
 
     def fileno(self) -> int:
-        """Returns the descriptor, readable when an answer begins; no more than one is expected."""
+        """Returns the descriptor, which is readable when an answer begins.
+
+        That holds if at most one answer is expected: others may have been read ahead.
+        """
         return self._socket.fileno()
 
     def send(self, message: Outgoing, timeout: float | None) -> None:
-        """Sends a message whole.
+        """Sends a whole message.
 
         Raises:
-            TransportError: the peer is gone, or has not taken it within ``timeout`` seconds.
+            TransportError: the peer is gone, or has not read it within ``timeout`` seconds.
         """
         parts = [messages.pack(message), *message.body]
         with _AS_TRANSPORT_ERRORS:
@@ -85,12 +87,12 @@ class Connection:
         begin: float | None = None,
         most_body: int = messages.MOST_BODY,
     ) -> Message:
-        """Returns the next message; its body is valid until the one after it.
+        """Returns the next message. Its body is valid until the next call.
 
         Args:
-            timeout: seconds that the peer may pause within the message.
-            begin: seconds until its first bytes are there, ``None`` for any time.
-            most_body: bytes that the body may have.
+            timeout: longest pause within the message, in seconds.
+            begin: longest wait for the first bytes, in seconds; ``None`` for no limit.
+            most_body: most bytes of the body.
 
         Raises:
             TransportError: the peer is gone, silent, or does not send messages.
@@ -104,9 +106,9 @@ class Connection:
         begin: float | None = None,
         most_body: int = messages.MOST_BODY,
     ) -> Beginning:
-        """Returns the next message without its body, for which one of the next two has to follow.
+        """Returns the next message without its body.
 
-        Takes and raises what ``receive`` does.
+        ``receive_rest`` or ``receive_body`` must follow. See ``receive`` for arguments and errors.
         """
         with _AS_TRANSPORT_ERRORS:
             self._read_ahead(messages.HEADER_BYTES, begin)
@@ -116,7 +118,7 @@ class Connection:
             return Beginning(kind, bytes(self._read(head, timeout)), body)
 
     def receive_rest(self, beginning: Beginning, timeout: float | None) -> memoryview:
-        """Returns the body of a message; it is valid until the next message.
+        """Returns the body of a message, which is valid until the next message.
 
         Raises:
             TransportError: the peer is gone or silent.
@@ -125,7 +127,7 @@ class Connection:
             return self._read(beginning.body_bytes, timeout)
 
     def receive_body(self, places: Sequence[memoryview], timeout: float | None) -> None:
-        """Reads a body into several places, one after the other, which have its size together.
+        """Reads a body into several buffers in turn, whose total size is that of the body.
 
         Raises:
             TransportError: the peer is gone or silent.
@@ -141,7 +143,7 @@ class Connection:
                     rest[0] = rest[0][done:]
 
     def _fill(self, places: list[memoryview]) -> int:
-        """Reads into places, one after the other, as much as comes at once."""
+        """Reads into buffers in turn, as much as one call returns; returns the number of bytes."""
         begin, first = self._begin, places[0]
         done = min(len(first), self._end - begin)
         if done:
@@ -156,20 +158,21 @@ class Connection:
         return done
 
     def _wait(self, seconds: float | None) -> None:
-        """Sets how long the next calls may take; to set it is a system call."""
+        """Sets the timeout of the next calls, if it differs: setting it is a system call."""
         if seconds == self._seconds:
             return
         self._seconds = seconds
         if self._encrypted:
             self._socket.settimeout(seconds)
             return
-        # Python's own timeouts would make two system calls of each, and never wait for all.
+        # With Python's own timeouts, each call would be two system calls, and MSG_WAITALL would
+        # not wait for all bytes.
         limit = _LIMIT.pack(*divmod(round((seconds or 0) * 1e6), 1_000_000))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def _read_ahead(self, nbytes: int, seconds: float | None) -> None:
-        """Has at least so many bytes read ahead."""
+        """Reads until at least ``nbytes`` are buffered."""
         if self._end - self._begin >= nbytes:
             return
         left = bytes(self._ahead[self._begin : self._end])
@@ -192,7 +195,7 @@ class Connection:
         self._wait(seconds)
         flags = 0 if self._encrypted else socket.MSG_WAITALL
         while done < nbytes:
-            if done == len(self._buffer):  # an announced length alone takes no memory
+            if done == len(self._buffer):  # grow with the bytes, not by the announced length
                 grown = memoryview(bytearray(min(nbytes, 4 * done)))
                 grown[:done] = self._buffer
                 self._buffer = grown
@@ -206,16 +209,15 @@ class Connection:
         return count
 
     def shut(self) -> None:
-        """Ends it from another thread, which is woken where it waits."""
+        """Ends the connection from another thread, and wakes the thread that waits in it."""
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes it."""
         self._socket.close()
 
     def authenticate(self, timeout: float) -> None:
-        """Shows the peer the certificate and asks for its own, within ``timeout`` seconds.
+        """Exchanges certificates with the peer, within ``timeout`` seconds.
 
         Raises:
             TransportError: the peer is gone, silent, or does not have the token.
@@ -231,27 +233,27 @@ class Connection:
             self._socket.do_handshake()
 
     def decrypt_no_more(self) -> None:
-        """Ends TLS, once both ends have agreed to; the connection goes on in the clear."""
+        """Ends TLS after both ends have agreed to it. The connection continues unencrypted."""
         if isinstance(self._socket, ssl.SSLSocket):
             with _AS_TRANSPORT_ERRORS:
                 raw = self._socket.unwrap()
                 self._socket = socket.socket(fileno=raw.detach())
-            self._socket.setblocking(True)  # as the new object believes that it is
+            self._socket.setblocking(True)  # the new object assumes so
             self._encrypted = False
             self._seconds = -1.0
 
 
 def connect(address: Address, identity: Identity, service: str, timeout: float) -> Connection:
-    """Returns a connection to what listens at ``address``.
+    """Connects to the service that listens at ``address``.
 
     Args:
-        address: where it listens.
-        identity: what both ends have.
-        service: what both ends are for, with its version.
+        address: address of the listener.
+        identity: identity that both ends share.
+        service: name of the service, with its version.
         timeout: seconds for each step.
 
     Raises:
-        TransportError: nothing listens there, or nothing that has this token and this service.
+        TransportError: nothing listens there, or the listener has another token or service.
     """
     with _AS_TRANSPORT_ERRORS:
         raw = socket.create_connection(address, timeout)
@@ -271,7 +273,7 @@ def connect(address: Address, identity: Identity, service: str, timeout: float) 
 
 
 def secured(raw: socket.socket, context: ssl.SSLContext, *, is_server: bool) -> Connection:
-    """Returns a connection that takes over a socket, before anything is sent or received.
+    """Returns a connection over a socket, before anything is sent or received.
 
     Raises:
         TransportError: the peer is gone.
@@ -287,10 +289,10 @@ def secured(raw: socket.socket, context: ssl.SSLContext, *, is_server: bool) -> 
 
 
 def greet(end: Connection, services: Collection[str], timeout: float) -> str:
-    """Greets an authenticated peer that connects; returns which of ``services`` it wants.
+    """Greets a client that has authenticated; returns the one of ``services`` that it requests.
 
     Raises:
-        TransportError: the peer is gone, or wants another service; the answer says which there are.
+        TransportError: the client is gone, or requests another service; the answer lists them.
     """
     greeting = _Greeting(end, timeout)
     wanted = greeting.hear()
@@ -303,7 +305,7 @@ def greet(end: Connection, services: Collection[str], timeout: float) -> str:
 
 
 class _Greeting:
-    """Both ends say which service they are for, and whether they see a loopback address."""
+    """The exchange of the service's name, and of whether the ends see loopback addresses."""
 
     def __init__(self, connection: Connection, timeout: float) -> None:
         self._connection = connection
@@ -334,10 +336,10 @@ def _hello(message: Message) -> dict[str, Any]:
 
 
 class _TransportErrors:
-    """Says what goes wrong as the peer's doing. Every message passes here: contextlib's is slow."""
+    """Converts OSError to TransportError. ``contextlib`` would be slow for every message."""
 
     def __enter__(self) -> None:
-        """Does nothing."""
+        pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):

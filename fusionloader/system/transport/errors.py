@@ -1,5 +1,5 @@
-"""What goes wrong between machines."""
+"""The exception of connections between machines."""
 
 
 class TransportError(Exception):
-    """A peer cannot be reached or is not to be spoken to; the text says why, about the peer."""
+    """Communication with a peer failed; the text says why, with the peer as the subject."""

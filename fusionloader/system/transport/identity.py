@@ -1,8 +1,8 @@
-"""Who may speak: a key and a certificate that follow from a shared token.
+"""Authentication by a shared token, from which a key and a certificate are derived.
 
-Everybody who has the token makes the same Ed25519 key and the same self-signed certificate from it,
-shows it, and trusts no other. So TLS authenticates both ends, and agrees on session keys that the
-token does not give away later.
+Every process with the token derives the same Ed25519 key and the same self-signed certificate,
+shows that certificate, and trusts no other. So TLS authenticates both ends, and agrees on session
+keys that cannot be derived from the token later.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ _PERSON = b"fusionloader-tls"
 
 
 def draw_token() -> bytes:
-    """Returns a new token."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
 def read_token(path: str | os.PathLike[str]) -> bytes:
-    """Returns the token in a file, which nobody but its owner may read.
+    """Returns the token in a file, which only its owner may read.
 
     Raises:
-        ValueError: there is no such file, others may read or own it, or it is too short to be one.
+        ValueError: the file is missing, too short, owned by another user, or others may read it.
     """
     try:
         with Path(path).expanduser().open("rb") as file:
@@ -52,10 +51,10 @@ def read_token(path: str | os.PathLike[str]) -> bytes:
 
 
 class Identity:
-    """The key and the certificate, in memory that other processes may be given.
+    """The key and the certificate, in shared memory.
 
     Attributes:
-        fd: descriptor of the memory; another process makes ``Identity(fd)`` of it.
+        fd: descriptor of the memory, for ``Identity(fd)`` in another process.
     """
 
     def __init__(self, fd: int) -> None:
@@ -64,7 +63,7 @@ class Identity:
 
     @classmethod
     def of(cls, token: bytes) -> Identity:
-        """Returns what follows from a token.
+        """Derives the identity from a token.
 
         Raises:
             ImportError: cryptography is not installed.
@@ -76,28 +75,26 @@ class Identity:
 
     @functools.cached_property
     def for_server(self) -> ssl.SSLContext:
-        """Settings of the end that listens."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.num_tickets = 0  # sessions are not resumed
         return context
 
     @functools.cached_property
     def for_client(self) -> ssl.SSLContext:
-        """Settings of the end that connects."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # the token says who may speak, not the name
+        context.check_hostname = False  # the token authenticates, not the name
         context.verify_mode = ssl.CERT_REQUIRED
-        path = f"/proc/self/fd/{self.fd}"  # ssl reads keys from files alone
+        path = f"/proc/self/fd/{self.fd}"  # ssl reads keys only from files
         context.load_cert_chain(path)
         context.load_verify_locations(path)
         return context
 
     def close(self) -> None:
-        """Closes the descriptor; connections go on."""
+        """Closes the descriptor. Existing connections continue."""
         self._closes()
 
 
@@ -113,7 +110,7 @@ def _pem(token: bytes) -> bytes:
     seed = hashlib.blake2b(token, digest_size=32, person=_PERSON).digest()
     key = Ed25519PrivateKey.from_private_bytes(seed)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fusionloader")])
-    # The same everywhere and always, so nothing in it is drawn, and no clock decides about it.
+    # It must be the same everywhere and always, so it has no random part and no real dates.
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), serial_number=1)
         .not_valid_before(datetime.datetime(2000, 1, 1))

@@ -1,12 +1,12 @@
-"""The end that listens: answers the messages of everybody who has the token.
+"""The end that listens: it answers messages of clients that have the token.
 
-There may be several services at one port; a client says which it wants when it connects. Each
-connection has a thread, which blocks in the kernel, and no queue: a request is read when the answer
-to the one before has been taken. So a peer that does not read costs a thread, and no memory.
+There may be several services at one port; a client names one when it connects. Each connection has
+a thread, which blocks in the kernel, and no queue: a request is read after the answer to the
+previous one was sent. So a client that does not read costs a thread, but no memory.
 
-A peer that has not shown the token yet is a stranger. Where there is no place, no descriptor or no
-thread for a new connection, the stranger that came first is closed, so strangers that stay silent
-keep nobody out.
+A client that has not shown the token yet is a stranger. If there is no place, no descriptor or no
+thread for a new connection, the oldest stranger is closed. So silent strangers cannot keep clients
+out.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from fusionloader.system.transport.messages import Message, Outgoing
 log = logging.getLogger("fusionloader.transport")
 
 _BACKLOG = 256
-_GREETING_SECONDS = 10.0  # for a stranger to show the token
-_PAUSE_SECONDS = 30.0  # within a message
+_GREETING_SECONDS = 10.0  # timeout for a stranger to show the token
+_PAUSE_SECONDS = 30.0  # longest pause within a message
 _RETRY_SECONDS = 0.05
 
 Answer = Callable[[Message], Outgoing | None]
-"""Returns what is sent back, if anything. Called by the thread of a connection."""
+"""Returns the answer to a message, if it has one. Called by the thread of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What connections are for.
+    """A service at a listener.
 
     Attributes:
-        begin: returns what answers the messages of a connection that has begun. Called by the
+        begin: returns the function that answers the messages of a new connection. Called by the
             threads of all connections.
-        most_body: bytes of the longest body of a request.
+        most_body: most bytes of a request's body.
     """
 
     begin: Callable[[], Answer]
@@ -53,10 +53,10 @@ class Service:
 
 
 class Listener:
-    """Serves from when it is made until ``close()``.
+    """Serves from construction until ``close()``.
 
     Attributes:
-        address: where it listens, with the port that it got.
+        address: address that it listens at, with the actual port.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Listener:
         services: Mapping[str, Service],
         most_connections: int = 1024,
     ) -> None:
-        """Listens at ``address`` for who has the same ``identity`` and wants one of ``services``.
+        """Listens at ``address``.
 
         Args:
-            address: port 0 is any free one.
-            identity: what both ends have.
-            services: by name, which has the service's version.
-            most_connections: at a time, strangers included; no more than half of the
+            address: address; port 0 means any free port.
+            identity: identity that both ends share.
+            services: services by name, which includes the version.
+            most_connections: most connections at a time, with strangers; at most half of the
                 descriptors that the process may open.
 
         Raises:
@@ -81,7 +81,7 @@ class Listener:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if descriptors != resource.RLIM_INFINITY:
             most_connections = max(1, min(most_connections, descriptors // 2))
-        self._context = identity.for_server  # now: to make it opens files
+        self._context = identity.for_server  # made now, while there are descriptors: it opens files
         here = address.to_listen()
         family = socket.AF_INET6 if ":" in here.host else socket.AF_INET
         try:
@@ -94,7 +94,7 @@ class Listener:
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
-        self._strangers: dict[threading.Thread, Connection] = {}  # of these, in the order they came
+        self._strangers: dict[threading.Thread, Connection] = {}  # part of these, oldest first
         self._busy: set[threading.Thread] = set()
         self._changed = threading.Condition(self._lock)
         self._closing = threading.Event()
@@ -102,9 +102,9 @@ class Listener:
         self._thread.start()
 
     def wait_until_answered(self, timeout: float) -> bool:
-        """Waits until no message is being answered; ``False`` if one still is after ``timeout``.
+        """Waits until no message is being answered; returns ``False`` after ``timeout`` seconds.
 
-        Services that go on answering may keep it from ever coming to that.
+        On a busy listener that moment may never come.
         """
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout)
@@ -114,7 +114,7 @@ class Listener:
         self._closing.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()  # from here on there are no new threads
+        self._thread.join()  # no new threads after this
         with self._lock:
             threads = list(self._open)
             for end in self._open.values():
@@ -130,13 +130,12 @@ class Listener:
                 self._begin(connection.secured(raw, self._context, is_server=True))
             except TransportError:  # the peer has gone
                 continue
-            except Exception as error:  # closed; or no descriptor, thread or memory now
+            except Exception as error:  # closing, or out of descriptors, threads or memory
                 log.debug("%s cannot take a connection: %s", self.address, error)
                 self._close_first_stranger()
                 self._closing.wait(_RETRY_SECONDS)
 
     def _begin(self, end: Connection) -> None:
-        """Gives a connection a thread, or closes it."""
         thread = threading.Thread(target=self._serve, args=(end,), daemon=True)
         if len(self._open) >= self._most:
             self._close_first_stranger()
@@ -171,7 +170,7 @@ class Listener:
 
     def _forget(self, thread: threading.Thread) -> None:
         with self._changed:
-            self._open.pop(thread).close()  # under the lock: nobody shuts it any more
+            self._open.pop(thread).close()  # under the lock, as shut() is
             self._strangers.pop(thread, None)
             self._busy.discard(thread)
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""A message between machines: a kind, a short head, and a body of any size.
+"""Messages between machines: a kind, a short head, and a body of any size.
 
-Nothing in it is pickled. What kinds there are, and what a head holds, is the service's to say.
+Nothing in them is pickled. Each service defines its kinds and the contents of its heads.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _MAGIC = b"FuL1"
 
 HEADER_BYTES = _HEADER.size
 MOST_HEAD = 1 << 20
-"""Bytes of the longest head."""
+"""Most bytes of a head."""
 MOST_BODY = 1 << 28
-"""Bytes of the longest body."""
+"""Most bytes of a body."""
 
 HELLO = 0
 REFUSED = 1
-"""The peer does not do what it was asked; the head says why, as text."""
+"""The peer refuses the request; the head is a text that says why."""
 FIRST_OF_SERVICE = 16
-"""Kinds from here on are the service's own."""
+"""First of the kinds that each service defines."""
 
 Part = bytes | bytearray | memoryview
 
 
 class Message(NamedTuple):
-    """A message that was received; the body is valid until the next one is."""
+    """A received message. Its body is valid until the next one is received."""
 
     kind: int
     head: bytes = b""
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """A message whose body of so many bytes is still to be received."""
+    """A message whose body, of ``body_bytes``, was not received yet."""
 
     kind: int
     head: bytes
@@ -46,10 +46,7 @@ class Beginning(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A message to send.
-
-    The parts of its body are sent from where they lie, and ``holds`` is what that belongs to.
-    """
+    """A message to send. Its body is sent without a copy; ``holds`` keeps that memory alive."""
 
     kind: int
     head: bytes = b""
@@ -58,12 +55,11 @@ class Outgoing(NamedTuple):
 
 
 def refusal(why: str) -> Outgoing:
-    """Returns a message that says why something is not done."""
-    return Outgoing(REFUSED, why.encode(errors="replace"))  # it may quote what a peer has sent
+    return Outgoing(REFUSED, why.encode(errors="replace"))  # it may quote a peer's invalid text
 
 
 class Lengths(NamedTuple):
-    """What a header says: kind of the message, bytes of its head and of its body."""
+    """A header: kind of the message, bytes of its head and of its body."""
 
     kind: int
     head: int
@@ -77,10 +73,10 @@ def pack(message: Outgoing) -> bytes:
 
 
 def unpack(header: Part, most_body: int = MOST_BODY) -> Lengths:
-    """Returns what the first bytes of a message say.
+    """Parses the header of a message.
 
     Raises:
-        TransportError: they are not of a message, or of one that is too long.
+        TransportError: it is no header, or the message is too long.
     """
     magic, kind, head, body = _HEADER.unpack(header)
     if magic != _MAGIC:

@@ -1,27 +1,30 @@
-"""How long a peer's answer is waited for, and when a peer that failed is tried again."""
+"""Timeouts of a peer's answers, and pauses after its failures."""
 
 from __future__ import annotations
 
 from collections import deque
 
-_ANSWERS = 128  # that are remembered
-_FEW = 16  # too few to tell a percentile by
+_ANSWERS = 128  # most answer times that are remembered
+_FEW = 16  # answers between two computations of the percentile
 _TIMES = 10.0
-_LONGEST = 60.0  # seconds until a lost peer is tried again
+_LONGEST = 60.0  # longest pause in seconds
 
 
 class AnswerTimes:
-    """Ten times the 95th percentile of the last answers, and no less than what it begins with."""
+    """Computes a timeout: ten times the 95th percentile of the last answer times.
+
+    Attributes:
+        deadline: the timeout in seconds.
+    """
 
     def __init__(self, least: float) -> None:
-        """Begins with so many seconds."""
+        """``least`` is the first and the lowest timeout in seconds."""
         self._least = least
         self._times: deque[float] = deque(maxlen=_ANSWERS)
         self._count = 0
         self.deadline = least
 
     def add(self, seconds: float) -> None:
-        """Learns how long an answer took."""
         self._times.append(seconds)
         self._count += 1
         if self._count % _FEW == 0:
@@ -30,25 +33,24 @@ class AnswerTimes:
 
 
 class Absence:
-    """Whether a peer is taken as gone; each time that it fails again, for twice as long."""
+    """The pause after a peer's failure, which doubles with each further failure."""
 
     def __init__(self, first: float = 1.0) -> None:
-        """A peer that fails is gone for ``first`` seconds."""
+        """``first`` is the first pause in seconds."""
         self._first = first
         self._next = first
         self._until = 0.0
 
     def is_over(self, now: float) -> bool:
-        """Whether the peer may be asked."""
         return now >= self._until
 
     def failed(self, now: float) -> float:
-        """Learns that the peer has failed; returns the seconds for which it is left alone."""
+        """Records a failure; returns the seconds of the pause."""
         seconds = self._next
         self._until = now + seconds
         self._next = min(2 * seconds, _LONGEST)
         return seconds
 
     def answered(self) -> None:
-        """Learns that the peer has answered."""
+        """Records an answer, which resets the pause."""
         self._next = self._first

@@ -1,4 +1,4 @@
-"""A server as one of its clients sees it: connected when needed, left alone while it is gone."""
+"""A client's view of a server: it connects when needed, and pauses after failures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LEAST_SECONDS = 0.5
 
 
 class Peer:
-    """A server at an address. After a ``TransportError`` it is gone for a while.
+    """A server at an address.
 
     Attributes:
-        address: as it was given.
-        warned: whether its absence has been told of; reset by an answer.
+        address: address of the server.
+        warned: whether the client has warned of its absence; the client resets it.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Peer:
         least: float | None = None,
         absence: float = 1.0,
     ) -> None:
-        """Does not connect yet.
+        """Connects only with the first message.
 
         Args:
-            address: where it listens.
-            identity: what both ends have.
-            service: what both ends are for, with its version.
-            least: seconds that any answer is waited for; 0.5 unless given.
-            absence: seconds for which it is left alone the first time that it fails.
+            address: address of the server.
+            identity: identity that both ends share.
+            service: name of the service, with its version.
+            least: least timeout of an answer in seconds, 0.5 by default.
+            absence: pause after the first failure, in seconds.
         """
         self.address = address
         self.warned = False
@@ -52,15 +52,15 @@ class Peer:
 
     @property
     def deadline(self) -> float:
-        """Seconds that an answer is waited for."""
+        """Timeout of an answer in seconds."""
         return self._times.deadline
 
     def may_be_asked(self) -> bool:
-        """Whether it is not taken as gone."""
+        """Whether it is not in a pause after a failure."""
         return self._absence.is_over(time.monotonic())
 
     def fileno(self) -> int:
-        """Returns the descriptor that is readable when an answer begins.
+        """Returns the descriptor, which is readable when an answer begins.
 
         Raises:
             ValueError: it is not connected.
@@ -70,10 +70,10 @@ class Peer:
         return self._connection.fileno()
 
     def send(self, message: Outgoing) -> None:
-        """Sends a message, connecting first where that is needed.
+        """Sends a message, and connects before if needed.
 
         Raises:
-            TransportError: it is gone.
+            TransportError: the server is gone.
         """
         if self._connection is None:
             self._connection = connection.connect(
@@ -83,10 +83,10 @@ class Peer:
         self._connection.send(message, self.deadline)
 
     def receive(self) -> Message:
-        """Returns the answer to what was sent last; its body is valid until the next one.
+        """Returns the answer to the last message. Its body is valid until the next answer.
 
         Raises:
-            TransportError: it is gone, or refuses to do what it was asked.
+            TransportError: the server is gone, or refuses the request.
         """
         if self._connection is None:
             raise TransportError("has closed the connection")
@@ -98,12 +98,12 @@ class Peer:
         return message
 
     def failed(self) -> float:
-        """Leaves it alone for a while; returns the seconds."""
+        """Closes the connection and begins a pause; returns its seconds."""
         self.close()
         return self._absence.failed(time.monotonic())
 
     def close(self) -> None:
-        """Ends the connection; ``send`` makes another."""
+        """Ends the connection. The next ``send`` makes another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,4 +1,4 @@
-"""Where a user's token is kept, and making one."""
+"""The user's token file: its place, and how it is made."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from fusionloader.system.transport.identity import draw_token
 
 
 def default_token_file() -> Path:
-    """``$XDG_CONFIG_HOME/fusionloader/token`` or ``~/.config/fusionloader/token``.
+    """Returns ``$XDG_CONFIG_HOME/fusionloader/token`` or ``~/.config/fusionloader/token``.
 
-    It need not exist.
+    The file need not exist.
     """
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "fusionloader" / "token"
 
 
 def make_token_file(path: Path) -> bool:
-    """Writes a new token, as hexadecimal digits, for nobody but the user to read.
+    """Writes a new token in hexadecimal digits to a file that only the user can read.
 
-    Returns ``False`` if there is a file already, which is left as it is.
+    Returns ``False`` if there is a file already, which stays unchanged.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

@@ -26,7 +26,7 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 
 from fusionloader.options.aliases import Batch
-from fusionloader.system.shm.batch_slots import BatchSlots, Owner, WorkersSlots, memory_of
+from fusionloader.system.shm.batch_slots import BatchSlots, Owner, WorkersSlots, identify_object
 from fusionloader.system.shm.descriptor import Descriptor
 
 _SMALLEST = 4096  # bytes; sending less is faster than mapping it
@@ -118,7 +118,7 @@ class Sender:
     def __init__(self, sends: Sends) -> None:
         self._sends = sends
         self._slots = BatchSlots(sends.memory.fd, sends.most)
-        self._memory = memory_of(sends.memory.fd)
+        self._memory = identify_object(sends.memory.fd)
         self._open: OpenSlot | None = None  # slot that tensors are collated into now
         self._unsent: list[OpenSlot] = []  # slots with batches that may be sent
         self._sent: list[OpenSlot] = []  # slots of sent batches that this process still uses

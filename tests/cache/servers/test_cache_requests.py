@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cache_machines import FINGERPRINT, TOKEN, DictShelf
+from support.cache_machines import FINGERPRINT, TOKEN, DictStore
 
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
@@ -58,10 +58,10 @@ def test_any_statuses_are_an_answer_or_refused(head, body):
 @pytest.fixture(scope="module")
 def asked():
     """Sends a message to a server that holds sample 1; returns the answer's parts."""
-    shelf = DictShelf()
-    shelf.put(1, Stamp(3, 7), memoryview(b"abc"))
+    store = DictStore()
+    store.put(1, Stamp(3, 7), memoryview(b"abc"))
     identity = Identity.of(TOKEN)
-    server = CacheServer(Address("127.0.0.2", 0), identity, {FINGERPRINT: shelf}.get)
+    server = CacheServer(Address("127.0.0.2", 0), identity, {FINGERPRINT: store}.get)
     with contextlib.closing(server):
         end = connect(server.address, identity, SERVICE, 60)
 

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from support.cache_machines import FINGERPRINT, DictShelf
+from support.cache_machines import FINGERPRINT, DictStore
 from support.images import photo
 from support.waiting import PATIENCE, wait_until
 from support.worker_client import TOKEN, WorkerClient, prepared_here, setup_of
@@ -34,7 +34,7 @@ def image(tmp_path):
 
 
 def test_what_is_given_to_the_cache_is_prepared_by_the_worker(image):
-    cache = CacheService({FINGERPRINT: DictShelf()}.get)
+    cache = CacheService({FINGERPRINT: DictStore()}.get)
     identity = Identity.of(TOKEN)
     service = WorkerService(ANYWHERE, identity, 1, others=cache.services)
     with contextlib.closing(service), contextlib.ExitStack() as stack:

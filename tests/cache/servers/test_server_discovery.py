@@ -10,12 +10,12 @@ from fusionloader.cache.servers import discovery
 from fusionloader.cache.servers.discovery import (
     HERE_VARIABLE,
     Machines,
+    agree_on_token,
     exchange,
+    find_job_store,
     listed_servers,
-    machines_of,
     own_host,
-    store_of_job,
-    token_of_job,
+    read_machines,
 )
 from fusionloader.cache.servers.owners import Servers
 from fusionloader.system.transport.address import Address
@@ -60,22 +60,22 @@ def test_lists_that_cannot_be_right_are_refused(listed, here, message):
 
 
 def test_torchrun_says_how_many_machines_there_are():
-    assert machines_of(TORCHRUN) == Machines(1, 2, True, Address("127.0.0.1", 29500))
-    assert machines_of(TORCHRUN | {"GROUP_WORLD_SIZE": "1"}) is None
-    assert machines_of({}) is None
+    assert read_machines(TORCHRUN) == Machines(1, 2, True, Address("127.0.0.1", 29500))
+    assert read_machines(TORCHRUN | {"GROUP_WORLD_SIZE": "1"}) is None
+    assert read_machines({}) is None
 
 
 @pytest.mark.parametrize("missing", ["GROUP_RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"])
 def test_an_environment_that_lacks_something_is_refused(missing):
     environ = {name: value for name, value in TORCHRUN.items() if name != missing}
     with pytest.raises(ValueError, match=f"no {missing} here: list the servers"):
-        machines_of(environ)
+        read_machines(environ)
 
 
 @pytest.mark.parametrize("name", ["GROUP_RANK", "MASTER_PORT", "GROUP_WORLD_SIZE"])
 def test_an_environment_with_words_for_numbers_is_refused(name):
     with pytest.raises(ValueError, match="cannot read the environment of torchrun: .*two"):
-        machines_of(TORCHRUN | {name: "two"})
+        read_machines(TORCHRUN | {name: "two"})
 
 
 def machines(number, is_first_rank=True):
@@ -89,7 +89,7 @@ def test_all_processes_of_a_job_learn_the_servers_and_one_token():
         here = machines(number, first)
         port = 7000 + number if first else None
         servers = exchange(store, here, "a cache", port)
-        found[number, first] = (servers, token_of_job(store, here, "a cache"))
+        found[number, first] = (servers, agree_on_token(store, here, "a cache"))
 
     processes = [(number, first) for number in (1, 0) for first in (False, True)]
     threads = [threading.Thread(target=join, args=each) for each in processes]
@@ -109,9 +109,11 @@ def test_a_restarted_job_does_not_find_the_servers_of_the_attempt_before():
     store, found = HashStore(), []
     for attempt in ("0", "1"):
         environ = {"TORCHELASTIC_RESTART_COUNT": attempt, "GROUP_RANK": "0"}
-        here = machines_of(TORCHRUN | environ)
+        here = read_machines(TORCHRUN | environ)
         store.set(here.key("a cache", 1), f"127.0.0.1:{attempt}")
-        found.append((exchange(store, here, "a cache", 7000), token_of_job(store, here, "a cache")))
+        found.append(
+            (exchange(store, here, "a cache", 7000), agree_on_token(store, here, "a cache"))
+        )
     (first, one), (second, other) = found
     assert first.addresses[1] == "127.0.0.1:0" and second.addresses[1] == "127.0.0.1:1"
     assert one != other
@@ -119,7 +121,7 @@ def test_a_restarted_job_does_not_find_the_servers_of_the_attempt_before():
 
 def test_two_caches_of_a_job_have_tokens_of_their_own():
     store = HashStore()
-    assert len({token_of_job(store, machines(0), name) for name in "ab"}) == 2
+    assert len({agree_on_token(store, machines(0), name) for name in "ab"}) == 2
 
 
 def test_a_machine_that_does_not_come_is_named(monkeypatch):
@@ -136,8 +138,8 @@ def test_another_machine_is_told_where_the_master_can_reach_this_one(monkeypatch
 def test_the_store_is_that_of_torchruns_agent_or_there_is_an_error():
     server = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
     here = Machines(0, 2, True, Address("127.0.0.1", server.port))
-    found = store_of_job(here, {"TORCHELASTIC_USE_AGENT_STORE": "True"})
+    found = find_job_store(here, {"TORCHELASTIC_USE_AGENT_STORE": "True"})
     found.set("key", "value")
     assert server.get("key") == b"value"
     with pytest.raises(ValueError, match="init_process_group.. before the first iter"):
-        store_of_job(here, {})
+        find_job_store(here, {})

@@ -6,9 +6,9 @@ import pytest
 from support.cache_machines import FINGERPRINT
 
 from fusionloader.cache.servers import requests
+from fusionloader.cache.servers.joining import ServedTiers
 from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import SERVICE, CacheService
-from fusionloader.cache.servers.shelf import StoreShelf
 from fusionloader.cache.tiers.file_store import FileStore, table_bytes
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.system.transport.messages import Message
@@ -26,7 +26,7 @@ def store():
 
 
 def test_what_one_process_keeps_others_give_away(store):
-    first, second = (StoreShelf(handles(store)) for _ in range(2))
+    first, second = (ServedTiers(handles(store)) for _ in range(2))
     assert second.get(4, STAMP) is None and second.lacks(4, 3)
     assert first.put(4, STAMP, memoryview(b"abc"))
     found = second.get(4, STAMP)
@@ -35,22 +35,22 @@ def test_what_one_process_keeps_others_give_away(store):
 
 
 def test_a_full_store_and_a_wrong_number_are_neither_filled_nor_wanted(store):
-    shelf = StoreShelf(handles(store))
-    assert shelf.put(0, STAMP, memoryview(b"abc"))
+    served = ServedTiers(handles(store))
+    assert served.put(0, STAMP, memoryview(b"abc"))
     for item in (1, 10, 1 << 40):
-        assert not shelf.lacks(item, 3)
-        assert not shelf.put(item, STAMP, memoryview(b"abc"))
-        assert shelf.get(item, STAMP) is None
+        assert not served.lacks(item, 3)
+        assert not served.put(item, STAMP, memoryview(b"abc"))
+        assert served.get(item, STAMP) is None
 
 
 def test_a_dataset_that_is_dropped_stays_until_its_answer_is_sent(store):
-    shelves = {FINGERPRINT: StoreShelf(handles(store))}
-    shelves[FINGERPRINT].put(4, STAMP, memoryview(b"abc"))
-    alive = weakref.ref(shelves[FINGERPRINT])
-    answer_to = CacheService(shelves.pop).services[SERVICE].begin()
+    stores = {FINGERPRINT: ServedTiers(handles(store))}
+    stores[FINGERPRINT].put(4, STAMP, memoryview(b"abc"))
+    alive = weakref.ref(stores[FINGERPRINT])
+    answer_to = CacheService(stores.pop).services[SERVICE].begin()
     asked = requests.encode(FINGERPRINT, [requests.WantedFile(4, STAMP)])
     answer = answer_to(Message(requests.GET, asked))
     store.close()
-    assert shelves == {} and bytes(answer.body[0]) == b"abc"
+    assert stores == {} and bytes(answer.body[0]) == b"abc"
     del answer
     assert alive() is None

@@ -1,13 +1,15 @@
-"""What a loader keeps of its files from epoch to epoch."""
+"""The caches of one loader: encoded files, decoded images, and an index of JPEG entries."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
-from fusionloader.cache import fingerprints, obtaining, room
+from fusionloader.cache import obtaining
 from fusionloader.cache.obtaining import Obtained, WantedCache
 from fusionloader.cache.servers import joining
 from fusionloader.cache.servers.joining import Joined
@@ -26,23 +28,24 @@ from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 log = logging.getLogger("fusionloader.loader")
 
-# Of an index: enough for ImageNet, and a share of what is free.
+# Limits of an index: enough bytes for ImageNet, and a fraction of the machine's memory.
 _INDEX_BYTES, _INDEX_SHARE = 2 << 30, 1 / 4
-# Of images that user code opens: places in a store, and bytes that the smallest are taken to have.
+# For images that user code opens: records per sample, and assumed least bytes of an image and of
+# its index.
 _PLACES_PER_SAMPLE, _LEAST_IMAGE, _LEAST_INDEX = 4, 16 << 10, 1 << 10
 
 
-class KeptFiles:
-    """The stores of a loader, made once while its dataset stays the same.
+class LoaderCache:
+    """The stores of a loader, kept while its dataset and its options stay the same.
 
     Attributes:
-        joined: what other machines have of the dataset; ``None`` without other machines.
+        joined: connection to the caches of other machines; ``None`` without other machines.
     """
 
     def __init__(self) -> None:
         self._obtained: Obtained | None = None
         self.joined: Joined | None = None
-        self._index: FileStore | None = None  # of its own, by jpeg_index
+        self._index: FileStore | None = None  # of the option jpeg_index
         self._table: DatasetTable | None = None
         self._options: tuple[Any, ...] = ()
         self._said: set[str] = set()
@@ -51,11 +54,13 @@ class KeptFiles:
 
     @property
     def memory(self) -> DatasetMemory | None:
-        """What its cache has for the dataset; ``None`` without a cache, or without room."""
+        """The cache's memory for the dataset; ``None`` without a cache, or without memory."""
         return None if self._obtained is None else self._obtained.memory
 
-    def of(self, options: LoaderOptions, table: DatasetTable, holds_files: bool) -> KeptFiles:
-        """Returns this, for the files of ``table``; what was kept of another table is dropped."""
+    def for_table(
+        self, options: LoaderOptions, table: DatasetTable, holds_files: bool
+    ) -> LoaderCache:
+        """Prepares stores for the files of ``table``, drops older ones, and returns ``self``."""
         if self._begins_anew(options, table):
             files = len(table)
             if options.cache is not None and holds_files:
@@ -63,9 +68,7 @@ class KeptFiles:
                 if shared and table.is_remote:
                     log.warning("cache servers are not used: %s", _NOT_OF_URLS)
                     shared = False
-                wanted = WantedCache(
-                    fingerprints.of_table(table), files, files, fingerprints.name_of(table), shared
-                )
+                wanted = WantedCache(digest_files(table), files, files, find_folder(table), shared)
                 self._obtain(options, options.cache, wanted)
                 if self.memory is not None and shared:
                     stores = self.memory.handles()
@@ -74,14 +77,14 @@ class KeptFiles:
                 self._begin_index(table, options.jpeg_index)
         return self
 
-    def of_images(self, options: LoaderOptions) -> StoreHandles:
+    def for_images(self, options: LoaderOptions) -> StoreHandles:
         """Returns stores for the images that user code opens in workers."""
         if self._begins_anew(options, None):
             if options.cache is not None:
                 budget = options.cache.memory_bytes + options.cache.disk_bytes
                 samples, places = _places(options, budget, _LEAST_IMAGE)
                 name = type(options.dataset).__name__
-                wanted = WantedCache(fingerprints.of_places(places), places, samples, name)
+                wanted = WantedCache(digest_places(places), places, samples, name)
                 self._obtain(options, options.cache, wanted)
             if options.jpeg_index is not None:
                 budget = _index_budget()
@@ -91,7 +94,6 @@ class KeptFiles:
         return self.handles()
 
     def handles(self) -> StoreHandles:
-        """Returns the stores for a worker."""
         handles = self.memory.handles() if self.memory is not None else StoreHandles({}, {})
         if self._index is None:
             return handles
@@ -103,23 +105,23 @@ class KeptFiles:
         try:
             self._obtained = obtaining.obtain(cache, wanted)
         except BaseException:
-            self._options = ()  # said again when it is asked for again
+            self._options = ()  # so that the next call raises again
             raise
         if self._obtained is not None:
             self._obtained.memory.control.expect(options.num_workers, _cores())
 
     def _begins_anew(self, options: LoaderOptions, table: DatasetTable | None) -> bool:
-        """Drops what was kept of another table or by other options; returns whether it did."""
-        kept = (options.cache, options.jpeg_index)
-        if table is self._table and kept == self._options:
+        """Drops the stores if the table or the options have changed; returns whether it did."""
+        wanted = (options.cache, options.jpeg_index)
+        if table is self._table and wanted == self._options:
             return False
-        self._table, self._options = table, kept
+        self._table, self._options = table, wanted
         self._obtained = self.joined = self._index = self._path = None
         self._said.clear()
         return True
 
     def epoch_ended(self) -> None:
-        """Saves a new index, and says once what became of the stores."""
+        """Saves the index if it has grown, and logs once if a store is full or damaged."""
         self._save_index()
         for name, usage in self.memory.usage().items() if self.memory is not None else ():
             if usage.closed and name not in self._said:
@@ -136,7 +138,7 @@ class KeptFiles:
                 log.warning("%d images on the disk were damaged, and read anew", usage.damaged)
 
     def stats(self) -> dict[str, StoreStats]:
-        """Returns what is in each store, and the accounts of the cache."""
+        """Returns the contents of each store, and of the cache's memory and disk accounts."""
         found: dict[str, StoreStats] = {}
         if self.memory is not None:
             memory, disk = self.memory.ledger.memory, self.memory.ledger.disk
@@ -177,16 +179,16 @@ class KeptFiles:
 
 _NOT_OF_URLS = "samples are at URLs, and each machine reads and keeps its own"
 
-# Stores that have a line of their own in stats().
+# Names in stats() that differ from those of the stores.
 _STATS = {"decoded": DECODED_CACHE, "index": JPEG_INDEX}
 
 
 def explain(options: LoaderOptions, why_not: str, are_remote: bool) -> list[str]:
-    """Returns lines for ``explain()``.
+    """Returns the lines of ``explain()`` about caches.
 
     Args:
-        options: of the loader.
-        why_not: why nothing is kept; empty where something may be.
+        options: the loader's options.
+        why_not: why nothing is cached; empty if something may be.
         are_remote: whether the samples are at URLs.
     """
     lines = []
@@ -205,12 +207,11 @@ def explain(options: LoaderOptions, why_not: str, are_remote: bool) -> list[str]
 
 def _fingerprint(table: DatasetTable) -> bytes:
     if table.ranges is not None:
-        return fingerprints.of_table(table).encode()
+        return digest_files(table).encode()
     return saved_store.fingerprint([table.path(item) for item in range(len(table))])
 
 
 def _cores() -> int:
-    """Returns the cores that there are for the workers of this rank."""
     quota, cores = cpu_quota(), len(os.sched_getaffinity(0))
     cores = cores if quota is None else min(cores, round(quota))
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
@@ -218,19 +219,20 @@ def _cores() -> int:
 
 
 def _index_budget() -> int:
-    return min(_INDEX_BYTES, int(room.memory_bytes() * _INDEX_SHARE))
+    return min(_INDEX_BYTES, int(obtaining.memory_capacity() * _INDEX_SHARE))
 
 
 def _places(options: LoaderOptions, budget: int, least: int) -> tuple[int, int]:
-    """Returns how many samples there are, and places for files, of which hashing finds one.
+    """Returns the number of samples, and that of records for their files, which hashing finds.
 
-    Samples may have several files, and streams have no length: then as many as there is room for.
+    A sample may have several files. For streams, which have no length, both are the most records
+    that ``budget`` bytes allow if each file takes ``least`` bytes.
     """
     most = max(1, budget // least)
     dataset: Any = options.dataset
     try:
         samples = len(dataset)
-    except Exception:  # of user code: it may have none, in whatever way it says so
+    except Exception:  # user code may refuse with any exception
         return most, most
     return max(1, samples), max(1, min(_PLACES_PER_SAMPLE * samples, most))
 
@@ -241,3 +243,35 @@ def _index_store(files: int, budget: int) -> FileStore | None:
     except (SharedMemoryExhausted, ValueError) as error:
         log.warning("no entry index is kept: %s", error)
         return None
+
+
+# ---- fingerprints ------------------------------------------------------------------------------
+
+
+def digest_files(table: DatasetTable) -> str:
+    """Returns a digest of paths and ranges, equal for loaders with the same files in one order."""
+    digest = hashlib.blake2b(table.blob.data, digest_size=16, person=b"files of a table")
+    if table.ranges is not None:
+        digest.update(table.ranges.data)
+        digest.update(table.sizes.data)
+    if len(table) and not table.is_remote and not table.path(0).startswith(b"/"):
+        digest.update(os.fsencode(os.getcwd()))
+    return digest.hexdigest()
+
+
+def digest_places(places: int) -> str:
+    """Returns a digest for files that user code opens, in a store of ``places`` records.
+
+    Files are identified by device, inode, size and time, so all datasets can share the store. It
+    depends on Python's hashes, which find the records.
+    """
+    text = f"{places} {sys.hash_info} {sys.implementation.cache_tag}"
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"files of code").hexdigest()
+
+
+def find_folder(table: DatasetTable) -> str:
+    """Returns the dataset's folder for messages: that of the first shard, or of the classes."""
+    if not len(table):
+        return ""
+    folder = os.path.dirname(table.path(0))
+    return os.fsdecode(folder if table.ranges is not None else os.path.dirname(folder))
