@@ -23,6 +23,9 @@ def test_braces_are_combined():
     assert braces_expanded("plain") == ["plain"]
     with pytest.raises(ValueError, match="counts from 9 down to 3: write"):
         braces_expanded("{9..3}")
+    for many in ("{0..999999999999}", "{1..2000}{1..2000}"):
+        with pytest.raises(ValueError, match="more than 1000000 shards"):
+            braces_expanded(many)
 
 
 def test_folders_patterns_and_lists_are_looked_up(tmp_path):

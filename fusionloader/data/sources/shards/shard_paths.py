@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -59,7 +60,7 @@ def braces_expanded(pattern: str) -> list[str]:
     ``{000..146}`` counts with the same number of digits, and ``{a,b}`` lists.
 
     Raises:
-        ValueError: braces are not closed or nested, or a range is empty.
+        ValueError: braces are not closed or nested, a range is empty, or there are too many names.
     """
     parts: list[list[str]] = []
     at = 0
@@ -69,8 +70,7 @@ def braces_expanded(pattern: str) -> list[str]:
     parts.append([pattern[at:]])
     if any("{" in text or "}" in text for choice in parts for text in choice):
         raise ValueError(f"{pattern!r} has braces that are not closed, or within others")
-    if any(len(choice) > _MOST for choice in parts):
-        raise ValueError(f"{pattern!r} stands for more than {_MOST} shards")
+    _require_few(math.prod(map(len, parts)), pattern)
     return ["".join(chosen) for chosen in itertools.product(*parts)]
 
 
@@ -96,6 +96,11 @@ def _expand(path: str, suffix: str) -> list[str]:
     return found
 
 
+def _require_few(names: int, pattern: str) -> None:
+    if names > _MOST:
+        raise ValueError(f"{pattern!r} stands for more than {_MOST} shards")
+
+
 def _choices(text: str, pattern: str) -> list[str]:
     if (counted := _RANGE.fullmatch(text)) is None:
         return text.split(",")
@@ -104,5 +109,6 @@ def _choices(text: str, pattern: str) -> list[str]:
         raise ValueError(
             f"{pattern!r} counts from {first} down to {last}: write {{{last}..{first}}}"
         )
+    _require_few(last + 1 - first, pattern)
     width = len(counted[1]) if counted[1].startswith("0") else 0
     return [str(number).zfill(width) for number in range(first, last + 1)]
