@@ -49,9 +49,11 @@ class LocalPeer:
 
     def has_ended(self) -> bool:
         """Whether the process has ended; ``False`` without a pidfd."""
+        if self.pid_fd < 0:
+            return False
         poll = select.poll()
         poll.register(self.pid_fd, select.POLLIN)
-        return self.pid_fd >= 0 and bool(poll.poll(0))
+        return bool(poll.poll(0))
 
     def reply(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
         """Sends a message without waiting; returns whether that succeeded."""
