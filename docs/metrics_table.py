@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fusionloader.observe.statistics.table import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM
+from fusionloader.observe.statistics.counters import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM
 
 PAGE = Path(__file__).parent / "observe/metrics.md"
 KINDS = {"sum": "counter", "gauge": "gauge"}  # as Prometheus calls them

@@ -21,7 +21,7 @@ from fusionloader.data.epochs.loading import load_state
 from fusionloader.data.epochs.sampling import set_sampler_epochs
 from fusionloader.engine.iterators.loader_state import Window
 from fusionloader.observe.representation import DescribedLoader, Shown, measured
-from fusionloader.observe.statistics.counters import rank_here
+from fusionloader.observe.statistics.loader_statistics import rank_here
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.trace.recorder import Traced
 from fusionloader.observe.trace.recording import Trace

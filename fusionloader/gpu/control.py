@@ -22,13 +22,13 @@ from fusionloader.engine.manager.participant import (
 )
 from fusionloader.gpu.memory_lender import MemoryLender
 from fusionloader.gpu.start import Connections, GpuOptions
-from fusionloader.observe.statistics.counters import Statistics
+from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.observe.trace.timeline import THRESHOLD
-from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.memory_lending import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
+from fusionloader.scheduler.threshold import MiniBatchDone, ThresholdSearch
 from fusionloader.system.processes import Process
 from fusionloader.workers import messages
 from fusionloader.workers.worker_set import Death, WorkerSet

@@ -40,7 +40,7 @@ from fusionloader.transforms.executors.device_errors import (
     is_shortage,
 )
 from fusionloader.transforms.plan.stages import Plan
-from fusionloader.workers import failures, messages
+from fusionloader.workers import messages, sample_errors
 
 if TYPE_CHECKING:
     import torch
@@ -140,10 +140,10 @@ def make_failure(error: BaseException) -> messages.WorkerFailed:
     if isinstance(error, DecoderFailed):
         why = str(error)  # one line that says where it failed, and what to do
         return messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
-    why, is_lost = failures.summary(error), is_device_lost(error)
+    why, is_lost = sample_errors.summary(error), is_device_lost(error)
     if is_lost:  # final, because training uses the same device
         why += ". Its device failed: a new process may be able to use it again"
-    failure = failures.capture(error, "in the GPU worker")
+    failure = sample_errors.capture(error, "in the GPU worker")
     return messages.WorkerFailed(failure, is_shortage(error), is_lost, why)
 
 

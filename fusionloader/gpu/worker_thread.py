@@ -185,7 +185,7 @@ def _make_stream(device_id: int | None) -> Callable[[], AbstractContextManager[o
 
 
 def relax_captures(device_id: int) -> None:
-    """Allows CUDA calls of this thread during a graph capture of training, which they would end."""
+    """Keeps CUDA calls of this thread from breaking training's capture of a CUDA graph."""
     try:
         cuda.relax_captures(device_id)
     except MemorySharingError as error:

@@ -86,7 +86,7 @@ class TakeClock:
 
     @property
     def usual(self) -> float | None:
-        """Median seconds between two takes; ``None`` before there were a few."""
+        """Median seconds between two mini-batches that a member takes; ``None`` before four."""
         times = [when for when, _ in self._takes]
         gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
         return statistics.median(gaps) if len(gaps) >= 3 else None

@@ -14,13 +14,13 @@ from fusionloader.transforms.executors.batch_transport import Sender, Sends
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
-from fusionloader.workers.failures import BadSample
 from fusionloader.workers.python_worker import (
     SKIPPED,
     PythonWorker,
     PythonWorkerConfig,
     read_indices,
 )
+from fusionloader.workers.sample_errors import BadSample
 
 _LONG = 1 << 15  # bytes of a long message; half the capacity of a pipe
 _UNSENT = "which cannot send its batch"

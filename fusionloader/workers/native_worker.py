@@ -22,9 +22,9 @@ from fusionloader.data.sources.pillow_pixels import rgb_bytes
 from fusionloader.system.shm import cache_counts
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.stages import Plan
-from fusionloader.workers import failures, messages
-from fusionloader.workers.failures import BadSample, resolve
+from fusionloader.workers import messages, sample_errors
 from fusionloader.workers.pillow_formats import AddedFormats
+from fusionloader.workers.sample_errors import BadSample, resolve
 
 if TYPE_CHECKING:
     from typing import IO
@@ -228,7 +228,7 @@ class NativeWorker:
                 self._loop.give_back()
                 return
             where = f"in {self._serves()} worker process {self._config.worker}"
-            failure = failures.capture(error, where, self._name(at), at.position)
+            failure = sample_errors.capture(error, where, self._name(at), at.position)
         else:
             self._loop.sample_done()
             return

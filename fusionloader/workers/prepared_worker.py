@@ -16,7 +16,7 @@ from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.options.aliases import AnyDataset
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.plan.stages import Plan
-from fusionloader.workers import failures, messages, native_worker
+from fusionloader.workers import messages, native_worker, sample_errors
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
 
@@ -50,7 +50,7 @@ def prepare(config: NativeWorkerConfig, info: Info) -> bool:
         reason = messages.DatasetChanged()
     except Exception as error:
         where = f"in DataLoader worker process {config.worker}"
-        reason = messages.WorkerFailed(failures.capture(error, where))
+        reason = messages.WorkerFailed(sample_errors.capture(error, where))
         unchanged = False
     if not unchanged:
         messages.send(config.message_fd, reason)

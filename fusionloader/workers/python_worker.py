@@ -19,9 +19,9 @@ from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
 from fusionloader.transforms.plan.parts import WRITE, Spent
-from fusionloader.workers import failures, messages
-from fusionloader.workers.failures import BadSample, resolve
+from fusionloader.workers import messages, sample_errors
 from fusionloader.workers.preparation import ProcessState, prepare_process
+from fusionloader.workers.sample_errors import BadSample, resolve
 
 _CLAIM_SECONDS = 0.5e-3  # work in a claim, if samples are cheap
 _MOST_TINY_BATCHES = 64
@@ -95,7 +95,7 @@ def prepared(
             return config.whole.worker(config, source, pool)
         return PythonWorker(config, source, pool)
     except Exception as error:
-        failure = failures.capture(error, f"in DataLoader worker process {config.worker}")
+        failure = sample_errors.capture(error, f"in DataLoader worker process {config.worker}")
         messages.send(config.message.fd, messages.WorkerFailed(failure))
         queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
         queue.wake_manager()
@@ -292,7 +292,7 @@ class PythonWorker:
     ) -> messages.Failure:
         worker = f"in DataLoader worker process {self._config.worker}"
         where = f"{worker}, {doing}" if doing else worker
-        return failures.capture(error, where, sample, position)
+        return sample_errors.capture(error, where, sample, position)
 
     # ---- writing them --------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from fusionloader.transforms.executors.fetchers import (
 from fusionloader.transforms.executors.python import PickledGenerators, Source, set_generator_states
 from fusionloader.workers import messages
 from fusionloader.workers.batch_worker import BatchWorker, Collating
-from fusionloader.workers.failures import BadSample
 from fusionloader.workers.python_worker import SKIPPED, PythonWorker, PythonWorkerConfig
+from fusionloader.workers.sample_errors import BadSample
 
 
 class Task(NamedTuple):

@@ -137,7 +137,7 @@ def test_workers_killed_at_another_loader_are_no_error_of_one_that_waits_for_the
 
     def restarts():
         iterator._manager._look()
-        return iterator._manager.totals().restarts
+        return iterator._manager.totals().worker_restarts
 
     for count in range(5):
         while slow._workers[0].pid == killed:

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader
 from fusionloader.engine.iterators import in_process, slot_iterator as slot_iterator
 from fusionloader.workers import native_worker, python_worker
-from fusionloader.workers import failures, prepared_worker
+from fusionloader.workers import sample_errors, prepared_worker
 from fusionloader.engine.iterators import whole_batches
 
 root, kind, workers = sys.argv[1:]

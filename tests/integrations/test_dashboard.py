@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from fusionloader import FusionLoader
 from fusionloader.addons.integrations import prometheus
-from fusionloader.observe.statistics.table import COUNTERS
+from fusionloader.observe.statistics.counters import COUNTERS
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "examples" / "grafana_dashboard.json").read_text()

@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Sum
 
 from fusionloader import FusionLoader
 from fusionloader.addons.integrations import otel
-from fusionloader.observe.statistics.table import COUNTERS
+from fusionloader.observe.statistics.counters import COUNTERS
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.waiting import PATIENCE
 
 from fusionloader import DecodedCache, FusionLoader
 from fusionloader.addons.integrations import prometheus
-from fusionloader.observe.statistics.table import COUNTERS
+from fusionloader.observe.statistics.counters import COUNTERS
 
 
 @pytest.fixture

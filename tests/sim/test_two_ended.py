@@ -6,7 +6,7 @@ from support.control_blocks import ControlBlock
 
 from fusionloader._native import End, TinyBatchState
 from fusionloader.cli.simulator.two_ended import TwoEndedQueue
-from fusionloader.scheduler.affinity import Side
+from fusionloader.scheduler.threshold import Side
 
 WORKERS = 3
 

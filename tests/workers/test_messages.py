@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.workers import failures
+from fusionloader.workers import sample_errors
 from fusionloader.workers.messages import Receiver, SamplesSpilled, send
 
 COUNT = 200
@@ -124,8 +124,8 @@ def test_threads_that_wait_for_loaders_of_one_pool_get_each_its_own():
     ],
 )
 def test_the_summary_of_an_error_is_one_line(error, line):
-    assert failures.summary(error) == f"RuntimeError: {line}"
+    assert sample_errors.summary(error) == f"RuntimeError: {line}"
 
 
 def test_the_summary_of_an_error_without_text_is_its_type():
-    assert failures.summary(MemoryError()) == "MemoryError"
+    assert sample_errors.summary(MemoryError()) == "MemoryError"

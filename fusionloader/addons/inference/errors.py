@@ -7,7 +7,7 @@ import queue
 from typing import NoReturn
 
 from fusionloader.workers import messages
-from fusionloader.workers.failures import raise_failure
+from fusionloader.workers.sample_errors import raise_failure
 
 
 class QueueFull(queue.Full):

@@ -36,7 +36,7 @@ from fusionloader.system.shm import objects
 from fusionloader.system.shm.slots import Arena, PageLocking, Slot
 from fusionloader.transforms.executors.layout import Leaf
 from fusionloader.workers import messages
-from fusionloader.workers.failures import raise_failure
+from fusionloader.workers.sample_errors import raise_failure
 
 log = logging.getLogger("fusionloader.inference")
 

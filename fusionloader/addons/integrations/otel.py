@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from fusionloader.addons.integrations.exported import ExportedLoaders, Loaders
 from fusionloader.addons.integrations.extras import extra
-from fusionloader.observe.statistics.table import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM, Counter
+from fusionloader.observe.statistics.counters import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM, Counter
 
 __all__ = ["export"]
 

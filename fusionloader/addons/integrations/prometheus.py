@@ -9,8 +9,8 @@ from typing import Any
 
 from fusionloader.addons.integrations.exported import ExportedLoaders, Loaders
 from fusionloader.addons.integrations.extras import extra
+from fusionloader.observe.statistics.counters import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM, Counter
 from fusionloader.observe.statistics.snapshot import LoaderStats
-from fusionloader.observe.statistics.table import COUNTERS, WAIT_HELP, WAIT_HISTOGRAM, Counter
 
 __all__ = ["Exporter", "export"]
 

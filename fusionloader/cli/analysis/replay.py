@@ -52,8 +52,8 @@ def _cloned(tensor: torch.Tensor) -> torch.Tensor:
 class Replay:
     """Keeps a copy of a batch, and hands it out.
 
-    Handed out are always the same tensors, so that nothing is copied meanwhile; only what training
-    has written into is restored.
+    It hands out the same tensors each time, without a copy. Once training has written into one,
+    all are copied anew.
     """
 
     def __init__(self, batch: Batch) -> None:

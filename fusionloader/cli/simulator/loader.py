@@ -9,10 +9,10 @@ from fusionloader.cli.simulator.machine import SimulatedMachine
 from fusionloader.cli.simulator.setup import Outcome, SimulatedStep, SimulationSetup
 from fusionloader.cli.simulator.times import Sample, draw_tiny_batches
 from fusionloader.cli.simulator.two_ended import SimulatedClaim, TwoEndedQueue
-from fusionloader.scheduler.affinity import MiniBatchDone, Side, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
+from fusionloader.scheduler.threshold import MiniBatchDone, Side, ThresholdSearch
 
 GPU_WORKER = 0  # CPU workers count from 1
 

@@ -85,10 +85,10 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The steps of a training and the moment when the last mini-batch was complete.
+    """Result of a simulated training: its steps, and when the last mini-batch was complete.
 
-    ``work`` has for every tiny-batch, mini-batch by mini-batch, the seconds that it takes a CPU
-    worker, and the device without the cost of a launch.
+    ``work[b][t]`` has the seconds of tiny-batch t of mini-batch b on a CPU worker, and on the
+    device without a launch.
     """
 
     setup: SimulationSetup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from fusionloader.scheduler.affinity import Side
+from fusionloader.scheduler.threshold import Side
 
 
 class TinyState(Enum):

@@ -159,7 +159,7 @@ class Epochs:
         )
 
     def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
-        """Returns the epoch after a finished one; ``None`` if the generators determine it."""
+        """Restores the generator; returns the next epoch, ``None`` if ``iter()`` draws its seed."""
         base_seed, state = epoch_state.base_seed, epoch_state.generator
         generator = sampling_generator(options)
         if generator is not None:

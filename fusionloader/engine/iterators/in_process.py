@@ -28,8 +28,8 @@ from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, make_group
-from fusionloader.workers import failures, messages
-from fusionloader.workers.failures import BadSample, resolve
+from fusionloader.workers import messages, sample_errors
+from fusionloader.workers.sample_errors import BadSample, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):
@@ -193,7 +193,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             return [self._source.load(key)]
         except Exception as error:
             name = self._source.name(key)
-            failure = failures.capture(error, "in the training process", name)
+            failure = sample_errors.capture(error, "in the training process", name)
             draws = (key.seed, key.epoch, key.key, key.occurrence)
             try:
                 found = resolve(

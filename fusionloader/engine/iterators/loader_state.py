@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from fusionloader.data.epochs.epochs import Epochs
-from fusionloader.observe.statistics.counters import Statistics
+from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.observe.trace.recording import CurrentTrace
 
 Window = AbstractContextManager[object]

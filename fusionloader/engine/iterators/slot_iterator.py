@@ -45,7 +45,7 @@ from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.workers.failures import raise_failure
+from fusionloader.workers.sample_errors import raise_failure
 
 _MOST_WORKERS = 32  # queue places for workers added later; more on a machine with more cores
 _AHEAD = 2  # batches whose copies to the device have begun, beside the one in use
@@ -87,7 +87,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     @contextmanager
     def idle_window(self) -> Iterator[None]:
-        """Opens a block in which training neither asks for a batch nor uses the device."""
+        """Opens a block in which the GPU worker may run: the caller does not use the device."""
         with ExitStack() as windows:
             if not self._manager.closed:
                 for each in self._manager.participants:

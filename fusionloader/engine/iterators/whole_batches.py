@@ -30,7 +30,7 @@ from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.engine.manager.stalls import StallWatch
-from fusionloader.observe.statistics.counters import Statistics
+from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, State

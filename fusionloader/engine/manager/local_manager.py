@@ -51,7 +51,7 @@ from fusionloader.system.shm import objects
 from fusionloader.system.shm.slots import Arena
 from fusionloader.transforms.executors.layout import Layout, Memory
 from fusionloader.workers import messages
-from fusionloader.workers.failures import raise_failure
+from fusionloader.workers.sample_errors import raise_failure
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -361,7 +361,7 @@ class LocalManager(Manager):
             self._advance()
 
     def _count_death(self, lost: LostTinyBatch) -> None:
-        """Counts a death; the failure of a tiny-batch that is given up names its samples."""
+        """Counts a worker's death; once the tiny-batch is given up, its error names the samples."""
         job, tiny_batch = self.in_flight.find(lost.sequence), lost.tiny_batch
         if job is None:
             return

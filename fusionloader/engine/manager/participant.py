@@ -9,7 +9,7 @@ from typing import Literal
 
 from fusionloader import _native
 from fusionloader.engine.delivery.device_ring import BufferOpener
-from fusionloader.observe.statistics.counters import Statistics
+from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.system.processes import Process
 from fusionloader.workers.messages import Message

@@ -10,10 +10,10 @@ from typing import Literal
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.data.read_ahead.counters import StreamStats
 from fusionloader.observe.statistics.cache_stats import CacheStats
+from fusionloader.observe.statistics.counters import scalars
 from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.stages import StageStats
-from fusionloader.observe.statistics.table import scalars
 from fusionloader.observe.statistics.waits import WaitStats, waiting
 from fusionloader.system.amounts import mib
 

@@ -95,7 +95,7 @@ class Trace:
 
     @property
     def is_on(self) -> bool:
-        """Whether it records."""
+        """Whether this trace is still being recorded."""
         current = self._current()
         return current is not None and current.trace is self
 

@@ -104,7 +104,7 @@ class PoolBinding(Participant):
         return self.queue.worker(worker).sequence is not None
 
     def end(self) -> None:
-        """Called when the queue was stopped: workers detach after their current tiny-batch."""
+        """Takes the loader off the pool: its workers leave after their current tiny-batch."""
         self.closed = True
         self.workers = None
         if self.number:

@@ -34,7 +34,7 @@ from fusionloader import _native
 from fusionloader._native import WorkerEvent
 from fusionloader.sharing.pool.served_loader import ServedLoader
 from fusionloader.system import fd_messages
-from fusionloader.workers import failures, messages
+from fusionloader.workers import messages, sample_errors
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class _PoolWorker:
                 config, info = pickle.loads(pickled)
         except Exception as error:  # a class of the script, a module that cannot be imported
             where = f"in DataLoader worker process {self._number}"
-            failed = messages.WorkerFailed(failures.capture(error, where))
+            failed = messages.WorkerFailed(sample_errors.capture(error, where))
             messages.send(fds["message_fd"], failed)
             queue.wake_manager()
             return None

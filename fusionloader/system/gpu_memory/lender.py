@@ -114,13 +114,13 @@ class Grant:
 
 
 class Lender:
-    """Lends blocks to up to 8 processes at a time, through a ledger in shared memory.
+    """Lends blocks of GPU memory to up to 8 processes, through a ledger in shared memory.
 
     The ledger is freed with the last process that uses it. A lender belongs to the process that
     made it, not to its forked children. As a context manager, it reclaims everything at the end.
 
     Args:
-        slots: most blocks that are lent at a time, from 1 to 4096.
+        slots: maximum number of blocks lent at a time, from 1 to 4096.
 
     Raises:
         SizeError: ``slots`` is out of range.

@@ -117,7 +117,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one plan, and counts its values."""
+    """Decodes one plan from JSON, and limits how many values it has and how deep they nest."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -19,13 +19,13 @@ from fusionloader.observe.trace.timeline import Step
 
 @dataclass(frozen=True, slots=True)
 class TraceWaits:
-    """Of all steps of a timeline, in their order; times in seconds.
+    """Waits of training in all steps of a timeline, in their order; times in seconds.
 
     Attributes:
-        steps: those of the timeline.
-        seconds: waited in each.
-        for_workers: the part of it until workers had finished the batch's last tiny-batch.
-        training: between the last return of ``next()`` and this call; 0 for first batches.
+        steps: the timeline's steps.
+        seconds: time waited in each step.
+        for_workers: part of the wait in which workers had not yet finished the batch.
+        training: time from the previous return of ``next()`` to this call; 0 for first batches.
         is_first: whether it is an epoch's first batch, as far as the trace has seen.
         knows_workers: whether the timeline says when workers had finished.
     """
@@ -44,33 +44,33 @@ class TraceWaits:
 
     @property
     def waited_seconds(self) -> float:
-        """In steps that are counted."""
+        """Seconds that training waited in counted steps."""
         return float(self.seconds[self.counted].sum())
 
     @property
     def for_workers_seconds(self) -> float:
-        """Waited for workers in these."""
+        """Seconds that it waited for workers in these steps."""
         return float(self.for_workers[self.counted].sum())
 
     @property
     def training_seconds(self) -> float:
-        """Between calls of ``next()`` in these."""
+        """Seconds between calls of ``next()`` in these steps."""
         return float(self.training.sum())
 
     @property
     def share(self) -> float | None:
-        """Waited of the time of all counted steps; ``None`` without any."""
+        """Fraction of the time of all counted steps that training waited; ``None`` without any."""
         total = self.waited_seconds + self.training_seconds
         return self.waited_seconds / total if total else None
 
     @property
     def first_seconds(self) -> Array:
-        """Waited for the first batches of epochs."""
+        """Seconds waited for the first batches of epochs."""
         return self.seconds[self.is_first]
 
     @property
     def samples(self) -> int:
-        """In the batches of counted steps."""
+        """Number of samples in the batches of counted steps."""
         pairs = zip(self.steps, self.counted, strict=True)
         return sum(step.samples for step, counted in pairs if counted)
 

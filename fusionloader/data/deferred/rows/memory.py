@@ -1,4 +1,4 @@
-"""The memory of sample tensors: rows of the batch in which they are predicted to be."""
+"""Allocates each sample's tensor in the row of the batch where it is expected to end up."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def split_window(
 def split_head(
     operations: Sequence[Operation], width: int, height: int
 ) -> tuple[HeadStep, list[Operation]]:
-    """Splits a sample's operations into the head's step and the rest.
+    """Splits a sample's operations into those done while decoding (the head) and the rest.
 
     The step has the leading crop, resize and flips. ``width`` and ``height`` are those of the
     file's image.

@@ -23,7 +23,7 @@ ELEMENTS: dict[torch.dtype, ElementType] = {
 
 
 def is_conversion(step: Transform) -> bool:
-    """Whether a transform of torchvision or timm changes values, but not their places."""
+    """Whether this is a known conversion, such as ``ToTensor``, ``ToDtype`` or ``Normalize``."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.affinity import MiniBatchDone, Side, ThresholdSearch
+from fusionloader.scheduler.threshold import MiniBatchDone, Side, ThresholdSearch
 
 TINY_BATCHES = 64
 
