@@ -106,10 +106,6 @@ SKIPPED = object()
 """Stands for a sample that is left out."""
 
 
-def _is_empty(samples: list[Any]) -> bool:
-    return all(sample is SKIPPED for sample in samples)
-
-
 def read_indices(claim: _native.Claim) -> list[Any] | None:
     """Returns the indices of the mini-batch; ``None`` if they are its item numbers."""
     return pickle.loads(claim.indices()) if len(claim.indices()) else None
@@ -215,12 +211,10 @@ class PythonWorker:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
+        self._count(self._source.take_spent())
         self._report_deferred()  # before finish(), since the epoch may end with these samples
-        for tiny_batch, samples in whole:
-            # Does not wait for the layout, which an empty tiny-batch cannot tell.
-            if _is_empty(samples):
-                self.queue.finish(claim, tiny_batch, TinyBatchState.SKIPPED)
-        whole = [each for each in whole if not _is_empty(each[1])]
+        if self._with_skips:
+            whole = self._finish_empty(claim, whole)
         if whole and self._agree_on_layout(claim, whole[0][1]):
             start = time.perf_counter()
             results = self._write(claim, whole)
@@ -234,6 +228,18 @@ class PythonWorker:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
             before.restore()  # the samples are made again, with the same draws
+
+    def _finish_empty(
+        self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
+    ) -> list[tuple[int, list[Any]]]:
+        """Finishes tiny-batches without a sample, which need no layout; returns the others."""
+        left = []
+        for tiny_batch, samples in whole:
+            if all(sample is SKIPPED for sample in samples):
+                self.queue.finish(claim, tiny_batch, TinyBatchState.SKIPPED)
+            else:
+                left.append((tiny_batch, samples))
+        return left
 
     def _may_come_back(self, claim: _native.Claim) -> bool:
         """Whether the claim may be given back, with samples that depend on earlier draws."""
@@ -252,16 +258,21 @@ class PythonWorker:
         start = tiny_batch * claim.tiny_size
         stop = min(start + claim.tiny_size, claim.samples)
         keys = _keys(claim, start, stop, indices)
-        self.queue.begin_sample(claim, tiny_batch, start)
+        # Cheap samples take about as long as what is done for each of them here.
+        load, begin_sample, end_samples = (
+            self._source.load,
+            self.queue.begin_sample,
+            self.queue.end_samples,
+        )
         samples = []
-        for position, sample_key in zip(range(start, stop), keys, strict=True):
-            if position > start:
-                self.queue.begin_sample(claim, tiny_batch, position)
-            samples.append(self._load_one(claim, position, sample_key))
-            if position + 1 < stop:
-                self.queue.end_samples(claim, tiny_batch, 1)
-        self.queue.end_samples(claim, tiny_batch, 1)
-        self._count(self._source.take_spent())
+        for position, key in zip(range(start, stop), keys, strict=True):
+            begin_sample(claim, tiny_batch, position)
+            try:
+                sample = load(key)
+            except Exception as error:
+                sample = self._resolve(claim, position, key, error)
+            samples.append(sample)
+            end_samples(claim, tiny_batch, 1)
         return samples
 
     def _count(self, spent: Spent) -> None:
@@ -270,11 +281,11 @@ class PythonWorker:
         if spent.read_bytes or any(spent.cache):
             self.queue.add_reads(spent.read_bytes, spent.cache)
 
-    def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
-        try:
-            return self._source.load(key)
-        except Exception as error:
-            failure = self._capture(error, self._source.name(key), position)
+    def _resolve(
+        self, claim: _native.Claim, position: int, key: SampleKey, error: Exception
+    ) -> Any:
+        """Returns what takes a bad sample's place, as ``on_error`` says."""
+        failure = self._capture(error, self._source.name(key), position)
         found = resolve(
             self._config.on_error,
             failure,
@@ -326,8 +337,8 @@ class PythonWorker:
     ) -> list[tuple[int, TinyBatchState]]:
         """Writes the samples to the batch; returns the state of each tiny-batch."""
         writer = self._writer(claim)
-        contiguous = len(whole) == claim.count and not any(
-            sample is SKIPPED for _, samples in whole for sample in samples
+        contiguous = len(whole) == claim.count and not (
+            self._with_skips and any(each is SKIPPED for _, samples in whole for each in samples)
         )
         if contiguous:
             joined = whole[0][1]

@@ -194,7 +194,7 @@ _COMPILED = (types.BuiltinFunctionType, OpOverloadPacket)
 
 _lock = threading.RLock()
 _users = 0
-_loaded = 0  # number of loaded modules at the last check
+seen_modules = 0  # number of loaded modules at the last check
 _installed: set[str] = set()  # members of _MODULES
 
 
@@ -225,19 +225,19 @@ def prepare() -> None:
 
 def install_imported() -> None:
     """Installs the patches of modules that were imported since the last call."""
-    global _loaded
-    if _loaded != len(sys.modules) and len(_installed) < len(_MODULES):
-        _loaded = len(sys.modules)
+    global seen_modules
+    if seen_modules != len(sys.modules) and len(_installed) < len(_MODULES):
+        seen_modules = len(sys.modules)
         with _lock:
             _install_imported()
 
 
 def uninstall() -> None:
     """Undoes one ``install()``; the last call restores what the program has not replaced since."""
-    global _users, _loaded
+    global _users, seen_modules
     with _lock:
         _users -= 1
-        _loaded = 0
+        seen_modules = 0
         if _users:
             return
         for module in _installed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from itertools import zip_longest
 
@@ -41,7 +42,8 @@ class DeferringSource:
     def begin(self) -> None:
         """Defers the images that this process opens from now on, and uses this loader's stores."""
         if self._begun:
-            patches.install_imported()
+            if patches.seen_modules != len(sys.modules):
+                patches.install_imported()
         else:
             begin_in_worker()
             self._opened = OpenStores(self.stores)

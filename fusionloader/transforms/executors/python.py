@@ -120,6 +120,7 @@ class SeededRuns:
         self._draws = (False, False)  # whether samples draw from Python's, from numpy's
         self._left = _SEEDED_AT_FIRST
         self._rest: Seeding | None = None  # generators to seed after the first samples
+        self._left_at: tuple[int, int] | None = None  # positions that no fresh seed has
 
     def __reduce__(self) -> tuple[type[SeededRuns], tuple[()]]:
         return SeededRuns, ()  # another process observes its own samples
@@ -133,8 +134,10 @@ class SeededRuns:
         python, numpy = places
         seed_generators(key, self._rest or seeding)
         before = python.value, numpy.value
-        if self._rest is not None and self._leave_start(*before):
-            before = python.value, numpy.value
+        if before != self._left_at and self._rest is not None:
+            if self._leave_start(*before):
+                before = python.value, numpy.value
+            self._left_at = before
         try:
             sample = make()
         except Exception:
