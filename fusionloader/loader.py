@@ -69,7 +69,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
             CUDA device, DALI is installed, the plan allows it and it is faster. Or a ``GpuWorker``.
         seed: seed of all random draws of an epoch. ``None`` draws one per iterator from
             ``generator``, as torch draws the base seed of its workers.
-        decode: ``"exact"`` gives Pillow's pixels; ``"fast"`` may decode JPEGs at reduced scale.
+        decode: ``"exact"`` gives the pixels of Pillow and torchvision; ``"fast"`` may decode JPEGs
+            at reduced scale, and transforms tensors as torchvision transforms PIL images.
         strict: whether a truncated JPEG raises, as in Pillow, even if its crop is complete;
             ``False`` accepts it if all pixels of the crop are there.
         on_error: handling of a sample that cannot be read or transformed. ``"raise"`` raises its
@@ -108,6 +109,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
         remote: addresses of workers on other machines, ``"auto"`` for those of a Ray cluster, or a
             ``Remote``. They prepare samples that this machine cannot make in time
             (docs/scale/remote_workers.md).
+        snapshot_every_n_steps: as in torchdata's ``StatefulDataLoader``, and without effect:
+            ``state_dict()`` is exact after every step.
 
     Raises:
         ValueError: as in ``DataLoader``, and if an argument above is out of its range.
@@ -172,6 +175,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         share: str | None = None,
         stall_timeout: float | None = None,
         remote: Remote | Literal["auto"] | Sequence[str] | None = None,
+        snapshot_every_n_steps: int | None = 1,
     ) -> None:
         num_workers = number_of_workers(pool, num_workers, multiprocessing_context)
         options = FusionOptions(
@@ -199,6 +203,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
             if field.name != "num_workers":  # DataLoader's own
                 setattr(self, field.name, getattr(options, field.name))
         self.shuffle: bool | None = shuffle
+        self.snapshot_every_n_steps: int | None = snapshot_every_n_steps
         self._state = LoaderParts()
         self._iterator_factory = iterator_factory()
         super().__init__(

@@ -317,3 +317,13 @@ def test_a_state_of_a_large_dataset_is_made_and_resumed_with_little_work():
     # Two samplers pass each index that was delivered, which is half of them; nobody reads it.
     assert calls_in(resume) < len(dataset) + 20_000
     assert dataset.read == 256
+
+
+def test_the_argument_of_torchdatas_loader_is_taken_and_changes_nothing():
+    loader = FusionLoader(range(8), 2, snapshot_every_n_steps=3)
+    assert loader.snapshot_every_n_steps == 3
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    other = FusionLoader(range(8), 2, snapshot_every_n_steps=3)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [[2, 3], [4, 5], [6, 7]]
