@@ -248,7 +248,10 @@ class FusionOptions:
 
     def _check_cache(self, cache: object) -> None:
         if not isinstance(cache, Cache):
-            raise _unfit("cache", "a Cache, a DecodedCache or None", cache)
+            wanted = "a Cache, a DecodedCache or None"
+            if isinstance(cache, (str, int)):
+                wanted += f", such as Cache({cache!r})"
+            raise _unfit("cache", wanted, cache)
         if "decoded" not in cache.tiers:
             return
         others = 'or tiers=("index", "encoded")'

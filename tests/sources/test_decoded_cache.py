@@ -175,7 +175,7 @@ def test_options_that_make_no_sense_are_refused(image_folder):
     with pytest.raises(ValueError, match="amount of memory"):
         DecodedCache("plenty")
     dataset = ImageFolder(str(image_folder), train_transform())
-    with pytest.raises(ValueError, match="cache should be a Cache, a DecodedCache or None"):
+    with pytest.raises(ValueError, match=r"or None, such as Cache\('8GiB'\), not '8GiB'"):
         FusionLoader(dataset, cache="8GiB")
     with pytest.raises(ValueError, match='decode should be "exact"'):
         FusionLoader(dataset, decode="fast", cache=DecodedCache("8GiB"))
