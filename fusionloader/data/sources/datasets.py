@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import os
 import pickle
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from fusionloader.cache.range_reading import open_file
 from fusionloader.data.sources.arrays import PixelArrays, pixel_arrays
@@ -78,6 +79,8 @@ class Compiled:
         if type(dataset) is Subset:
             inner = self.samples(dataset.dataset)
             return [inner[index] for index in dataset.indices]
+        if type(dataset) is ConcatDataset:
+            return [sample for part in dataset.datasets for sample in self.samples(part)]
         return dataset.samples  # type: ignore[no-any-return]
 
     def ranged(self, dataset: Any) -> tuple[EncodedImages, npt.NDArray[np.int64] | None]:
@@ -117,8 +120,7 @@ class Compiled:
 
         A file that is too large for native decoders is returned as pixels, decoded by Pillow.
         """
-        while type(dataset) is Subset:
-            dataset, index = dataset.dataset, dataset.indices[index]
+        dataset, index = _find_inner(dataset, index)
         if self.kind in ("encoded", "ranges"):
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
         path, target = dataset.samples[index]
@@ -130,9 +132,10 @@ class Compiled:
 
     def name(self, dataset: Any, index: Any) -> str:
         """Returns a sample's name for messages: ``index 5 (cats/5.jpg)``."""
-        inner = index
-        while type(dataset) is Subset:
-            dataset, inner = dataset.dataset, dataset.indices[inner]
+        try:
+            dataset, inner = _find_inner(dataset, index)
+        except (IndexError, TypeError):
+            return f"index {index!r}"
         if self.kind not in ("folder", "ranges"):
             return f"index {index!r}"
         try:
@@ -148,13 +151,15 @@ def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = Tr
     These can be compiled: ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet``
     with the default loader and ``__getitem__``; ``EncodedImages``; ``MNIST``, ``CIFAR10``, ``SVHN``
     and similar; any dataset with an attribute ``transform`` and a method ``read_encoded(index)``
-    that returns ``(bytes, target)``; and ``Subset`` of these. ``decode`` and ``strict`` are those
-    of the plan.
+    that returns ``(bytes, target)``; ``Subset`` of these; and ``ConcatDataset`` of image folders
+    with the same transforms. ``decode`` and ``strict`` are those of the plan.
     """
-    inner = dataset
-    while type(inner) is Subset:
-        inner = inner.dataset
+    parts = find_parts(dataset)
+    inner = parts[0]
     kind, images, why = _kind(inner)
+    if len(parts) > 1 and not why:
+        why = next(filter(None, (_why_not_joined(inner, part) for part in parts)), "")
+        kind = "none" if why else kind
     if kind == "none":
         return _nothing(type(dataset).__name__, why)
     transform = getattr(inner, "transform", None)
@@ -173,8 +178,54 @@ def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = Tr
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     plan = dataclasses.replace(compiled.plan, strict=strict)
-    is_remote = kind == "ranges" and inner.byte_ranges().are_remote  # type: ignore[attr-defined]
+    is_remote = kind == "ranges" and inner.byte_ranges().are_remote
     return Compiled(kind, plan, compiled.tail, target_transform, notes, is_remote)
+
+
+def find_parts(dataset: Any) -> list[Any]:
+    """Returns the datasets that ``Subset`` and ``ConcatDataset`` are made of, to any depth."""
+    if type(dataset) is Subset:
+        return find_parts(dataset.dataset)
+    if type(dataset) is ConcatDataset and _is_torchs_own(dataset):
+        parts = {id(part): part for each in dataset.datasets for part in find_parts(each)}
+        return list(parts.values())
+    return [dataset]
+
+
+def _is_torchs_own(dataset: Any) -> bool:
+    getitem = type(dataset).__getitem__
+    return is_defined_by(getitem, ConcatDataset) and not hasattr(dataset, "__getitems__")
+
+
+def _find_inner(dataset: Any, index: Any) -> tuple[Any, Any]:
+    """Returns the dataset that has a sample, below ``Subset`` and ``ConcatDataset``, and its index.
+
+    Raises:
+        IndexError, TypeError, ValueError: there is no such index.
+    """
+    while True:
+        if type(dataset) is Subset:
+            dataset, index = dataset.dataset, dataset.indices[index]
+        elif type(dataset) is ConcatDataset:
+            ends = dataset.cumulative_sizes
+            if not -ends[-1] <= index < ends[-1]:
+                raise IndexError(f"index {index} of {ends[-1]} samples")
+            index %= ends[-1]
+            part = bisect.bisect_right(ends, index)
+            dataset, index = dataset.datasets[part], index - (ends[part - 1] if part else 0)
+        else:
+            return dataset, index
+
+
+def _why_not_joined(first: Any, part: Any) -> str:
+    """Returns why a part of a ``ConcatDataset`` does not run by the plan of the first one."""
+    kind, _, why = _kind(part)
+    if kind != "folder":
+        return why or "of the parts of a ConcatDataset, image folders are compiled"
+    for name in ("transform", "target_transform"):
+        if getattr(part, name, None) is not getattr(first, name, None):
+            return f"its parts have other objects as {name}: give all of them the same"
+    return ""
 
 
 def _nothing(stage: str, why: str) -> Compiled:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset
 
 _DEPTH = 5  # levels: dataset, Compose, its list, a transform, a value of it
 _LONGEST = 64  # lists of transforms are shorter, and lists of samples longer
@@ -26,6 +27,7 @@ class Fingerprint:
 
     def __init__(self, *roots: Any) -> None:
         # Holds references, so that no other object can get the same address.
+        roots = tuple(each for root in roots for each in _with_joined(root))
         self._found = [
             part for root in roots for part in _parts(root) if type(part) not in (int, float)
         ]
@@ -42,6 +44,14 @@ class Fingerprint:
         return all(map(_same, self._found, other._found))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _with_joined(root: Any) -> Iterable[Any]:
+    """Yields a root, and the datasets that it joins, which would lie too deep otherwise."""
+    yield root
+    if type(root) is ConcatDataset:
+        for part in root.datasets:
+            yield from _with_joined(part)
 
 
 def _parts(value: Any) -> Iterable[Any]:
