@@ -30,8 +30,8 @@ _ALL_STAGES, _TRAINING = "all stages", "training"
 # Bars end at so many times of what matters: a stage that could make a hundred times as much would
 # leave nothing of the others to be seen.
 _LONGEST_BAR = 3
-_RATE_TEXT = "format(datum.rate, '.3~s') + (datum.rate > datum.bar ? ' …' : '')"
-_RATES: Spec = {"format": "~s"}
+_RATE_TEXT = "format(datum.rate, ',.3~r') + (datum.rate > datum.bar ? ' …' : '')"
+_RATES: Spec = {"format": ",~f"}
 
 
 def capacity_figure(waits: TraceWaits, work: Work) -> Figure:
