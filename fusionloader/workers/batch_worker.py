@@ -132,6 +132,7 @@ class BatchWorker(PythonWorker):
         indices = read_indices(claim)
         if self._fetch is None:
             samples = self._load(claim, claim.first, indices)
+            self._count(self._source.take_spent())
             self._seed(claim)
             return samples
         if indices is None:

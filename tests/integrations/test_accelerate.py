@@ -73,6 +73,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "share": None,
         "stall_timeout": 30,
         "remote": None,
+        "snapshot_every_n_steps": 5,
         **more,
     }
     assert set(own) == set(EXTRA_ARGUMENTS)
