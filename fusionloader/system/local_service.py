@@ -18,6 +18,7 @@ import resource
 import select
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ class LocalPeer:
 PeerType = TypeVar("PeerType", bound=LocalPeer)
 
 
-class LocalService(Generic[PeerType]):
+class LocalService(ABC, Generic[PeerType]):
     """The event loop over peers, and over other descriptors that a subclass watches.
 
     Subclasses decide how messages are handled, and what is done between events.
@@ -99,12 +100,12 @@ class LocalService(Generic[PeerType]):
     def joined(self, peer: PeerType) -> None:
         """Called when a peer has connected, before its first message."""
 
+    @abstractmethod
     def handle(self, peer: PeerType, message: FdMessage) -> bool:
         """Handles a message; returns whether the peer stays connected.
 
         The message is closed afterwards, so take out descriptors that are needed for longer.
         """
-        raise NotImplementedError
 
     def left(self, peer: PeerType) -> None:
         """Called when a peer is removed, before its descriptors are closed."""

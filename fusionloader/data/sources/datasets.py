@@ -201,7 +201,7 @@ def _find_inner(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Returns the dataset that has a sample, below ``Subset`` and ``ConcatDataset``, and its index.
 
     Raises:
-        IndexError, TypeError, ValueError: there is no such index.
+        IndexError, TypeError: there is no such index.
     """
     while True:
         if type(dataset) is Subset:

@@ -87,9 +87,7 @@ def _filter(step: Transform, context: Context) -> Filter:
     from torchvision.transforms import v2
 
     if type(step) not in (v2.Resize, v2.RandomResizedCrop) or not _resizes_levels(name):
-        raise NotCompiled(
-            "torchvision resizes tensors as floats there: put it before the conversion"
-        )
+        raise NotCompiled("torchvision resizes tensors otherwise: put it before the conversion")
     return _TORCH_FILTERS[name]
 
 
