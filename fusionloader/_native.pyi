@@ -462,6 +462,9 @@ class ManagerQueue:
     def publish(self, slot: int, sequence: int, most_woken: int = 4294967295) -> None:
         """Wakes at most so many of the workers that sleep."""
 
+    def repeat(self, slot: int, sequence: int, tiny_batch: int) -> None:
+        """Makes a tiny-batch that is done wait again. Its mini-batch has to be published still."""
+
     def replace(self, old_slot: int, slot: int, sequence: int) -> None:
         """Withdraws a mini-batch, and publishes it anew from another slot in its place.
 

@@ -245,6 +245,8 @@ void bind_queue_of_manager(py::module_& m) {
            "Who holds a tiny-batch of the old slot may still write to its rows.")
       .def("search", &ManagerQueue::search, "slot"_a,
            "Has workers look for tiny-batches that somebody stopped in mid-claim has left out.")
+      .def("repeat", &ManagerQueue::repeat, "slot"_a, "sequence"_a, "tiny_batch"_a,
+           "Makes a tiny-batch that is done wait again. Its mini-batch has to be published still.")
       .def_property_readonly("published", &ManagerQueue::published,
                              "How many mini-batches were published: the next one's sequence.")
       .def("in_state", &ManagerQueue::in_state, "slot"_a, "state"_a,

@@ -175,6 +175,12 @@ void ManagerQueue::search(uint64_t slot) {
   wake_workers();
 }
 
+void ManagerQueue::repeat(uint64_t slot, uint64_t sequence, uint32_t tiny_batch) {
+  Atomic64& state = batch(slot)->states()[tiny_batch];
+  state.store(StateWord::make(sequence, 0, TinyBatchState::waiting));
+  search(slot);
+}
+
 std::vector<HeldTinyBatch> ManagerQueue::in_state(uint64_t slot, TinyBatchState state) {
   std::vector<HeldTinyBatch> found;
   Batch& batch = *this->batch(slot);

@@ -118,6 +118,7 @@ class ManagerQueue : public Shared {
   // Has workers look through the states: who was held up in the middle of a claim may have left
   // tiny-batches outside the unclaimed middle.
   void search(uint64_t slot);
+  void repeat(uint64_t slot, uint64_t sequence, uint32_t tiny_batch);
   // The tiny-batches in one state, and the workers that brought them there. Skipped ones are
   // completed, too.
   std::vector<HeldTinyBatch> in_state(uint64_t slot, TinyBatchState state);

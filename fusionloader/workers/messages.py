@@ -178,7 +178,7 @@ class Receiver:
 
     def __init__(self, fd: int) -> None:
         """``fd`` is -1 if another process receives the messages."""
-        self._buffer = bytearray()
+        self._received: list[bytes] = []  # chunks; handled messages are cut off the first one
         self._lock = threading.RLock()
         self._in_use = False
         if fd >= 0:
@@ -187,10 +187,10 @@ class Receiver:
 
     @property
     def partial(self) -> bool:
-        return bool(self._buffer)
+        return any(self._received)
 
     def drain(self) -> None:
-        """Empties the pipe into the buffer, so that the worker's writes do not block.
+        """Empties the pipe, so that the worker's writes do not block.
 
         Does nothing while another call reads, since chunks have to be buffered in order.
         """
@@ -204,9 +204,10 @@ class Receiver:
     def _read(self) -> None:
         self._in_use = True
         try:
-            while self.fd >= 0 and (chunk := os.read(self.fd, _PIPE)):
-                self._buffer += chunk
-                if len(chunk) < _PIPE:
+            while self.fd >= 0:
+                # One call reads and keeps. An exception between two calls would lose the messages.
+                self._received.extend(map(os.read, (self.fd,), (_PIPE,)))
+                if len(self._received[-1]) < _PIPE:
                     break
         except BlockingIOError:
             pass
@@ -223,23 +224,31 @@ class Receiver:
             if self._in_use:  # this is a finalizer in the middle of a call
                 return
             self._read()
-            if not self._buffer:
+            if not self.partial:
                 return
             self._in_use = True
             try:
                 while end := self._end_of_message():
-                    handle(pickle.loads(self._buffer[_HEADER.size : end]))
-                    del self._buffer[:end]
+                    handle(pickle.loads(self._received[0][_HEADER.size : end]))
+                    self._received[0] = self._received[0][end:]
             finally:
                 self._in_use = False
 
     def _end_of_message(self) -> int:
-        """Returns the end of the first message in the buffer; 0 if it is incomplete."""
-        if len(self._buffer) < _HEADER.size:
+        """Returns the end of the first message in the first chunk; 0 if it is incomplete."""
+        if not self._reach(_HEADER.size):
             return 0
-        (size,) = _HEADER.unpack_from(self._buffer)
+        (size,) = _HEADER.unpack_from(self._received[0])
         end: int = _HEADER.size + size
-        return end if len(self._buffer) >= end else 0
+        return end if self._reach(end) else 0
+
+    def _reach(self, end: int) -> bool:
+        """Makes the first chunk as long as ``end``. Returns ``False`` if less has arrived."""
+        if len(self._received[0]) < end:
+            if sum(map(len, self._received)) < end:
+                return False
+            self._received[:] = [b"".join(self._received)]
+        return True
 
     def wait(self, seconds: float) -> None:
         """Sleeps until more of a message has arrived, at most ``seconds``."""

@@ -30,7 +30,10 @@ from chaos.traps import FAULTS, disarm, set_trap
 STRIKES = 0.35  # how likely a fault is before a batch
 _LET_GO_SECONDS = 0.25  # who waits so long has those go on that were stopped
 # What an iterator says after an exception in training, if it does not go on.
-_NO_MORE = "cannot go on|no more batches"
+NO_MORE = (
+    "while the epoch was begun, and this iterator cannot go on|draws no more batches|"
+    "this Preprocessor cannot go on"
+)
 
 
 class Failed(AssertionError):
@@ -179,9 +182,6 @@ class Run:
         text = f"interruption {self._interruptions}"
         self._planted = kind, text, step
         self.note(f"{text}: {kind} at step {step}")
-        # A batch that is not unpickled is told of as one that a worker could not make.
-        unpickled = rf"while the training process unpickled a batch.*\b{text}\b"
-        self.checks.excuse(Excuse(unpickled, times=1))
         self.checks.excuse(Excuse(rf"\b{text}\b", takes=False, times=1))
 
     def for_a_moment(self, end: Callable[[], None]) -> None:
@@ -302,7 +302,7 @@ class Run:
         if found["interrupted"]:
             self.tally.faults["an exception in training"] += 1
             self.note(f"raised at {found['interrupted']}")
-            self.checks.excuse(Excuse(_NO_MORE, ends=True, takes=False, times=1))
+            self.checks.excuse(Excuse(NO_MORE, ends=True, takes=False, times=1))
         key = trainer.setting.rank, part
         epoch, course = found["epoch"], self.checks.courses[key]
         self._calls[key] += 1

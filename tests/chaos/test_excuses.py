@@ -11,7 +11,7 @@ from chaos.checks import AHEAD, Course, Excuse
 from chaos.faults import FAULTS
 from chaos.kinds.setting import BATCH
 from chaos.registry import KINDS
-from chaos.run import Failed, Laboratory, Run, run
+from chaos.run import NO_MORE, Failed, Laboratory, Run, run
 from chaos.traps import spring
 
 BATCHES = 40
@@ -301,6 +301,16 @@ def test_a_worker_without_descriptors_loses_no_more_batches_than_it_has_errors(p
     assert_found(made.error, CAUGHT)
 
 
+def test_a_stream_without_descriptors_ends_with_an_error_of_its_worker_alone(planted):
+    made = planted("stream")
+    made.strike("too few descriptors")
+    made.take(1)
+    assert_found(made.error, TOO_MANY)  # of training
+    assert_found(made.batch, 2)
+    assert_found(made.end)
+    assert made.error(CAUGHT).ends
+
+
 def test_training_without_descriptors_loses_no_batch(planted):
     made = planted("plan")
     made.run.chance = SimpleNamespace(random=lambda: 1.0)  # no kill
@@ -327,6 +337,17 @@ def test_an_exception_in_training_loses_no_batch_and_comes_once(planted):
     assert_found(made.end)
     made.take(BATCHES - 3)
     made.end()
+
+
+def test_an_epoch_that_is_left_after_an_exception_in_training_is_found(planted):
+    made = planted("plan")
+    made.checks.excuse(Excuse(NO_MORE, ends=True, takes=False, times=1))
+    made.take(3)
+    text = "a worker has failed at tiny-batch 0 of mini-batch 3 without a report. This iterator "
+    assert_found(made.error, f"RuntimeError: {text}cannot go on")
+    text = "RuntimeError: the sampler was left by KeyboardInterrupt, and draws no more batches"
+    assert made.error(text).ends
+    assert_found(made.error, text)
 
 
 def test_a_batch_that_changes_in_parent_or_child_is_found(planted):

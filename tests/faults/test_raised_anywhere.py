@@ -4,7 +4,11 @@ import contextlib
 import errno
 import gc
 import itertools
+import os
 import random
+import re
+import signal
+import sys
 
 import pytest
 import torch
@@ -77,6 +81,8 @@ class WithState(Numbers):
         pass
 
 
+# What an iterator says that cannot go on.
+ENDS = "while the epoch was begun, and this iterator cannot go on|draws no more batches"
 ERRORS = [no_memory, no_descriptors, interrupt]
 
 
@@ -139,7 +145,7 @@ def driven(loader, generator, most, trouble):
             if not state["finished"]:
                 assert state["delivered"] + len(state["ahead"]) == len(batches), steps.place
         except RuntimeError as raised:
-            if "cannot go on" not in str(raised) and "no more batches" not in str(raised):
+            if not re.search(ENDS, str(raised)):
                 raise AssertionError(steps.place) from raised
             return batches, str(raised)
 
@@ -182,6 +188,54 @@ def test_an_exception_at_any_step_of_next_loses_no_batch(eval_set, kind, trouble
             assert why or len(batches) == len(expected)
             pairs = [pair for pair in zip(expected, batches, strict=False) if pair[1] is not None]
             assert same_batches(*zip(*pairs, strict=True))
+    loader.close()
+
+
+@pytest.mark.parametrize("kind", ["one ahead", "left out and spilled", "whole batches"])
+def test_an_exception_behind_any_call_that_receives_messages_loses_none(kind):
+    """Where the result of the call is lost: Python raises KeyboardInterrupt there."""
+    loader = FusionLoader(**KINDS[kind](None), num_workers=1, seed=1)
+    expected, batches, raised = list(loader), [], 0
+    iterator = iter(loader)
+    for call in itertools.count():
+        steps = Steps("workers/messages.py", events=("c_return",))
+        try:
+            batches.append(steps.raise_at(call % 12, interrupt(), lambda: next(iterator)))
+        except StopIteration:
+            break
+        except KeyboardInterrupt:
+            raised += 1
+    assert same_batches(expected, batches)
+    assert raised > 10
+
+
+class Killing(Numbers):
+    def __getitem__(self, index):
+        if index == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("death", range(3))
+def test_samples_that_kill_are_named_after_an_exception_behind_a_death(death):
+    loader = FusionLoader(Killing(), 4, num_workers=2)
+    iterator, batches, errors = iter(loader), [], []
+    steps = Steps(events=("c_return",), called="take_back")
+    steps.arm(death, interrupt())
+    sys.setprofile(profile := steps.profile)
+    try:
+        for _ in range(BATCHES + 1):
+            try:
+                batches.append(next(iterator))
+            except (KeyboardInterrupt, RuntimeError) as error:
+                errors.append(error)
+    finally:
+        sys.setprofile(None)
+        del profile
+    assert [type(error) for error in errors] == [KeyboardInterrupt, RuntimeError]
+    assert "workers died on the same samples" in str(errors[1])
+    assert "index 9" in str(errors[1])
+    assert [int(batch[1][0]) for batch in batches] == [n for n in range(0, 160, 4) if n != 8]
     loader.close()
 
 

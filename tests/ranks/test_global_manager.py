@@ -200,7 +200,7 @@ def test_it_wakes_for_events_alone(fake_rank, manager):
         destination.publish(1)
         wait_until(destination.done)
         destination.deliver()
-        wait_until(lambda: wake_ups() > before)  # it counts as it goes to sleep again
+        wait_until(lambda before=before: wake_ups() > before)  # counted as it goes to sleep again
 
 
 @pytest.mark.parametrize("part", ["plan", "dataset"])

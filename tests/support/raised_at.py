@@ -44,8 +44,15 @@ class Steps:
         place: where the exception was raised, ``None`` if it was not.
     """
 
-    def __init__(self, *under: str, events: Sequence[str] = CALLS) -> None:
-        """``under``: folders or files, relative to the package; by default the whole package."""
+    def __init__(self, *under: str, events: Sequence[str] = CALLS, called: str = "") -> None:
+        """Says which steps count.
+
+        Args:
+            under: folders or files, relative to the package; by default the whole package.
+            events: see ``CALLS``.
+            called: the end of the name of what is called; by default anything.
+        """
+        self._called = called
         self._roots = tuple(str(PACKAGE / each) for each in under) or (str(PACKAGE),)
         self._events = frozenset(events)
         self._pid = os.getpid()
@@ -107,7 +114,8 @@ class Steps:
             # Python raises nothing between the last statement of a block and a lock's release.
             if event == "c_call" and called.endswith("__exit__"):
                 return
-        self._step(maker, f"{event} {called}")
+        if called.endswith(self._called):
+            self._step(maker, f"{event} {called}")
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
         if not self._is_under(frame):

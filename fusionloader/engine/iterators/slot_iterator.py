@@ -372,7 +372,6 @@ class SlotIterator(_BaseDataLoaderIter):
         count = len(job.indices)
         dropped = {row for row, skip in job.skipped.items() if skip.replaced_by is None}
         if job.result is None:
-            self._manager.check(job)
             self._statistics.add_skipped(job.skipped.values())
             if job.failures:
                 self._pass_over(job)

@@ -62,6 +62,7 @@ class Job:
         spilled: pickled samples that are not in their rows, by tiny-batch.
         after: state of the dataset of ``batch.worker`` after this mini-batch.
         deaths: number of workers that died at each tiny-batch.
+        repeats: how often each tiny-batch was made again because its report was missing.
         discarded: whether the batch is no longer needed.
         taken: whether it is done and was taken out of the queue.
         thread: identifier of the thread whose ``next()`` is about to return it.
@@ -84,6 +85,7 @@ class Job:
     spilled: dict[int, bytes] = field(default_factory=dict)
     after: messages.StateAfter | None = None
     deaths: Counter[int] = field(default_factory=Counter)
+    repeats: Counter[int] = field(default_factory=Counter)
     discarded: bool = False
     taken: bool = False
     thread: int | None = None

@@ -12,7 +12,7 @@ claimant of an active tiny-batch changes its word, and the manager takes a tiny-
 after the claimant's process has ended (``ManagerQueue.take_back``). So no row has two writers, and
 each tiny-batch of a delivered batch is completed once, whichever process dies. A worker reports a
 failure before it changes the state word. The manager reads all reports again after it has seen the
-words, and refuses to deliver a mini-batch whose words require a missing report. A discarded
+words. Where the words require a report that is missing, the tiny-batch is made again. A discarded
 mini-batch keeps its slots while a worker may claim or write in it. The rows of a delivered one
 return to the pool when the last tensor over them is freed.
 
@@ -36,7 +36,7 @@ from fusionloader.data.deferred.counts import Counts
 from fusionloader.engine.delivery.device_batches import Arriving
 from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.manager.batch_memory import BatchMemory
-from fusionloader.engine.manager.in_flight import InFlight, Job, MiniBatch
+from fusionloader.engine.manager.in_flight import MOST_DEATHS, InFlight, Job, MiniBatch
 from fusionloader.engine.manager.loader_workers import LoaderWorkers
 from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
@@ -258,7 +258,7 @@ class LocalManager(Manager):
             job = self.in_flight.done(in_order)
             # After ``done``: workers send their reports before they mark a tiny-batch as done.
             self._look()
-            if job is not None:
+            if job is not None and self._is_reported(job):
                 return self._take(job)
             if timeout and watch.waited >= timeout:
                 raise RuntimeError(
@@ -276,7 +276,30 @@ class LocalManager(Manager):
         refuse_in_child(self._pid)
         job = self.in_flight.done(in_order)
         self._receive()
-        return None if job is None else self._take(job)
+        return self._take(job) if job is not None and self._is_reported(job) else None
+
+    def _is_reported(self, job: Job) -> bool:
+        """Whether all reports about a mini-batch that is done are there.
+
+        Without them rows would be delivered with the contents of an earlier mini-batch. A
+        tiny-batch whose report is missing is made again. An exception may have lost the report that
+        workers died on its samples.
+
+        Raises:
+            RuntimeError: reports go missing again and again, or another worker cannot repeat it.
+        """
+        missing = job.unreported(self.queue, self._options.tiny_batch_size)
+        for tiny_batch in missing:
+            job.repeats[tiny_batch] += 1
+            if job.worker >= 0 or job.repeats[tiny_batch] > MOST_DEATHS:
+                row = job.rows_of(tiny_batch, self._options.tiny_batch_size)[0]
+                raise RuntimeError(
+                    f"a worker has failed at tiny-batch {tiny_batch} of mini-batch {job.number} "
+                    f"({job.named(row, self._options.name)} and others) without a report. This is "
+                    "a fault of FusionLoader: please report it. iter(loader) begins another epoch"
+                )
+            self.queue.repeat(job.slot, job.sequence, tiny_batch)
+        return not missing
 
     def _take(self, job: Job) -> Job:
         tiny_batches = -(-len(job.rows) // self._options.tiny_batch_size)
@@ -386,21 +409,6 @@ class LocalManager(Manager):
     @property
     def layout(self) -> Layout | None:
         return self._memory.layout
-
-    def check(self, job: Job) -> None:
-        """Raises RuntimeError if a worker's report about a mini-batch that is done is missing.
-
-        Its rows would otherwise be delivered with the contents of an earlier mini-batch.
-        """
-        missing = job.unreported(self.queue, self._options.tiny_batch_size)
-        if missing:
-            rows = job.rows_of(missing[0], self._options.tiny_batch_size)
-            raise RuntimeError(
-                f"a worker has failed at tiny-batch {missing[0]} of mini-batch {job.number} "
-                f"({job.named(rows[0], self._options.name)} and others), and its report was "
-                "lost. This is a fault of FusionLoader: please report it. This iterator cannot go "
-                "on; iter(loader) begins another"
-            )
 
     def deliver(self, job: Job) -> Memory:
         return self._memory.deliver(job)

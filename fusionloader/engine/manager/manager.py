@@ -86,10 +86,6 @@ class Manager(ABC):
         """Takes a mini-batch as ``next_done`` does, but returns ``None`` instead of waiting."""
 
     @abstractmethod
-    def check(self, job: Job) -> None:
-        """Called before a mini-batch is delivered; raises RuntimeError if it is incomplete."""
-
-    @abstractmethod
     def deliver(self, job: Job) -> Memory:
         """Returns the owner of a mini-batch's rows. They are freed with the owner."""
 

@@ -182,9 +182,6 @@ class GroupManager(Manager):
 
     # ---- delivery ------------------------------------------------------------------------------
 
-    def check(self, job: Job) -> None:
-        """Does nothing: the coordinator has checked the states and sent the reports."""
-
     def deliver(self, job: Job) -> Memory:
         """Returns the memory of a mini-batch's rows; other jobs do not see changes of it."""
         if job.owner is None:
