@@ -22,9 +22,8 @@ from support.waiting import gone, wait_until
 
 from fusionloader.cache.range_reading import ShardChanged
 from fusionloader.data.read_ahead import fetcher as fetching
-from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
 from fusionloader.data.sources.streams.tar_stream import TarStream
-from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.url_errors import ServerFailed, UrlAbsent, UrlDenied, UrlUnreadable
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 COUNT = 40
