@@ -118,7 +118,7 @@ class CoordinatorConnection:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    self.close()
+                    self.close(f"the coordinator has read nothing for {_PATIENCE_SECONDS:g} s")
                     return
                 _wait(self._socket, select.POLLOUT, 0.1)
             except ConnectionError:
@@ -163,8 +163,10 @@ class CoordinatorConnection:
             self.send(fields)
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self._answers:
-                if not self.is_open or time.monotonic() > deadline:
-                    raise LeftGroup(self.left or _GONE)
+                if time.monotonic() > deadline:
+                    self.close(f"the coordinator has answered nothing for {_PATIENCE_SECONDS:g} s")
+                if not self.is_open:
+                    raise LeftGroup(self.left)
                 self.receive(1.0)
             return self._answers.popleft()
         except BaseException:  # the next request must not get this one's answer
