@@ -98,11 +98,11 @@ def any_may_die(monkeypatch):
     Otherwise it is an error when three in a row end before they ask for work, and when three end
     at the same samples: on a busy machine random kills come to that.
     """
-    from fusionloader.engine.manager import in_flight
+    from fusionloader.engine.manager import publications
     from fusionloader.workers import worker_set
 
     monkeypatch.setattr(worker_set, "_FRUITLESS_DEATHS", 1 << 30)
-    monkeypatch.setattr(in_flight, "MOST_DEATHS", 1 << 30)
+    monkeypatch.setattr(publications, "MOST_DEATHS", 1 << 30)
 
 
 @pytest.fixture

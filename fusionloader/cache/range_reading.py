@@ -40,6 +40,17 @@ class FileRange(NamedTuple):
         return cls(os.fsdecode(found[0]), *found[1:])
 
 
+class FileStamp(NamedTuple):
+    """Size of a file and time of its modification, in ns, which change when its contents do."""
+
+    nbytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> FileStamp:
+        return cls(info.st_size, info.st_mtime_ns)
+
+
 class ShardChanged(OSError):
     """A file has changed since its samples were indexed; the text says what to do."""
 

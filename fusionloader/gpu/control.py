@@ -6,20 +6,15 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from fusionloader import _native
 from fusionloader._native import GpuState
-from fusionloader.engine.manager.participant import (
-    Handle,
-    Hopeless,
-    Hub,
-    LostTinyBatch,
-    Participant,
-    ParticipantKind,
-)
+from fusionloader.engine.manager.participant import Handle, Hub, Participant, ParticipantKind
+from fusionloader.engine.manager.publications import Publications
 from fusionloader.gpu.memory_lender import MemoryLender
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.observe.statistics.loader_statistics import Statistics
@@ -274,7 +269,7 @@ class GpuControl(Participant):
         )
         self._update()
 
-    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
+    def look(self, handle: Handle, publications: Publications[Any]) -> None:
         """Reads messages, restarts the worker if it has ended, and updates its state.
 
         No tiny-batch is lost: CPU workers make those that a dead worker held.
@@ -286,7 +281,6 @@ class GpuControl(Participant):
             self._replace(death)
         self._kill_if_hung()
         self._update()
-        return ()
 
     @property
     def _workers(self) -> WorkerSet:

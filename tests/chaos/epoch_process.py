@@ -31,19 +31,17 @@ from support.raised_at import CALLS, Steps
 from torch.utils._pytree import tree_leaves
 
 from chaos.kinds.setting import EpochKind, Part, Setting
-from fusionloader.addons.inference import request_queue
 from fusionloader.data.read_ahead import read_ahead_process
-from fusionloader.engine.manager import in_flight
+from fusionloader.engine.manager import publications
 from fusionloader.sharing.remote import remote_proxy
 from fusionloader.workers import worker_set
 
 # Three that die in a row, or at the same samples, would be an error.
 LIMITS = (
     (worker_set, "_FRUITLESS_DEATHS"),
-    (in_flight, "MOST_DEATHS"),
+    (publications, "MOST_DEATHS"),
     (read_ahead_process, "_FRUITLESS_DEATHS"),
     (remote_proxy, "_FRUITLESS_DEATHS"),
-    (request_queue, "_MOST_DEATHS"),
 )
 
 ERRORS: dict[str, Callable[[str], BaseException]] = {

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from fusionloader.sharing.jobs import connection as connections
 from fusionloader.sharing.jobs import payloads
 from fusionloader.sharing.jobs.connection import CoordinatorConnection
 
@@ -37,6 +38,21 @@ def test_what_was_sent_of_an_earlier_epoch_is_not_taken_for_the_next_one_s(ends)
     assert connection.prepared(1).lease == 12
     assert sorted(connection.released) == [10, 11]
     assert (connection.left, connection.differs) == ("", None)
+
+
+def test_a_job_says_that_the_coordinator_is_silent_and_not_that_it_has_ended(ends, monkeypatch):
+    connection, _ = ends
+    monkeypatch.setattr(connections, "_PATIENCE_SECONDS", 0)
+    with pytest.raises(connections.LeftGroup, match="the coordinator has answered nothing for 0 s"):
+        connection.ask({"do": "begin"})
+
+
+def test_a_job_leaves_a_coordinator_that_reads_nothing(ends, monkeypatch):
+    connection, _ = ends
+    monkeypatch.setattr(connections, "_PATIENCE_SECONDS", 0)
+    while connection.is_open:
+        connection.send({"do": "step"}, bytes(4096))
+    assert connection.left == "the coordinator has read nothing for 0 s"
 
 
 def test_what_follows_the_answer_in_the_same_read_is_kept(ends):

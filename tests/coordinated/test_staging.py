@@ -88,43 +88,43 @@ def test_what_a_stopped_worker_holds_is_prepared_elsewhere(area, stopped):
     later = area.staging.publish(KEY, 1, SAMPLES)
     claim = area.workers[0].claim(End.SMALL, 0, 1)
     area.workers[0].announce(stopped.pid)
-    rows = batch.rows.number
+    rows = batch.payload.number
     area.look_twice()
-    assert batch.rows.number != rows
+    assert batch.payload.number != rows
     again = area.workers[1].claim(End.SMALL, 0, 1)  # before the later one, from its beginning
-    assert (again.sequence, again.payload) == (batch.sequence, batch.rows.number)
+    assert (again.sequence, again.payload) == (batch.sequence, batch.payload.number)
     area.workers[1].finish(again, again.first, TinyBatchState.COMPLETED)
     area.finish_all(1)
     assert area.staging.completed() == [batch, later]
     for each in (batch, later):
         area.staging.recycle(each)
-    used = {area.staging.publish(KEY, number, SAMPLES).rows.number for number in range(2, 6)}
+    used = {area.staging.publish(KEY, number, SAMPLES).payload.number for number in range(2, 6)}
     assert rows not in used  # the worker may wake up and write there
     area.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
     area.staging.look_for_stopped()
-    assert area.staging.publish(KEY, 6, SAMPLES).rows.number == rows
+    assert area.staging.publish(KEY, 6, SAMPLES).payload.number == rows
 
 
 def test_the_slots_of_a_stopped_worker_that_is_killed_are_used_again(area, stopped):
     batch = area.staging.publish(KEY, 0, SAMPLES)
     area.workers[0].claim(End.SMALL, 0, 1)
     area.workers[0].announce(stopped.pid)
-    rows = batch.rows.number
+    rows = batch.payload.number
     area.look_twice()
     area.staging.recover(area.records.find(0))
     area.staging.look_for_stopped()
-    assert area.staging.publish(KEY, 1, SAMPLES).rows.number == rows
+    assert area.staging.publish(KEY, 1, SAMPLES).payload.number == rows
 
 
 def test_a_worker_that_takes_long_keeps_what_it_holds(area):
     batch = area.staging.publish(KEY, 0, SAMPLES)
     claim = area.workers[0].claim(End.SMALL, 0, 1)
-    rows = batch.rows.number
+    rows = batch.payload.number
     area.look_twice()
-    assert batch.rows.number == rows
+    assert batch.payload.number == rows
     area.members[0].joined = False  # unless its job has left
     area.look_twice()
-    assert batch.rows.number != rows
+    assert batch.payload.number != rows
     assert not area.workers[0].finish(claim, 2, TinyBatchState.COMPLETED)
 
 
@@ -153,13 +153,13 @@ def test_a_tiny_batch_that_kills_its_workers_is_given_up(area):
 def test_a_mini_batch_that_nobody_needs_is_not_prepared(area):
     unwanted = area.staging.publish(KEY, 0, SAMPLES)
     claim = area.workers[0].claim(End.SMALL, 0, 1)
-    rows = unwanted.rows.number
+    rows = unwanted.payload.number
     area.staging.recycle(unwanted)
     assert area.workers[1].claim(End.SMALL, 0, 1) is None
-    assert area.staging.publish(KEY, 1, SAMPLES).rows.number != rows
+    assert area.staging.publish(KEY, 1, SAMPLES).payload.number != rows
     area.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
     area.staging.look_for_stopped()
-    assert area.staging.publish(KEY, 2, SAMPLES).rows.number == rows
+    assert area.staging.publish(KEY, 2, SAMPLES).payload.number == rows
 
 
 def test_tiny_batches_that_a_stopped_claim_left_out_are_found(area):
@@ -174,7 +174,7 @@ def test_tiny_batches_that_a_stopped_claim_left_out_are_found(area):
 
 
 def failed(batch, position, text="it cannot be read"):
-    return TinyBatchFailed(batch.sequence, -1, Failure(None, text, position))
+    return TinyBatchFailed(batch.sequence, position // 2, Failure(None, text, position))
 
 
 def test_what_a_worker_that_died_has_reported_is_void_when_it_is_done_again(area):
@@ -183,11 +183,11 @@ def test_what_a_worker_that_died_has_reported_is_void_when_it_is_done_again(area
     messages.send(area.pipes[0], failed(batch, 2))
     messages.send(area.pipes[0], SampleSkipped(batch.sequence, 0, None, Failure(None, "bad", 0)))
     area.staging.receive()
-    assert len(batch.reports) == 2
+    assert (len(batch.failures), len(batch.skipped)) == (1, 1)
     area.staging.recover(area.records.find(0))
     area.finish_all(1)
     assert area.staging.completed() == [batch]
-    assert (batch.reports, batch.failed) == ([], 0)
+    assert (batch.reports, batch.failed) == (({}, {}, {}), 0)
 
 
 def test_what_was_reported_of_slots_that_were_replaced_is_void(area, stopped):
@@ -205,7 +205,7 @@ def test_what_was_reported_of_slots_that_were_replaced_is_void(area, stopped):
     for tiny_batch, state in enumerate([TinyBatchState.COMPLETED] * 2 + [TinyBatchState.FAILED]):
         area.workers[1].finish(again, tiny_batch, state)
     assert area.staging.completed() == [batch]
-    assert [report.failure.position for report in batch.reports] == [4]
+    assert [failure.position for failure in batch.failures.values()] == [4]
     assert batch.failed == 1
 
 
@@ -215,7 +215,7 @@ def test_a_failure_that_nobody_has_reported_is_counted(area):
     area.workers[0].finish(claim, claim.first, TinyBatchState.FAILED)
     area.finish_all(1)
     assert area.staging.completed() == [batch]
-    assert (batch.reports, batch.failed) == ([], 1)
+    assert (batch.reports, batch.failed) == (({}, {}, {}), 1)
 
 
 def test_what_is_given_back_of_an_unwanted_mini_batch_is_for_nobody(area):
@@ -231,7 +231,7 @@ def test_what_is_given_back_of_an_unwanted_mini_batch_is_for_nobody(area):
     assert area.staging.queue.status(slot.number).waiting == 1
     area.staging.look_for_stopped()
     assert area.staging.queue.status(slot.number).waiting == 0
-    assert area.staging.publish(KEY, 1, SAMPLES).rows.number == unwanted.rows.number
+    assert area.staging.publish(KEY, 1, SAMPLES).payload.number == unwanted.payload.number
 
 
 def test_rows_are_free_again_when_there_is_no_room_for_a_descriptor(area, monkeypatch):
@@ -243,14 +243,14 @@ def test_rows_are_free_again_when_there_is_no_room_for_a_descriptor(area, monkey
         for _ in range(3):
             with pytest.raises(SharedMemoryExhausted):
                 area.staging.publish(KEY, 0, SAMPLES)
-    assert area.staging.publish(KEY, 0, SAMPLES).rows.number == 0
+    assert area.staging.publish(KEY, 0, SAMPLES).payload.number == 0
 
 
 def test_a_mini_batch_of_a_stopped_worker_waits_for_memory(area, stopped, monkeypatch):
     batch = area.staging.publish(KEY, 0, SAMPLES)
     area.workers[0].claim(End.SMALL, 0, 1)
     area.workers[0].announce(stopped.pid)
-    rows = batch.rows.number
+    rows = batch.payload.number
 
     def exhausted(_):
         raise SharedMemoryExhausted("too little memory")
@@ -258,6 +258,6 @@ def test_a_mini_batch_of_a_stopped_worker_waits_for_memory(area, stopped, monkey
     with monkeypatch.context() as patched:
         patched.setattr(area.staging, "_acquire", exhausted)
         area.look_twice()
-    assert batch.rows.number == rows
+    assert batch.payload.number == rows
     area.look_twice()
-    assert batch.rows.number != rows
+    assert batch.payload.number != rows

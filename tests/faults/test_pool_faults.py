@@ -15,7 +15,7 @@ from support.waiting import PATIENCE, gone, left_behind, wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.engine.manager import in_flight
+from fusionloader.engine.manager import publications
 from fusionloader.sharing.pool import pool_processes
 from fusionloader.workers import worker_set
 
@@ -129,7 +129,9 @@ def test_workers_that_end_before_they_begin_are_not_started_for_ever(pool):
 def test_workers_killed_at_another_loader_are_no_error_of_one_that_waits_for_them(
     pool, monkeypatch
 ):
-    monkeypatch.setattr(in_flight, "MOST_DEATHS", 1 << 30)  # all may be at one sample of the other
+    monkeypatch.setattr(
+        publications, "MOST_DEATHS", 1 << 30
+    )  # all may be at one sample of the other
     slow = iter(FusionLoader(Slow(), 1, pool=pool, timeout=PATIENCE))
     quick = FusionLoader(Noise(), 4, pool=pool, seed=3, timeout=PATIENCE)
     iterator, batches = iter(quick), []

@@ -25,7 +25,7 @@ from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.engine.manager import in_flight
+from fusionloader.engine.manager import publications
 from fusionloader.workers import worker_set
 
 OPTIONS = {
@@ -72,7 +72,7 @@ def main() -> None:
     if options["log"]:
         logging.basicConfig(stream=sys.stdout, format="log %(message)s", level=logging.INFO)
     if options["any_may_die"]:
-        worker_set._FRUITLESS_DEATHS = in_flight.MOST_DEATHS = 1 << 30
+        worker_set._FRUITLESS_DEATHS = publications.MOST_DEATHS = 1 << 30
     rank = int(os.environ["LOCAL_RANK"])
     dataset = ImageFolder(root, train_transform(options["size"]))
     by_size = sorted(range(len(dataset)), key=lambda i: os.path.getsize(dataset.samples[i][0]))

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.sharing.remote.worker.reading import EncodedCache, FileStamp
+from fusionloader.cache.range_reading import FileStamp
+from fusionloader.sharing.remote.worker.reading import EncodedCache
 
 PUTS = st.lists(
     st.tuples(st.sampled_from([b"/a", b"/b", b"/c"]), st.integers(0, 2), st.binary(max_size=9)),
@@ -23,5 +24,5 @@ def test_what_is_kept_is_what_was_given_last_and_fits(budget, puts):
             kept[path] = (stamp, data)
         for name, (found, each) in kept.items():
             assert cache.get(name, found) == each
-            assert cache.get(name, FileStamp(found.nbytes, found.modified_ns + 1)) is None
+            assert cache.get(name, FileStamp(found.nbytes, found.mtime_ns + 1)) is None
         assert cache.used == sum(len(each) for _, each in kept.values()) <= budget

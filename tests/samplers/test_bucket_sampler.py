@@ -179,8 +179,12 @@ def test_what_cannot_be_is_refused_with_what_to_do(keys, arguments, told):
         BucketSampler(keys, **arguments)
 
 
-def test_a_sampler_made_before_the_process_group_is_refused(monkeypatch):
+def test_a_sampler_made_before_the_process_group_takes_the_launcher_s_rank(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    sampler = BucketSampler([1, 2], batch_size=1)
+    assert (sampler.num_replicas, sampler.rank) == (4, 2)
+    monkeypatch.delenv("RANK")
     with pytest.raises(ValueError, match=r"WORLD_SIZE is 4.*init_process_group\(\) before"):
         BucketSampler([1, 2], batch_size=1)
     assert len(BucketSampler([1, 2], batch_size=1, num_replicas=2, rank=0)) == 1

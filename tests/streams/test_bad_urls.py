@@ -8,7 +8,7 @@ from support.tar_shards import image_shards
 from fusionloader import FusionLoader
 from fusionloader.cache.range_reading import ShardChanged
 from fusionloader.data.sources import TarStream
-from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.data.sources.url_errors import ServerFailed, UrlAbsent, UrlDenied
 
 COUNTS = (9, 6, 9)
 BAD = range(9, 15)  # samples of the shard whose server goes wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import resource
@@ -16,15 +17,17 @@ import pytest
 from support import warm_start
 from support.faulty_server import serving
 from support.limits import limited
-from support.streams import brought, reading
+from support.streams import brought, reading, table_of
 from support.tar_shards import image_shards, jpeg
 from support.waiting import gone, wait_until
 
 from fusionloader.cache.range_reading import ShardChanged
 from fusionloader.data.read_ahead import fetcher as fetching
-from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.data.read_ahead import read_ahead_process
+from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
+from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.tar_stream import TarStream
-from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.url_errors import ServerFailed, UrlAbsent, UrlDenied, UrlUnreadable
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 COUNT = 40
@@ -56,6 +59,19 @@ def test_samples_that_were_announced_come_with_few_requests(server, images):
     assert (stats.samples, stats.on_demand, stats.failures) == (6, 0, 0)
     assert stats.held_bytes == 0
     assert "6 samples with" in stats.explain()
+
+
+def test_nothing_stays_open_of_a_process_that_cannot_start(images, monkeypatch):
+    table = table_of(images)
+
+    def refuse(*_):
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(read_ahead_process, "BareProcess", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="no more processes"):
+        ReadAheadProcess(table, ReadSettings())
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_samples_that_were_not_announced_are_read_on_demand(server, images):
@@ -303,7 +319,7 @@ def test_nothing_is_left_behind(server, images):
 def test_the_process_ends_with_a_training_process_that_is_killed(server, images, tmp_path):
     script = """
         import sys
-        from support.streams import brought, reading
+        from support.streams import brought, reading, table_of
         from fusionloader.data.sources.streams.tar_stream import TarStream
         with reading(TarStream(sys.argv[1])) as (reader, fetcher):
             reader.announce(range(40))

@@ -11,7 +11,7 @@ from fusionloader.cache.range_reading import ShardChanged
 from fusionloader.data.sources import TarStream
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import write_indexes
-from fusionloader.data.sources.streams.store_errors import UrlAbsent, UrlDenied
+from fusionloader.data.sources.url_errors import UrlAbsent, UrlDenied
 
 COUNT = 30
 URLS = f"s3://{BUCKET}/train-{{000..001}}.tar"

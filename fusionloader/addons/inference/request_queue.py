@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,8 @@ from fusionloader.addons.inference.requests import RequestJob, RequestRows
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.engine.manager.loader_workers import LoaderWorkers
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
-from fusionloader.engine.manager.participant import Hub, LostTinyBatch
+from fusionloader.engine.manager.participant import Hub
+from fusionloader.engine.manager.publications import OpenPublications
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.system.shm import objects
@@ -46,7 +46,6 @@ Image = bytes | bytearray | memoryview
 Target = Callable[[], tuple[RequestRows, int]]
 """Assigns rows to a request; returns them, and the number of the first image's row."""
 
-_MOST_DEATHS = 3
 _TINY = 1  # images of a tiny-batch: each is claimed, and fails, by itself
 _LOOK_SECONDS = 0.1
 _SEARCH_SECONDS = 1.0
@@ -91,8 +90,7 @@ class RequestQueue:
         self._descriptors = SizedSlots(self._arena, self._queue, steps=1)
         self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
         self._table = DatasetTable.of_files([], [])  # images come with their requests
-        self._jobs: dict[int, RequestJob] = {}  # by sequence, the oldest first
-        self._next = self._oldest = 0
+        self._jobs: OpenPublications[RequestJob] = OpenPublications(self._queue, self._ring_size)
         self._looked = self._searched = 0.0
         self._failed_worker: messages.WorkerFailed | None = None
         self._without_workers: float | None = None  # since this time
@@ -110,7 +108,7 @@ class RequestQueue:
 
     def has_room(self) -> bool:
         """Whether the ring has places beyond those of admitted images."""
-        return self._next - self._oldest < self._ring_size - self._options.max_queued
+        return self._jobs.ring_room > self._options.max_queued
 
     def new_rows(self, count: int) -> RequestRows:
         """Returns a slot for ``count`` results; the lock is held.
@@ -167,9 +165,10 @@ class RequestQueue:
     def _publish(self, job: RequestJob, descriptor: Slot, target: Target, epoch: int) -> None:
         """Publishes a prepared job; an exception in between leaves the queue half changed."""
         rows, first = target()
+        sequence = self._queue.published
         self._queue.describe_encoded(
             descriptor.number,
-            sequence=self._next,
+            sequence=sequence,
             rows=job.order,
             keys=job.keys,
             tiny_size=_TINY,
@@ -179,10 +178,8 @@ class RequestQueue:
             first_row=first,
             payload_rows=rows.count,
         )
-        job.sequence, job.descriptor = self._next, descriptor
-        self._jobs[self._next] = job
-        self._queue.publish(descriptor.number, self._next, len(job.keys))
-        self._next += 1
+        job.sequence, job.descriptor = sequence, descriptor
+        self._jobs.publish(job, len(job.keys))
 
     def _refuse_after(self, error: BaseException) -> None:
         """Refuses further publications, after an exception such as Ctrl-C during one."""
@@ -198,9 +195,9 @@ class RequestQueue:
 
     def withdraw(self, job: RequestJob) -> None:
         """Keeps workers from beginning further images of a job; the lock is held."""
-        if job.sequence in self._jobs and job.descriptor is not None:
+        if self._jobs.find(job.sequence) is not None:
             job.withdrawn = True
-            self._queue.withdraw_one(job.descriptor.number, job.sequence)
+            self._queue.withdraw_one(job.slot, job.sequence)
             self._queue.wake_manager()
 
     def wake(self) -> None:
@@ -222,35 +219,30 @@ class RequestQueue:
 
     def is_done(self, job: RequestJob) -> bool:
         """Whether workers have finished with a job; then ``job.failures`` is complete."""
-        assert job.descriptor is not None
-        status = self._queue.status(job.descriptor.number)
+        status = self._queue.status(job.slot)
         if not status.done:
             return False
         if status.failed or job.failures:
             self._receive()  # a failure is sent before the state changes
-            self._compare_failures(job, job.descriptor)
+            self._compare_failures(job)
         return True
 
-    def _compare_failures(self, job: RequestJob, descriptor: Slot) -> None:
+    def _compare_failures(self, job: RequestJob) -> None:
         """Makes the job's failures agree with the states of its tiny-batches."""
-        completed = {
-            job.order[done.tiny_batch] for done in self._queue.completed(descriptor.number)
-        }
-        for number, key in enumerate(job.keys):
-            if number in completed:
-                if not job.withdrawn:  # another worker has repeated it
-                    job.failures.pop(number, None)
-            elif number not in job.failures:
+        completed = {done.tiny_batch for done in self._queue.completed(job.slot)}
+        for tiny_batch in range(len(job.keys)):
+            if tiny_batch in completed:
+                job.failures.pop(tiny_batch, None)  # another worker has repeated it
+            elif tiny_batch not in job.failures:
+                key = job.key_of(tiny_batch)
                 text = f"a worker has failed at an image, key {key}, and has not said why"
-                job.failures[number] = messages.Failure(pickle.dumps(RuntimeError), text, number)
+                job.fail(tiny_batch, RuntimeError, text)
 
     def take_out(self, job: RequestJob) -> None:
         """Frees the slot of a job that is done; the lock is held."""
         assert job.descriptor is not None
-        del self._jobs[job.sequence]
+        self._jobs.take_out(job)
         self._descriptors.release(job.descriptor)
-        self._oldest = next(iter(self._jobs), self._next)
-        self._queue.deliver_until(self._oldest)
 
     def look(self) -> bool:
         """Checks the workers, at most every 0.1 s; returns whether it did.
@@ -274,8 +266,7 @@ class RequestQueue:
     def _replace_dead(self, now: float) -> None:
         """Replaces dead workers; a start that fails is tried again later."""
         try:
-            for lost in self._workers.look(self._note):
-                self._count_death(lost)
+            self._workers.look(self._note, self._jobs)
         except OSError as error:
             if any(process.is_alive() for process in self._workers.processes):
                 self._without_workers = None
@@ -298,12 +289,10 @@ class RequestQueue:
             return
         self._searched = now
         with self.lock:
-            for job in self._jobs.values():
-                if job.sequence >= self._published_then:
-                    break
-                if not job.withdrawn and job.descriptor is not None:
-                    self._queue.search(job.descriptor.number)
-            self._published_then = self._next
+            for job in self._jobs:
+                if job.sequence < self._published_then and not job.withdrawn:
+                    self._queue.search(job.slot)
+            self._published_then = self._queue.published
 
     def trim(self) -> None:
         """Returns the memory of free slots to the system; the lock is held."""
@@ -317,46 +306,22 @@ class RequestQueue:
         if isinstance(message, messages.WorkerFailed):
             self._failed_worker = message
         if isinstance(message, messages.TinyBatchFailed):
-            job = self._jobs.get(message.sequence)
+            job = self._jobs.find(message.sequence)
             if job is not None:
-                number = job.order[message.failure.position]
-                job.failures.setdefault(number, message.failure)
-
-    def _count_death(self, lost: LostTinyBatch) -> None:
-        """Gives up an image on which several workers have died."""
-        job = self._jobs.get(lost.sequence)
-        if job is None:
-            return
-        number = job.order[lost.tiny_batch]
-        job.deaths[number] = job.deaths.get(number, 0) + 1
-        if job.deaths[number] < _MOST_DEATHS:
-            return
-        text = (
-            f"Preprocessor worker (pid {lost.pid}) {lost.manner}. {_MOST_DEATHS} workers died on "
-            f"the same image, key {job.keys[number]}"
-        )
-        self._give_up(job, number, RuntimeError, text)
-
-    def _give_up(self, job: RequestJob, number: int, kind: type[Exception], text: str) -> None:
-        failure = messages.Failure(pickle.dumps(kind), text, number)
-        with self.lock:
-            job.failures.setdefault(number, failure)
-            self.withdraw(job)
+                job.failures[message.tiny_batch] = message.failure
 
     def _end_overdue(self, now: float) -> None:
         """Kills workers that exceed the timeout of an image; the image fails."""
         for process, record in zip(
             self._workers.processes, self._queue.workers(0, self._options.num_workers), strict=True
         ):
-            job = None if record.sequence is None else self._jobs.get(record.sequence)
+            job = None if record.sequence is None else self._jobs.find(record.sequence)
             if job is None or now - record.since_seconds < self._options.timeout:
                 continue
-            number = job.order[record.tiny_batch]
-            text = (
-                f"an image, key {job.keys[number]}, took more than {self._options.timeout} s, the "
-                "timeout: its worker was ended"
+            job.overdue[record.tiny_batch] = (
+                f"an image, key {job.key_of(record.tiny_batch)}, took more than "
+                f"{self._options.timeout} s, the timeout: its worker was ended"
             )
-            self._give_up(job, number, TimeoutError, text)
             process.kill()
 
     # ---- the whole -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,32 +13,44 @@ from typing import Any
 import torch
 
 from fusionloader.addons.inference.admission import AdmissionPlaces
+from fusionloader.engine.manager.publications import Publication, describe_deaths
 from fusionloader.system.shm.slots import Owner, Slot
 from fusionloader.transforms.executors.layout import Leaf
 from fusionloader.workers import messages
 
 
 @dataclass(slots=True, eq=False)
-class RequestJob:
-    """Images that were published together: a mini-batch of the queue, one tiny-batch an image.
+class RequestJob(Publication):
+    """Images that were published together, one tiny-batch an image.
 
     Attributes:
         keys: keys of the images, for random draws.
-        sequence: number of the mini-batch; -1 before publication.
-        descriptor: slot with the descriptor and the encoded images.
         order: numbers of the images in the order of the tiny-batches.
-        failures: failures by the number of the image.
-        deaths: how many workers have died, by the number of the image.
+        overdue: errors of the images that took too long, by tiny-batch.
         withdrawn: whether workers should begin no further image.
     """
 
     keys: Sequence[int]
-    sequence: int = -1
-    descriptor: Slot | None = None
     order: Sequence[int] = (0,)
-    failures: dict[int, messages.Failure] = field(default_factory=dict)
-    deaths: dict[int, int] = field(default_factory=dict)
+    overdue: dict[int, str] = field(default_factory=dict)
     withdrawn: bool = False
+
+    def is_hopeless(self, tiny_batch: int) -> bool:
+        return tiny_batch in self.overdue or Publication.is_hopeless(self, tiny_batch)
+
+    def give_up(self, tiny_batch: int, pid: int | None, manner: str) -> None:
+        if tiny_batch in self.overdue:
+            self.fail(tiny_batch, TimeoutError, self.overdue[tiny_batch])
+            return
+        image = f"the image with key {self.key_of(tiny_batch)}"
+        text = describe_deaths("Preprocessor worker", pid, manner, image)
+        self.fail(tiny_batch, RuntimeError, text)
+
+    def fail(self, tiny_batch: int, error: type[Exception], text: str) -> None:
+        self.failures[tiny_batch] = messages.Failure(pickle.dumps(error), text, tiny_batch)
+
+    def key_of(self, tiny_batch: int) -> int:
+        return self.keys[self.order[tiny_batch]]
 
 
 @dataclass(slots=True, eq=False)
@@ -164,8 +177,10 @@ class ListRequest:
 
     def chunk_done(self, chunk: Chunk) -> None:
         with self._lock:
-            for number, failure in chunk.job.failures.items():
-                self.failures[chunk.first + number] = failure, chunk.job.keys[number]
+            job = chunk.job
+            for tiny_batch, failure in job.failures.items():
+                place = chunk.first + job.order[tiny_batch]
+                self.failures[place] = failure, job.key_of(tiny_batch)
             self.chunks.popleft()
             self._condition.notify_all()
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from fusionloader.cache.range_reading import FileRange, open_file, read_range
+from fusionloader.cache.range_reading import FileRange, FileStamp, open_file, read_range
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.owners import Owners, Servers
-from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
+from fusionloader.cache.servers.requests import MalformedRequest, Status, WantedFile
 from fusionloader.cache.servers.server import SERVICE
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.errors import TransportError
@@ -70,7 +70,7 @@ class ServedFiles:
 class File:
     """The bytes of a file, from another server's cache (``is_hit``) or from storage."""
 
-    stamp: Stamp
+    stamp: FileStamp
     data: bytes | memoryview
     is_hit: bool
 
@@ -117,7 +117,7 @@ class Fetcher:
         self._range_of = range_of
         self._warn = warn
         self._brought: dict[int, File] = {}
-        self._stamps: dict[int, Stamp | None] = {}
+        self._stamps: dict[int, FileStamp | None] = {}
         self._peers = {
             name: Peer(Address.parse(name), identity, SERVICE, least, absence)
             for name in servers.addresses
@@ -166,7 +166,7 @@ class Fetcher:
                 shares.setdefault(owner, []).append(WantedFile(item, stamp))
         return shares
 
-    def _stamp(self, item: int) -> Stamp | None:
+    def _stamp(self, item: int) -> FileStamp | None:
         """Returns the stamp of a file, read once per call of ``bring``."""
         if item not in self._stamps:
             self._stamps[item] = read_stamp(self._range_of(item))
@@ -266,19 +266,19 @@ class Fetcher:
 # ---- storage -----------------------------------------------------------------------------------
 
 
-def read_stamp(where: FileRange) -> Stamp | None:
+def read_stamp(where: FileRange) -> FileStamp | None:
     """Returns the stamp of a file or range; ``None`` if it is unreadable, changed or too large.
 
     The size in a range's stamp is that of the range.
     """
     try:
-        stamp = _make_stamp(os.stat(where.file))
+        stamp = FileStamp.of(os.stat(where.file))
     except OSError:
         return None
     if where.nbytes:
         if stamp != (where.file_bytes, where.mtime_ns):
             return None
-        stamp = Stamp(where.nbytes, where.mtime_ns)
+        stamp = FileStamp(where.nbytes, where.mtime_ns)
     return stamp if 0 < stamp.nbytes <= requests.MOST_BYTES else None
 
 
@@ -286,14 +286,10 @@ def read_file(where: FileRange) -> File | None:
     """Reads a file or a range from storage; returns ``None`` if that fails."""
     try:
         if where.nbytes:
-            return File(Stamp(where.nbytes, where.mtime_ns), read_range(where), False)
+            return File(FileStamp(where.nbytes, where.mtime_ns), read_range(where), False)
         with open_file(where.file) as file:
             data = file.read()
-            stamp = _make_stamp(os.fstat(file.fileno()))
+            stamp = FileStamp.of(os.fstat(file.fileno()))
     except OSError:
         return None
     return File(stamp, data, False) if len(data) == stamp.nbytes else None
-
-
-def _make_stamp(info: os.stat_result) -> Stamp:
-    return Stamp(info.st_size, info.st_mtime_ns)

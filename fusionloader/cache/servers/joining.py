@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import discovery
 from fusionloader.cache.servers.fetcher import ServedFiles
 from fusionloader.cache.servers.owners import Servers
-from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.options.cache_settings import Cache
@@ -29,14 +29,14 @@ class ServedTiers:
         views = self._opened.views
         self._stores = [(tier, views[tier]) for tier in _TIERS if tier in views]
 
-    def get(self, item: int, stamp: Stamp) -> memoryview | None:
+    def get(self, item: int, stamp: FileStamp) -> memoryview | None:
         for tier, store in self._stores:
             found = store.find(item, *stamp)
             if found is not None:
                 return found.view if tier == "encoded" else memoryview(found.data)
         return None
 
-    def put(self, item: int, stamp: Stamp, data: memoryview) -> bool:
+    def put(self, item: int, stamp: FileStamp, data: memoryview) -> bool:
         if not self.lacks(item, data.nbytes):
             return False
         return any(store.put(item, *stamp, 0, 0, data) for _, store in self._stores)

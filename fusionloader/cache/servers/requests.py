@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.system.transport.messages import FIRST_OF_SERVICE
 
 GET = FIRST_OF_SERVICE
@@ -28,18 +29,11 @@ MOST_BYTES = 1 << 26
 _ITEM = struct.Struct("<QQq")
 
 
-class Stamp(NamedTuple):
-    """Size and modification time of a file, which change when its contents do."""
-
-    nbytes: int
-    mtime_ns: int
-
-
 class WantedFile(NamedTuple):
     """A sample's number, and the stamp of its file."""
 
     item: int
-    stamp: Stamp
+    stamp: FileStamp
 
 
 class Status(enum.IntEnum):
@@ -82,7 +76,7 @@ def decode(head: bytes) -> FileRequest:
     if items <= 0 or items % _ITEM.size or items > MOST_ITEMS * _ITEM.size:
         raise MalformedRequest(f"a request for samples has not {len(head)} bytes")
     found = _ITEM.iter_unpack(head[FINGERPRINT_BYTES:])
-    wanted = [WantedFile(item, Stamp(nbytes, mtime_ns)) for item, nbytes, mtime_ns in found]
+    wanted = [WantedFile(item, FileStamp(nbytes, mtime_ns)) for item, nbytes, mtime_ns in found]
     return FileRequest(head[:FINGERPRINT_BYTES], wanted)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
-from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
+from fusionloader.cache.servers.requests import MalformedRequest, Status, WantedFile
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.listener import Listener, Service
@@ -25,13 +26,13 @@ SERVICE = "fusionloader cache 1"
 class ServedStore(Protocol):
     """The encoded files of a dataset that a machine has cached. Several threads use it."""
 
-    def get(self, item: int, stamp: Stamp) -> memoryview | None:
+    def get(self, item: int, stamp: FileStamp) -> memoryview | None:
         """Returns the bytes of a file, if they are cached with this stamp.
 
         They are valid as long as there is a reference to the store.
         """
 
-    def put(self, item: int, stamp: Stamp, data: memoryview) -> bool:
+    def put(self, item: int, stamp: FileStamp, data: memoryview) -> bool:
         """Caches the bytes of a file; returns ``False`` if there is no room, or a cached file."""
 
     def lacks(self, item: int, nbytes: int) -> bool:

@@ -13,7 +13,7 @@ from fusionloader.data.sources.shards.tar_members import ShardError
 from fusionloader.data.sources.shards.tar_samples import INLINE_EXTENSIONS
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import write_indexes
-from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.url_errors import UrlUnreadable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

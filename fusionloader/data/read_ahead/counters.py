@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass, fields
 
+from fusionloader.system.shm.descriptor import OwnedDescriptor
+
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
@@ -52,7 +54,7 @@ class StreamStats:
 _FIELDS = tuple(each.name for each in fields(StreamStats))
 
 
-class StreamCounters:
+class StreamCounters(OwnedDescriptor):
     """The fields of ``StreamStats`` in the memory of a descriptor, as doubles.
 
     Only one process may write each field. Doubles hold whole numbers up to 2 ** 53.
@@ -61,17 +63,16 @@ class StreamCounters:
     nbytes = mmap.PAGESIZE
 
     def __init__(self, fd: int) -> None:
-        """Maps the memory of ``fd``, which may be closed afterwards."""
+        """Maps the memory of ``fd``, and takes ownership of ``fd``."""
+        self.fd = fd
         self._memory = mmap.mmap(fd, self.nbytes)
         self._words = memoryview(self._memory).cast("d")
 
     @classmethod
-    def create(cls) -> tuple[int, StreamCounters]:
-        """Returns a descriptor of new memory, which the caller must close, and its counters."""
+    def create(cls) -> StreamCounters:
         from fusionloader.system.shm import objects
 
-        fd = objects.create(cls.nbytes, "stream")
-        return fd, cls(fd)
+        return cls(objects.create(cls.nbytes, "stream"))
 
     def add(self, name: str, amount: float) -> None:
         self._words[_FIELDS.index(name)] += amount

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.data.read_ahead import protocol
 from fusionloader.data.read_ahead.protocol import ReadAnswer
-from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.url_errors import UrlUnreadable
 from fusionloader.system import fd_messages
 
 _CONNECT_SECONDS = 5.0

@@ -52,7 +52,7 @@ class ReadAheadProcess:
         listener = fd_messages.listen(self.files.address, _BACKLOG)
         assert listener is not None  # the name is drawn at random
         self._listener = listener
-        self._counters_fd, self._counters = StreamCounters.create()
+        self._counters = StreamCounters.create()
         self._announced: deque[list[int]] = deque()  # announced, not published
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -114,7 +114,7 @@ class ReadAheadProcess:
             process = self._process
         processes.end([process], _END_SECONDS)
         self._watch.join(_END_SECONDS)
-        os.close(self._counters_fd)
+        self._counters.close()
 
     def _replace_when_dead(self) -> None:
         while not self._ended.is_set():
@@ -179,7 +179,7 @@ class ReadAheadProcess:
                 theirs.fileno(),
                 self._table.fd,
                 self._table.nbytes,
-                self._counters_fd,
+                self._counters.fd,
                 self.settings,
             )
             where = "fusionloader.data.read_ahead.reader"

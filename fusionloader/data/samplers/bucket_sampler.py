@@ -64,7 +64,8 @@ class BucketSampler(EpochSampler):
             Otherwise buckets and indices ascend.
         seed: an integer from 0, the same on all ranks.
         drop_last: whether to leave out the last batch of a bucket if it is smaller.
-        num_replicas: number of ranks. ``None``: that of ``torch.distributed``, or 1.
+        num_replicas: number of ranks. ``None``: that of ``torch.distributed`` or, before it is
+            initialized, of ``torchrun``; else 1.
         rank: rank of this process. Must be given together with ``num_replicas``.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from fusionloader.data.samplers.batch_order import BatchOrder
-from fusionloader.data.samplers.ranks import Ranks
+from fusionloader.data.samplers.ranks import Ranks, find_ranks
 from fusionloader.options.aliases import State
 
 VERSION = 1
@@ -69,14 +69,14 @@ class EpochSampler(Sampler[list[int]]):
         """Takes the arguments that all samplers have.
 
         Raises:
-            ValueError: the seed is negative, or a rank is out of range.
+            ValueError: the seed is negative, or as ``find_ranks`` does.
         """
         self.seed: int = as_integer(seed)
         if self.seed < 0:
             raise ValueError(f"seed should be a whole number from 0 on, not {seed!r}")
         self.shuffle: bool = bool(shuffle)
         self.drop_last: bool = bool(drop_last)
-        self._ranks = Ranks.of(num_replicas, rank, self.drop_last)
+        self._ranks = Ranks(*find_ranks(num_replicas, rank), self.drop_last)
         self.num_replicas: int = self._ranks.count
         self.rank: int = self._ranks.rank
         self.epoch: int = 0  # not changed by passes, since loaders detect set_epoch() by it

@@ -27,28 +27,6 @@ class Ranks:
     rank: int
     drop_last: bool
 
-    @classmethod
-    def of(cls, num_replicas: int | None, rank: int | None, drop_last: bool) -> Ranks:
-        """Returns the ranks that a sampler's arguments give, or those of ``torch.distributed``.
-
-        Raises:
-            ValueError: the rank is out of range, only one argument is given, or ``torchrun``
-                started several ranks and ``torch.distributed`` is not initialized.
-        """
-        if (num_replicas is None) != (rank is None):
-            raise ValueError(
-                f"num_replicas = {num_replicas!r} and rank = {rank!r}: give both or neither"
-            )
-        if num_replicas is None or rank is None:
-            return cls(*_find_ranks(), drop_last)
-        count, this = as_integer(num_replicas), as_integer(rank)
-        if count < 1 or not 0 <= this < count:
-            raise ValueError(
-                f"rank should be from 0 to num_replicas - 1, and rank = {this}, "
-                f"num_replicas = {count}"
-            )
-        return cls(count, this, drop_last)
-
     def steps(self, batches: int) -> int:
         """Returns the number of steps of each rank."""
         return batches // self.count if self.drop_last else -(-batches // self.count)
@@ -59,16 +37,32 @@ class Ranks:
         return place % batches
 
 
-def _find_ranks() -> tuple[int, int]:
-    """Returns the number of ranks and the rank of this process."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size()), int(distributed.get_rank())
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started > 1:
+def find_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Returns the number of ranks and this rank: a sampler's arguments, or by default the job's.
+
+    The job's are those of ``torch.distributed`` or, before it is initialized, of ``torchrun``.
+
+    Raises:
+        ValueError: the rank is out of range or unknown, or only one argument is given.
+    """
+    if (num_replicas is None) != (rank is None):
         raise ValueError(
-            f"WORLD_SIZE is {started}, and torch.distributed is not initialized: every rank would "
-            "have all batches. Call torch.distributed.init_process_group() before making the "
-            "sampler, or give it num_replicas and rank"
+            f"num_replicas = {num_replicas!r} and rank = {rank!r}: give both or neither"
         )
-    return 1, 0
+    distributed, environ = torch.distributed, os.environ
+    if num_replicas is not None and rank is not None:
+        count, this = as_integer(num_replicas), as_integer(rank)
+    elif distributed.is_available() and distributed.is_initialized():
+        count, this = int(distributed.get_world_size()), int(distributed.get_rank())
+    elif (count := int(environ.get("WORLD_SIZE", "1"))) > 1 and "RANK" not in environ:
+        raise ValueError(
+            f"WORLD_SIZE is {count}, and RANK is not set: call torch.distributed."
+            "init_process_group() before making the sampler, or give it num_replicas and rank"
+        )
+    else:
+        this = int(environ.get("RANK", "0"))
+    if count < 1 or not 0 <= this < count:
+        raise ValueError(
+            f"rank should be from 0 to num_replicas - 1, and rank = {this}, num_replicas = {count}"
+        )
+    return count, this

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fusionloader.data.sources.shards.tar_members import ShardError as ShardError
     from fusionloader.data.sources.streams.sampler import StreamSampler as StreamSampler
     from fusionloader.data.sources.streams.tar_stream import TarStream as TarStream
-    from fusionloader.data.sources.url_reading import UrlUnreadable as UrlUnreadable
+    from fusionloader.data.sources.url_errors import UrlUnreadable as UrlUnreadable
 
 __all__ = [
     "ArrowImages",
@@ -65,7 +65,7 @@ _MODULES = {
     "StreamSampler": "streams.sampler",
     "TarFolder": "shards.tar_folder",
     "TarStream": "streams.tar_stream",
-    "UrlUnreadable": "url_reading",
+    "UrlUnreadable": "url_errors",
     "from_hugging_face": "shards.columns.arrow_images",
 }
 

@@ -13,21 +13,7 @@ from typing import Any
 from fusionloader.cache.range_reading import FileRange
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
 from fusionloader.data.sources import http_ranges
-
-DENIED = (401, 403)
-ABSENT = (404, 410)
-RANGES_NEEDED = "the server ignores ranges: copy the shard to one that answers them, or to a disk"
-"""Remedy for ``RangesIgnored``."""
-
-
-class UrlUnreadable(OSError):
-    """A range of a URL cannot be read. The message has the URL, the status and a remedy.
-
-    Attributes:
-        status: HTTP status; ``None`` without an answer, or with another protocol.
-    """
-
-    status: int | None = None
+from fusionloader.data.sources.url_errors import UrlUnreadable, unreadable
 
 
 def read_url_range(
@@ -45,19 +31,12 @@ def read_url_range(
     """
     from fsspec.core import url_to_fs
 
-    stop = where.offset + where.nbytes
+    start, stop = where.offset, where.offset + where.nbytes
     try:
         system, path = url_to_fs(where.file, **storage_options)
-        found = _read(system, path, where.offset, stop)
-    except http_ranges.WrongLength as error:
-        why = f"has {error} there: the shard has changed, index it again"
-        raise UrlUnreadable(_text(where, name, why)) from error
+        return _read(system, path, start, stop)
     except Exception as error:  # each file system has its own exceptions
-        raise _unreadable(where, name, error) from error
-    if len(found) != where.nbytes:
-        why = f"has {len(found)} bytes there: the shard has changed, index it again"
-        raise UrlUnreadable(_text(where, name, why))
-    return found
+        raise unreadable(where.file, start, stop, error, name=name) from error
 
 
 def _read(system: Any, path: str, start: int, stop: int) -> bytes:
@@ -65,35 +44,10 @@ def _read(system: Any, path: str, start: int, stop: int) -> bytes:
         from fsspec.asyn import sync
 
         return bytes(sync(system.loop, http_ranges.read_range, system, path, start, stop))
-    return bytes(system.cat_file(path, start=start, end=stop))
-
-
-def _unreadable(
-    where: FileRange, name: Callable[[], str] | None, error: Exception
-) -> UrlUnreadable:
-    status = getattr(error, "status", None) or getattr(error, "code", None)
-    status = status if isinstance(status, int) else None
-    if status in DENIED or isinstance(error, PermissionError):
-        remedy = "pass credentials by storage_options, as fsspec's file system names them"
-    elif status in ABSENT or isinstance(error, FileNotFoundError):
-        remedy = "check the URL; if the shard was replaced, index it again"
-    elif isinstance(error, http_ranges.RangesIgnored):
-        remedy = RANGES_NEEDED
-    elif isinstance(error, ImportError):
-        remedy = "install the file system that fsspec names"
-    else:
-        remedy = "see that the server answers, and try again"
-    status_text = f"status {status}, " if status is not None else ""
-    why = f"cannot be read ({status_text}{type(error).__name__}: {error}): {remedy}"
-    made = UrlUnreadable(_text(where, name, why))
-    made.status = status
-    return made
-
-
-def _text(where: FileRange, name: Callable[[], str] | None, why: str) -> str:
-    sample = "" if name is None else f", of the sample {name()},"
-    last = where.offset + where.nbytes - 1
-    return f"{where.file!r}, bytes {where.offset} to {last}{sample} {why}"
+    found = bytes(system.cat_file(path, start=start, end=stop))
+    if len(found) != stop - start:
+        raise http_ranges.WrongLength(f"{len(found)} bytes instead of {stop - start}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,12 @@ from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.pinning import Pinning
 from fusionloader.engine.iterators.whole_batches import detached
-from fusionloader.engine.manager.in_flight import Job, MiniBatch
+from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
 from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.participant import Participant
+from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.statistics.worker_totals import AllWorkers
 from fusionloader.observe.trace.step_tracer import StepTracer

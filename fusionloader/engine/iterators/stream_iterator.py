@@ -16,7 +16,8 @@ from fusionloader.data.epochs.epoch_state import EpochState, Returned
 from fusionloader.data.epochs.sampling import Draws, SampledBatch
 from fusionloader.engine.iterators.backend import NO_ITEM
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
-from fusionloader.engine.manager.in_flight import Job, MiniBatch
+from fusionloader.engine.manager.in_flight import Job
+from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions

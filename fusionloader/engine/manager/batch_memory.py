@@ -12,9 +12,10 @@ import torch
 from fusionloader import _native
 from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.engine.delivery.device_ring import BufferOpener
-from fusionloader.engine.manager.in_flight import Job, MiniBatch
+from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.options import ManagerOptions
 from fusionloader.engine.manager.participant import Participant
+from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.options.aliases import Batch
 from fusionloader.system.amounts import mib
 from fusionloader.system.shm import objects
@@ -99,14 +100,11 @@ class BatchMemory:
         samples = options.workers * options.tiny_batch_size
         return max(_FEWEST, -(-samples // max(options.batch_size, 1)))
 
-    def descriptor_for(self, batch: MiniBatch) -> Slot:
-        samples, size = len(batch.items), self._options.tiny_batch_size
-        room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // size))
-        return self._descriptors.acquire(room + len(batch.pickled))
-
-    def rows_for(self, batch: MiniBatch) -> Slot | None:
-        """Returns a slot for the rows of a mini-batch; ``None`` while their layout is unknown."""
-        return None if self.layout is None else self._acquire_rows(self.layout, batch)
+    def allocate(self, job: Job) -> None:
+        """Gives a mini-batch its slots; none for the rows while their layout is unknown."""
+        if self.layout is not None:
+            job.payload = self._acquire_rows(self.layout, job.batch)
+        job.descriptor = self._descriptors.acquire(job.descriptor_bytes())
 
     def _acquire_rows(self, layout: Layout, batch: MiniBatch) -> Slot:
         rows = len(batch.items)

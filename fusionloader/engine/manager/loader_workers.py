@@ -5,19 +5,15 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 from fusionloader import _native
 from fusionloader.engine.manager.in_flight import InFlight
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker, WorkerConnection
-from fusionloader.engine.manager.participant import (
-    Handle,
-    Hopeless,
-    Hub,
-    LostTinyBatch,
-    Participant,
-)
+from fusionloader.engine.manager.participant import Handle, Hub, Participant
+from fusionloader.engine.manager.publications import Publications
 from fusionloader.engine.manager.stalls import worker_report
 from fusionloader.observe.statistics.snapshot import WorkerStats
 from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_records, worker_stats
@@ -126,43 +122,31 @@ class LoaderWorkers:
         else:
             self._queue.sleep(seen, seconds)
 
-    def look(
-        self,
-        handle: Handle,
-        hopeless: Hopeless = list,
-        forget: Callable[[int], None] = lambda worker: None,
-    ) -> Iterator[LostTinyBatch]:
-        """Replaces dead workers, and yields the tiny-batches that they had claimed.
+    def look(self, handle: Handle, publications: Publications[Any]) -> None:
+        """Replaces dead workers, and has others make what they held.
 
-        Those are back in the queue. If this raises, the next call finds the deaths that were not
-        handled yet.
+        If this raises, the next call finds the deaths that were not handled yet.
 
         Args:
             handle: called with the last reports of the dead workers.
-            hopeless: returns the (sequence, tiny-batch) pairs that are given up.
-            forget: drops the reports of a worker about tiny-batches that it still holds, because
-                the worker that repeats them reports again.
+            publications: what workers may hold.
         """
         for death in self._workers.deaths():
             death.receiver.handle(handle)
-            forget(death.number)
-            lost = self._queue.take_back(death.number, hopeless() if death.is_accident else [])
+            was_held = publications.give_back(
+                death.number, death.pid, death.manner, death.is_accident
+            )
             if not death.is_accident:
                 self._workers.restart(death)
                 continue
-            pid, manner = death.pid, death.manner
-            yield from (
-                LostTinyBatch(held.sequence, held.tiny_batch, pid, manner, held.given_up)
-                for held in lost
-            )
             if self._options.passes is not None:
-                self._options.passes.check(death, was_held=bool(lost))
+                self._options.passes.check(death, was_held)
             # A worker writes its pid into the queue when it is ready. Deaths before that are failed
             # starts, of which three in a row are an error.
             announced = self._queue.worker(death.number).pid == death.pid
-            self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
+            self._workers.replace(death, fruitful=was_held or announced or death.at_work)
         for each in self.participants:
-            yield from each.look(handle, hopeless)
+            each.look(handle, publications)
 
     def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
         """Yields numbers and records of the CPU workers on this machine, with the guests."""
@@ -228,9 +212,8 @@ class LoaderWorkers:
         elsewhere = {
             n for each in self.participants for n in each.busy_elsewhere(range(self.count))
         }
-        name, first_guest_slot = self._options.name, self.first_guest_slot
         now = time.monotonic()
-        return worker_report(workers, in_flight, name, now, first_guest_slot, elsewhere)
+        return worker_report(workers, in_flight, now, self.first_guest_slot, elsewhere)
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ the mini-batch out, and publishes the next one into the slots that are free.
 
 Why it is right. A mini-batch is done when none of its state words says waiting or active. Only the
 claimant of an active tiny-batch changes its word, and the manager takes a tiny-batch back only
-after the claimant's process has ended (``ManagerQueue.take_back``). So no row has two writers, and
+after the claimant's process has ended (``Publications.give_back``). So no row has two writers, and
 each tiny-batch of a delivered batch is completed once, whichever process dies. A worker reports a
 failure before it changes the state word. The manager reads all reports again after it has seen the
 words. Where the words require a report that is missing, the tiny-batch is made again. A discarded
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,11 +35,12 @@ from fusionloader.data.deferred.counts import Counts
 from fusionloader.engine.delivery.device_batches import Arriving
 from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.manager.batch_memory import BatchMemory
-from fusionloader.engine.manager.in_flight import MOST_DEATHS, InFlight, Job, MiniBatch
+from fusionloader.engine.manager.in_flight import InFlight, Job
 from fusionloader.engine.manager.loader_workers import LoaderWorkers
 from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
-from fusionloader.engine.manager.participant import Hub, LostTinyBatch, Participant
+from fusionloader.engine.manager.participant import Hub, Participant
+from fusionloader.engine.manager.publications import MOST_DEATHS, MiniBatch
 from fusionloader.engine.manager.stalls import HungWorkers, StallWatch, sample_name
 from fusionloader.engine.manager.tracing import ManagerTrace
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
@@ -92,12 +92,12 @@ class LocalManager(Manager):
         self._workers = LoaderWorkers(options, self._most)
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
-        self.in_flight = InFlight(self.queue, options.tiny_batch_size)
+        self.in_flight = InFlight(self.queue, self._ring_size)
         if options.passes is not None:
             options.passes.follow(self.in_flight)
         self._outdated, self._no_layout = False, ""
         self._worker_failures: list[messages.Failure] = []  # not raised yet
-        named = partial(sample_name, in_flight=self.in_flight, name=options.name)
+        named = partial(sample_name, in_flight=self.in_flight)
         self._hung = HungWorkers(self._workers, options.stall_timeout, named)
         self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size)
@@ -154,8 +154,7 @@ class LocalManager(Manager):
         self._most_in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
         for death in self._workers.resize(wanted):
             death.receiver.handle(self._handle)
-            self.in_flight.forget_reports(death.number)
-            self.queue.take_back(death.number)
+            self.in_flight.give_back(death.number, death.pid, death.manner, is_accident=False)
 
     # ---- publishing ----------------------------------------------------------------------------
 
@@ -166,12 +165,7 @@ class LocalManager(Manager):
     @property
     def capacity(self) -> int:
         most = min(self._most_in_flight, self._memory.most_in_flight)
-        return min(most - len(self.in_flight.wanted), self._ring_room)
-
-    @property
-    def _ring_room(self) -> int:
-        """Number of free ring entries. The oldest mini-batch may be far behind the others."""
-        return self._ring_size - (self.queue.published - self.in_flight.oldest)
+        return min(most - len(self.in_flight.wanted), self.in_flight.ring_room)
 
     def submit(self, batch: MiniBatch) -> None:
         """Publishes a mini-batch. If this raises after the job is in ``in_flight``, it is not lost.
@@ -182,14 +176,16 @@ class LocalManager(Manager):
         if self.closed:
             raise RuntimeError("the iterator was closed, and cannot go on: iter(loader) begins one")
         self._publish_last()
-        while self._ring_room <= 0:  # a worker is active in discarded mini-batches
+        while self.in_flight.ring_room <= 0:  # a worker is active in discarded mini-batches
             self._look()
             self._hung.look()
-            if self._ring_room <= 0:
+            if self.in_flight.ring_room <= 0:
                 self.queue.sleep(self.queue.done_word(), _SLEEP_SECONDS)
-        job = Job(batch, self.queue.published, None, None)
+        size, name = self._options.tiny_batch_size, self._options.name
+        job = Job(batch, size, name=name, sequence=self.queue.published)
         try:
-            self._describe(job)
+            self._memory.allocate(job)
+            job.describe(self.queue, self._options.group_size)
         except BaseException:
             self._memory.release(job)
             raise
@@ -198,28 +194,6 @@ class LocalManager(Manager):
         for each in self.participants:
             each.published()
         self._memory.begin_copies(self.in_flight)
-
-    def _describe(self, job: Job) -> None:
-        """Allocates the slots of a mini-batch, and writes its descriptor."""
-        batch = job.batch
-        job.payload = self._memory.rows_for(batch)
-        job.descriptor = self._memory.descriptor_for(batch)
-        self.queue.describe(
-            job.slot,
-            sequence=job.sequence,
-            rows=batch.rows,
-            items=batch.items,
-            keys=batch.keys,
-            occurrences=batch.occurrences,
-            tiny_size=self._options.tiny_batch_size,
-            seed=batch.seed,
-            epoch=batch.epoch,
-            number=batch.number,
-            group_size=self._options.group_size,
-            payload=job.payload.number if job.payload else None,
-            indices=batch.pickled,
-            claimant=batch.worker,
-        )
 
     def _publish_last(self) -> None:
         """Publishes the last mini-batch, unless it is published already."""
@@ -282,20 +256,19 @@ class LocalManager(Manager):
         """Whether all reports about a mini-batch that is done are there.
 
         Without them rows would be delivered with the contents of an earlier mini-batch. A
-        tiny-batch whose report is missing is made again. An exception may have lost the report that
-        workers died on its samples.
+        tiny-batch whose report is missing is made again.
 
         Raises:
             RuntimeError: reports go missing again and again, or another worker cannot repeat it.
         """
-        missing = job.unreported(self.queue, self._options.tiny_batch_size)
+        missing = job.unreported(self.queue)
         for tiny_batch in missing:
             job.repeats[tiny_batch] += 1
             if job.worker >= 0 or job.repeats[tiny_batch] > MOST_DEATHS:
-                row = job.rows_of(tiny_batch, self._options.tiny_batch_size)[0]
+                row = job.rows_of(tiny_batch)[0]
                 raise RuntimeError(
                     f"a worker has failed at tiny-batch {tiny_batch} of mini-batch {job.number} "
-                    f"({job.named(row, self._options.name)} and others) without a report. This is "
+                    f"({job.named(row)} and others) without a report. This is "
                     "a fault of FusionLoader: please report it. iter(loader) begins another epoch"
                 )
             self.queue.repeat(job.slot, job.sequence, tiny_batch)
@@ -375,31 +348,11 @@ class LocalManager(Manager):
     def _look(self) -> None:
         self._publish_last()
         self._receive()
-        in_flight = self.in_flight
-        for lost in self._workers.look(self._handle, in_flight.hopeless, in_flight.forget_reports):
-            self._count_death(lost)
+        self._workers.look(self._handle, self.in_flight)
         self._raise_reported()
-        for job in in_flight.dropped():
+        for job in self.in_flight.dropped():
             self.release(job)
             self._advance()
-
-    def _count_death(self, lost: LostTinyBatch) -> None:
-        """Counts a worker's death; once the tiny-batch is given up, its error names the samples."""
-        job, tiny_batch = self.in_flight.find(lost.sequence), lost.tiny_batch
-        if job is None:
-            return
-        job.deaths[tiny_batch] += 1
-        if not lost.given_up:
-            return
-        rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
-        named = ", ".join(job.named(row, self._options.name) for row in rows)
-        text = (
-            f"DataLoader worker (pid {lost.pid}) {lost.manner}. {job.deaths[tiny_batch]} workers "
-            f"died on the same samples; one of these is the cause: {named}. Load them with "
-            "num_workers=0 to see where"
-        )
-        position = tiny_batch * self._options.tiny_batch_size
-        job.failures[tiny_batch] = messages.Failure(pickle.dumps(RuntimeError), text, position)
 
     def _worker_report(self) -> str:
         return self._workers.report(self.in_flight)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
+from fusionloader.engine.manager.in_flight import Job, Jobs
 from fusionloader.engine.manager.participant import Participant
+from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recording import Feed
 from fusionloader.system.processes import Process

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fusionloader import _native
 from fusionloader.engine.delivery.device_ring import BufferOpener
+from fusionloader.engine.manager.publications import Publications
 from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.system.processes import Process
@@ -20,28 +21,6 @@ ParticipantKind = Literal["gpu", "remote", "borrowed"]
 
 Handle = Callable[[Message], None]
 """Called with each message of a worker, with some of them twice."""
-
-Hopeless = Callable[[], list[tuple[int, int]]]
-"""Returns (sequence, tiny-batch) pairs that are given up if their worker has died."""
-
-
-@dataclass(frozen=True, slots=True)
-class LostTinyBatch:
-    """A tiny-batch whose worker died while it was active.
-
-    Attributes:
-        sequence: publication of its mini-batch.
-        tiny_batch: number within the mini-batch.
-        pid: process id of the worker; ``None`` if it is unknown.
-        manner: how the worker died; completes "worker ...".
-        given_up: whether no worker will do it again.
-    """
-
-    sequence: int
-    tiny_batch: int
-    pid: int | None
-    manner: str
-    given_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +117,11 @@ class Participant:
     def receive(self, handle: Handle) -> None:
         """Calls ``handle`` with each message that has arrived, see ``Receiver.handle``."""
 
-    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Replaces dead workers, and yields the tiny-batches that they held.
+    def look(self, handle: Handle, publications: Publications[Any]) -> None:
+        """Replaces dead workers, and has others make what they held of ``publications``.
 
-        Those are back in the queue, except the ``hopeless`` ones. ``handle`` is called with the
-        last reports of the dead workers.
+        ``handle`` is called with the last reports of the dead workers.
         """
-        return ()
 
     def kill(self, number: int, pid: int, why: str) -> None:
         """Kills one of its workers; ``why`` completes "worker ..."."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fusionloader.options.aliases import Index
 from fusionloader.system.processes import is_stopped
 from fusionloader.system.user_warnings import warn_user
 
@@ -69,7 +68,6 @@ class StallWatch:
 def worker_report(
     workers: Iterable[tuple[int, _native.WorkerSnapshot]],
     in_flight: InFlight,
-    name: Callable[[Index], str],
     now: float,
     first_guest_slot: int,
     elsewhere: Container[int] = (),
@@ -79,14 +77,13 @@ def worker_report(
     Args:
         workers: numbers and records of the workers.
         in_flight: the mini-batches.
-        name: returns a sample's name from its index.
         now: ``CLOCK_MONOTONIC``, in seconds.
         first_guest_slot: number of the first slot for workers of other ranks.
         elsewhere: numbers of the workers that serve other loaders of their pool.
     """
     places = []
     for number, worker in workers:
-        sample = sample_name(worker, in_flight, name)
+        sample = sample_name(worker, in_flight)
         if not sample and number >= first_guest_slot:
             continue
         who = f"worker {number} (pid {worker.pid})" if worker.pid else f"worker {number}"
@@ -99,14 +96,12 @@ def worker_report(
     return "; ".join(places)
 
 
-def sample_name(
-    worker: _native.WorkerSnapshot, in_flight: InFlight, name: Callable[[Index], str]
-) -> str:
+def sample_name(worker: _native.WorkerSnapshot, in_flight: InFlight) -> str:
     """Returns the name of the sample that a worker is at; empty if it is at none."""
     job = None if worker.sequence is None else in_flight.find(worker.sequence)
     if job is None or worker.position >= len(job.rows):
         return ""
-    return job.named(job.rows[worker.position], name)
+    return job.named(job.rows[worker.position])
 
 
 # ---- hung workers ------------------------------------------------------------------------------

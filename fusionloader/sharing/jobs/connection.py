@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from fusionloader import _native
 from fusionloader.engine.manager.manager import ManagerOutdated
+from fusionloader.engine.manager.publications import Reports
 from fusionloader.sharing.jobs import payloads
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm.slots import Owner
-from fusionloader.workers.messages import JobMessage
 
 _PATIENCE_SECONDS = 20.0
 _GONE = "the coordinator has ended"
@@ -41,7 +41,7 @@ class PreparedBatch:
         nbytes: size of the slot.
         failed: number of tiny-batches that failed.
         given_up: tiny-batches whose workers kept dying, each with the pid of the last one.
-        reports: the workers' messages about the batch.
+        reports: what workers have reported about the batch.
     """
 
     number: int
@@ -51,7 +51,7 @@ class PreparedBatch:
     nbytes: int
     failed: int
     given_up: tuple[tuple[int, int], ...]
-    reports: tuple[JobMessage, ...]
+    reports: Reports
 
 
 class HeldBatch(NamedTuple):
@@ -118,7 +118,7 @@ class CoordinatorConnection:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    self.close()
+                    self.close(f"the coordinator has read nothing for {_PATIENCE_SECONDS:g} s")
                     return
                 _wait(self._socket, select.POLLOUT, 0.1)
             except ConnectionError:
@@ -163,8 +163,10 @@ class CoordinatorConnection:
             self.send(fields)
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self._answers:
-                if not self.is_open or time.monotonic() > deadline:
-                    raise LeftGroup(self.left or _GONE)
+                if time.monotonic() > deadline:
+                    self.close(f"the coordinator has answered nothing for {_PATIENCE_SECONDS:g} s")
+                if not self.is_open:
+                    raise LeftGroup(self.left)
                 self.receive(1.0)
             return self._answers.popleft()
         except BaseException:  # the next request must not get this one's answer
@@ -220,7 +222,7 @@ class CoordinatorConnection:
 
     def _note_done(self, fields: Fields, payload: bytes) -> None:
         given_up = tuple((int(tiny_batch), int(pid)) for tiny_batch, pid in fields["given_up"])
-        reports = tuple(pickle.loads(payload)) if payload else ()
+        reports = pickle.loads(payload) if payload else ({}, {}, {})
         found = PreparedBatch(
             int(fields["done"]),
             int(fields["lease"]),

@@ -65,18 +65,20 @@ class EpochRun:
 
     def _send_done(self, member: GroupMember, batch: StagedBatch) -> bool:
         waits, member.waits = member.waits, {}
+        rows = batch.payload
+        assert rows is not None
         fields = {
             "done": batch.number,
             "lease": batch.sequence,
-            "slot": batch.rows.number,
-            "offset": batch.rows.offset,
-            "nbytes": batch.rows.nbytes,
+            "slot": rows.number,
+            "offset": rows.offset,
+            "nbytes": rows.nbytes,
             "made": list(batch.made.items()),
             "waits": list(waits.items()),
             "failed": batch.failed,
             "given_up": batch.given_up,
         }
-        return member.reply(fields, pickle.dumps(batch.reports) if batch.reports else b"")
+        return member.reply(fields, pickle.dumps(batch.reports) if any(batch.reports) else b"")
 
     def leased(self, lease: int) -> int | None:
         """Returns the number of the mini-batch with a lease, ``None`` if it is of another epoch."""

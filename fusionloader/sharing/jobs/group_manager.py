@@ -11,9 +11,10 @@ import logging
 import os
 import pickle
 
-from fusionloader.engine.manager.in_flight import Job, Jobs, MiniBatch
+from fusionloader.engine.manager.in_flight import Job, Jobs
 from fusionloader.engine.manager.manager import Manager
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
+from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.engine.manager.stalls import HungWorkers, StallWatch
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recorder import Recorder
@@ -107,7 +108,8 @@ class GroupManager(Manager):
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
         # After an exception behind this line it is submitted again, which changes nothing.
         self.connection.submit(batch.number, pack(samples))
-        self.in_flight.jobs += [Job(batch, batch.number, None, None)]
+        size, name = self._options.tiny_batch_size, self._options.name
+        self.in_flight.jobs += [Job(batch, size, name=name, sequence=batch.number)]
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -147,10 +149,9 @@ class GroupManager(Manager):
 
     def _note_reports(self, job: Job) -> None:
         found = self.connection.prepared(job.number)
-        for report in found.reports:
-            job.note(report)
+        job.failures, job.skipped, job.spilled = found.reports
         for tiny_batch, pid in found.given_up:
-            job.failures[tiny_batch] = self._death(job, tiny_batch, pid)
+            job.give_up(tiny_batch, pid, "died")
         if len(job.failures) < found.failed:
             job.failures[-1] = self._unexplained(job, found)
 
@@ -161,17 +162,6 @@ class GroupManager(Manager):
             "out, and the epoch goes on behind it. Please report this"
         )
         return messages.Failure(pickle.dumps(RuntimeError), text, 0)
-
-    def _death(self, job: Job, tiny_batch: int, pid: int) -> messages.Failure:
-        rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
-        named = ", ".join(self._options.name(job.indices[row]) for row in rows)
-        text = (
-            f"DataLoader worker (pid {pid}) died, as others of this group before it, on the same "
-            f"samples; one of these is the cause: {named}. Load them with num_workers=0 to see "
-            "where"
-        )
-        position = tiny_batch * self._options.tiny_batch_size
-        return messages.Failure(pickle.dumps(RuntimeError), text, position)
 
     def _report(self) -> str:
         jobs = self._membership.stats().jobs

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass, field
 
 from fusionloader import _native
+from fusionloader.engine.manager.publications import MiniBatch, OpenPublications, PublishedBatch
 from fusionloader.sharing.jobs.member import EpochKey
 from fusionloader.sharing.jobs.sample_lists import SampleLists
 from fusionloader.sharing.jobs.worker_records import MOST_WORKERS, WorkerRecord, WorkerRecords
@@ -19,7 +21,6 @@ from fusionloader.workers import messages
 
 RING = 256  # most mini-batches that are staged at a time, of all epochs
 _SPARE = 16  # free slots that keep their memory
-_MOST_DEATHS = 3
 _ALIGN = 64  # bytes
 
 
@@ -42,20 +43,13 @@ class RowSettings:
         return sum(-(-leaf * rows // _ALIGN) * _ALIGN for leaf in self.leaves)
 
 
-@dataclass(slots=True, eq=False)
-class StagedBatch:
+@dataclass(slots=True, eq=False, kw_only=True)
+class StagedBatch(PublishedBatch):
     """A published mini-batch, under way or complete.
 
     Attributes:
         key: the epoch.
-        number: position in the epoch.
-        samples: the samples, as workers need them.
-        sequence: number in the queue, which workers' reports refer to.
-        descriptor: slot that describes the mini-batch to workers.
-        rows: slot with the results.
-        reports: the workers' messages about it.
         held: tiny-batch and worker of each claim at the last check.
-        deaths: number of workers that died, by tiny-batch.
         given_up: tiny-batches that were given up, each with the pid of the last dead worker.
         made: number of samples, by the pid of the job whose workers made them, once complete.
         failed: number of tiny-batches that failed, once complete.
@@ -63,38 +57,24 @@ class StagedBatch:
     """
 
     key: EpochKey
-    number: int
-    samples: SampleLists
-    sequence: int
-    descriptor: Slot
-    rows: Slot
-    reports: list[messages.JobMessage] = field(default_factory=list)
     held: frozenset[tuple[int, int]] = frozenset()
-    deaths: Counter[int] = field(default_factory=Counter)
-    given_up: list[tuple[int, int]] = field(default_factory=list)
+    given_up: list[tuple[int, int | None]] = field(default_factory=list)
     made: Counter[int] = field(default_factory=Counter)
     failed: int = 0
     done: bool = False
 
-    def find_tiny_batch(self, report: messages.JobMessage, size: int) -> int:
-        """Returns the tiny-batch, of ``size`` samples, that a report is about."""
-        if isinstance(report, messages.TinyBatchFailed):
-            return report.failure.position // size
-        if isinstance(report, messages.SampleSkipped):
-            return self.samples.rows.index(report.row) // size
-        return report.tiny_batch
+    def give_up(self, tiny_batch: int, pid: int | None, manner: str) -> None:
+        self.given_up.append((tiny_batch, pid))  # each job names its samples itself
 
 
 @dataclass(frozen=True, slots=True)
 class _Quarantined:
-    """Slots of a mini-batch that workers may still write to.
+    """A mini-batch whose slots workers may still write to.
 
     ``writers`` has these workers by number, ``None`` for one that is not registered yet.
     """
 
-    sequence: int
-    descriptor: Slot
-    rows: Slot
+    batch: StagedBatch
     writers: dict[int, WorkerRecord | None]
 
 
@@ -115,8 +95,7 @@ class Staging:
         self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)
         self.settings: RowSettings | None = None
         self.largest = 0
-        self._sequence = 0
-        self._batches: dict[int, StagedBatch] = {}  # incomplete ones, by sequence
+        self._batches: OpenPublications[StagedBatch] = OpenPublications(self.queue, RING)
         self._quarantined: list[_Quarantined] = []
 
     @property
@@ -131,8 +110,7 @@ class Staging:
     @property
     def capacity(self) -> int:
         """Number of mini-batches that the queue can still take."""
-        oldest = min(self._batches, default=self._sequence)
-        return RING - (self._sequence - oldest) - 1
+        return self._batches.ring_room - 1
 
     # ---- publishing ----------------------------------------------------------------------------
 
@@ -142,59 +120,51 @@ class Staging:
         Raises:
             SharedMemoryExhausted: there is no memory for its rows.
         """
-        descriptor, rows = self._acquire(samples)
-        batch = StagedBatch(key, number, samples, self._sequence, descriptor, rows)
+        assert self.settings is not None
+        mini_batch = MiniBatch(number, (), *samples, key.seed, key.epoch)
+        size, sequence = self.settings.tiny_size, self.queue.published
+        batch = StagedBatch(batch=mini_batch, tiny_size=size, key=key, sequence=sequence)
         self._describe(batch)
-        self.queue.publish(descriptor.number, batch.sequence)
-        self._batches[batch.sequence] = batch
-        self._sequence += 1
+        self._batches.publish(batch)
         return batch
 
-    def _acquire(self, samples: SampleLists) -> tuple[Slot, Slot]:
+    def _describe(self, batch: StagedBatch) -> None:
+        """Gives a mini-batch new slots, and describes it there."""
         assert self.settings is not None
-        count = len(samples.items)
-        tiny_batches = -(-count // self.settings.tiny_size)
-        nbytes_of_descriptor = _native.ManagerQueue.descriptor_bytes(count, tiny_batches)
-        nbytes = max(self.settings.nbytes(count), 1)
+        batch.descriptor, batch.payload = self._acquire(batch)
+        batch.describe(self.queue, self.settings.group_size)
+
+    def _acquire(self, batch: StagedBatch) -> tuple[Slot, Slot]:
+        assert self.settings is not None
+        nbytes = max(self.settings.nbytes(len(batch.rows)), 1)
         self.largest = max(self.largest, nbytes)
         rows = self._rows.acquire(nbytes)
         try:
-            return self._descriptors.acquire(nbytes_of_descriptor), rows
+            return self._descriptors.acquire(batch.descriptor_bytes()), rows
         except BaseException:
             self._rows.release(rows)
             raise
-
-    def _describe(self, batch: StagedBatch) -> None:
-        assert self.settings is not None
-        self.queue.describe(
-            batch.descriptor.number,
-            sequence=batch.sequence,
-            rows=batch.samples.rows,
-            items=batch.samples.items,
-            keys=batch.samples.keys,
-            occurrences=batch.samples.occurrences,
-            tiny_size=self.settings.tiny_size,
-            seed=batch.key.seed,
-            epoch=batch.key.epoch,
-            number=batch.number,
-            group_size=self.settings.group_size,
-            payload=batch.rows.number,
-        )
 
     # ---- what workers have done ----------------------------------------------------------------
 
     def completed(self) -> list[StagedBatch]:
         """Returns the mini-batches that have become complete, with all of their reports."""
-        done = [b for b in self._batches.values() if self.queue.status(b.descriptor.number).done]
+        done = [batch for batch in self._batches if self.queue.status(batch.slot).done]
         if not done:
             return done
         self.receive()  # workers send reports before they change the states
         for batch in done:
-            batch.done, batch.made = True, self._made_by(batch)
-            self._drop_outdated_reports(batch)
-            del self._batches[batch.sequence]
-        self.queue.deliver_until(min(self._batches, default=self._sequence))
+            self._finish(batch)
+            self._batches.take_out(batch)
         return done
+
+    def _finish(self, batch: StagedBatch) -> None:
+        batch.done, batch.failed = True, self.queue.status(batch.slot).failed
+        for done in self.queue.completed(batch.slot):
+            batch.failures.pop(done.tiny_batch, None)  # reported about slots that were replaced
+            record = self._workers.find(done.worker)
+            pid = 0 if record is None else record.member.pid
+            batch.made[pid] += len(batch.rows_of(done.tiny_batch))
 
     def receive(self) -> None:
         """Reads the workers' messages."""
@@ -202,60 +172,17 @@ class Staging:
 
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.JobMessage):
-            batch = self._batches.get(message.sequence)
+            batch = self._batches.find(message.sequence)
             if batch is not None:
-                batch.reports.append(message)
-
-    def _drop_outdated_reports(self, batch: StagedBatch) -> None:
-        """Drops failures of tiny-batches that were completed since, and counts the others."""
-        assert self.settings is not None
-        size, slot = self.settings.tiny_size, batch.descriptor.number
-        completed = {done.tiny_batch for done in self.queue.completed(slot)}
-        batch.failed = self.queue.status(slot).failed
-        batch.reports = [
-            report
-            for report in batch.reports
-            if not isinstance(report, messages.TinyBatchFailed)
-            or batch.find_tiny_batch(report, size) not in completed
-        ]
-
-    def _made_by(self, batch: StagedBatch) -> Counter[int]:
-        assert self.settings is not None
-        made: Counter[int] = Counter()
-        size, count = self.settings.tiny_size, len(batch.samples.items)
-        for done in self.queue.completed(batch.descriptor.number):
-            record = self._workers.find(done.worker)
-            pid = 0 if record is None else record.member.pid
-            made[pid] += min(size, count - done.tiny_batch * size)
-        return made
+                batch.note(message)
 
     # ---- workers that have ended, or are stopped -----------------------------------------------
 
     def recover(self, record: WorkerRecord) -> None:
         """Takes back the claims of a worker that has ended."""
-        assert self.settings is not None
-        pid = self.queue.worker(record.number).pid
         record.receiver.handle(self._note)
         self._workers.remove(record)
-        hopeless = [  # given up if their worker has died once more
-            (sequence, tiny_batch)
-            for sequence, batch in self._batches.items()
-            for tiny_batch, deaths in batch.deaths.items()
-            if deaths >= _MOST_DEATHS - 1
-        ]
-        for lost in self.queue.take_back(record.number, hopeless):
-            batch = self._batches.get(lost.sequence)
-            if batch is None:
-                continue
-            batch.deaths[lost.tiny_batch] += 1
-            # The whole tiny-batch is done again, so earlier reports about it are void.
-            batch.reports = [
-                report
-                for report in batch.reports
-                if batch.find_tiny_batch(report, self.settings.tiny_size) != lost.tiny_batch
-            ]
-            if lost.given_up:
-                batch.given_up.append((lost.tiny_batch, pid))
+        self._batches.give_back(record.number, self.queue.worker(record.number).pid, "died")
 
     def look_for_stopped(self) -> None:
         """Publishes mini-batches again in which a stopped worker holds a tiny-batch.
@@ -263,8 +190,8 @@ class Staging:
         The same if the worker's job has left the group and the worker makes no progress. A claim
         that was there at the last call, too, counts as held for long.
         """
-        for batch in list(self._batches.values()):
-            held = {(h.tiny_batch, h.worker) for h in self.queue.held(batch.descriptor.number)}
+        for batch in self._batches:
+            held = {(h.tiny_batch, h.worker) for h in self.queue.held(batch.slot)}
             for _, number in held & batch.held:
                 record = self._workers.find(number)
                 if record is not None and (self._is_stopped(record) or not record.member.joined):
@@ -278,38 +205,35 @@ class Staging:
 
     def _search(self) -> None:
         """Finds tiny-batches that were skipped by a worker stopped in the middle of a claim."""
-        oldest = next(iter(self._batches.values()), None)
-        if oldest is None or oldest.held:
-            return
-        if self.queue.status(oldest.descriptor.number).waiting:
-            self.queue.search(oldest.descriptor.number)
+        oldest = next(iter(self._batches), None)
+        if oldest is not None and not oldest.held and self.queue.status(oldest.slot).waiting:
+            self.queue.search(oldest.slot)
 
     def _is_stopped(self, record: WorkerRecord) -> bool:
         return is_stopped(self.queue.worker(record.number).pid)
 
     def _replace(self, batch: StagedBatch) -> None:
         """Publishes a mini-batch again in new slots, which the stopped worker does not write to."""
-        old = batch.descriptor, batch.rows
-        batch.descriptor, batch.rows = self._acquire(batch.samples)
+        old = copy(batch)
         self._describe(batch)
-        self.queue.replace(old[0].number, batch.descriptor.number, batch.sequence)
-        batch.reports, batch.given_up = [], []
-        self._quarantine(batch.sequence, *old)
+        self.queue.replace(old.slot, batch.slot, batch.sequence)
+        batch.failures, batch.skipped, batch.spilled, batch.given_up = {}, {}, {}, []
+        self._quarantine(old)
 
-    def _quarantine(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
-        held = self.queue.held(descriptor.number)
+    def _quarantine(self, batch: StagedBatch) -> None:
+        held = self.queue.held(batch.slot)
         writers = {each.worker: self._workers.find(each.worker) for each in held}
-        self._quarantined.append(_Quarantined(sequence, descriptor, rows, writers))
+        self._quarantined.append(_Quarantined(batch, writers))
 
     def _collect(self) -> None:
         """Releases quarantined slots that no worker can write to any more."""
         for entry in list(self._quarantined):
             # Tiny-batches that a worker has given back since must not be claimed again.
-            self.queue.withdraw_one(entry.descriptor.number, entry.sequence)
-            held = self.queue.held(entry.descriptor.number)
+            self.queue.withdraw_one(entry.batch.slot, entry.batch.sequence)
+            held = self.queue.held(entry.batch.slot)
             if not any(self._may_write(entry, each.worker) for each in held):
                 self._quarantined.remove(entry)
-                self._release(entry.descriptor, entry.rows)
+                self._release(entry.batch)
 
     def _may_write(self, entry: _Quarantined, worker: int) -> bool:
         writer = entry.writers.get(worker)
@@ -322,17 +246,17 @@ class Staging:
     def recycle(self, batch: StagedBatch) -> None:
         """Releases the slots of a mini-batch, which may be incomplete."""
         if batch.done:
-            self._release(batch.descriptor, batch.rows)
+            self._release(batch)
             return
-        self.queue.withdraw_one(batch.descriptor.number, batch.sequence)
-        del self._batches[batch.sequence]
-        self.queue.deliver_until(min(self._batches, default=self._sequence))
-        self._quarantine(batch.sequence, batch.descriptor, batch.rows)
+        self.queue.withdraw_one(batch.slot, batch.sequence)
+        self._batches.take_out(batch)
+        self._quarantine(batch)
         self._collect()
 
-    def _release(self, descriptor: Slot, rows: Slot) -> None:
-        self._descriptors.release(descriptor)
-        self._rows.release(rows)
+    def _release(self, batch: StagedBatch) -> None:
+        assert batch.descriptor is not None and batch.payload is not None
+        self._descriptors.release(batch.descriptor)
+        self._rows.release(batch.payload)
 
     def close(self) -> None:
         """Stops the queue, which ends its workers, and closes the descriptors."""

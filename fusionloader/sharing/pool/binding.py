@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
+from typing import Any
 
-from fusionloader.engine.manager.participant import (
-    Handle,
-    Hopeless,
-    Hub,
-    LostTinyBatch,
-    Participant,
-)
+from fusionloader.engine.manager.participant import Handle, Hub, Participant
+from fusionloader.engine.manager.publications import Publications
 from fusionloader.sharing.pool.pool_processes import Payload, PoolProcesses, WorkerHandle
 from fusionloader.system.processes import Process
 from fusionloader.workers.worker_set import WorkerSet
@@ -75,14 +71,13 @@ class PoolBinding(Participant):
         if not self.closed:
             self._pool.check_open()
 
-    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
+    def look(self, handle: Handle, publications: Publications[Any]) -> None:
         """Requests workers again, since a loader in another thread may have them now."""
         if not self.background:
             self._pool.assign_all(self.number)
-            return ()
+            return
         first, self.has_requested = not self.has_requested, True
         self._pool.serve_in_background(self, first)
-        return ()
 
     def waiting(self) -> None:
         """Reads the other loaders' pipes, so that no worker blocks on one that is not iterated."""

@@ -7,17 +7,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from typing import Any
 
 from fusionloader import _native
 from fusionloader._native import WorkerActivity
-from fusionloader.engine.manager.participant import (
-    Handle,
-    Hopeless,
-    Hub,
-    LostTinyBatch,
-    Participant,
-)
+from fusionloader.engine.manager.participant import Handle, Hub, Participant
+from fusionloader.engine.manager.publications import Publications
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.sharing.ranks.membership import GUEST_SLOTS, Membership
 from fusionloader.sharing.ranks.sharing_offer import SharingOffer
@@ -48,7 +43,7 @@ class BorrowedWorkers(Participant):
         """Offers the queue to other ranks."""
         self._membership.join(self._hub.control_fd, self._hub.data_fd)
 
-    def look(self, handle: Handle, hopeless: Hopeless) -> Iterator[LostTinyBatch]:
+    def look(self, handle: Handle, publications: Publications[Any]) -> None:
         """Takes back the claims of borrowed workers that have died; looks every 0.1 s at most."""
         self._membership.poll()
         now = time.monotonic()
@@ -57,12 +52,8 @@ class BorrowedWorkers(Participant):
         self._checked = now
         for number in self._queue.dead_borrowed_workers():
             pid = self._queue.worker(number).pid
-            lost = self._queue.take_back(number, hopeless())
+            publications.give_back(number, pid, "of another rank died")
             self._queue.empty_guest_slot(number)
-            for held in lost:
-                yield LostTinyBatch(
-                    held.sequence, held.tiny_batch, pid, "of another rank died", held.given_up
-                )
 
     def kill(self, number: int, pid: int, why: str) -> None:
         """Kills the process in a guest slot, if it is still that one; its rank replaces it."""

@@ -9,8 +9,8 @@ LANES = 64
 """Most remote cores that work for a loader at a time."""
 
 _WORD = 8
-_LANE_WORDS = 32
-_NAME_WORDS = 8  # the last ones of a lane
+_LANE_WORDS = 64
+_NAME_WORDS = 33  # the last ones of a lane: 253 characters of a host, and its port
 _NAME_BYTES = _WORD * _NAME_WORDS
 
 

@@ -7,16 +7,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable
+from typing import Any
 
-from fusionloader.engine.manager.participant import (
-    Handle,
-    Hopeless,
-    Hub,
-    LostTinyBatch,
-    Participant,
-    ParticipantKind,
-)
+from fusionloader.engine.manager.participant import Handle, Hub, Participant, ParticipantKind
+from fusionloader.engine.manager.publications import Publications
 from fusionloader.sharing.remote.proxy.process import ProxyConfig
 from fusionloader.sharing.remote.remote_counters import LANES
 from fusionloader.sharing.remote.remote_workers import RemoteTask
@@ -116,16 +110,15 @@ class RemoteProxy(Participant):
         if self._receiver is not None:
             self._receiver.handle(handle)
 
-    def look(self, handle: Handle, hopeless: Hopeless) -> Iterable[LostTinyBatch]:
-        """Replaces a dead proxy; the tiny-batches that its lanes held are in the queue again.
+    def look(self, handle: Handle, publications: Publications[Any]) -> None:
+        """Replaces a dead proxy, whose lanes' tiny-batches are in the queue again.
 
-        Yields none of them: no sample runs in the proxy, so none has caused its death.
+        No death is counted: no sample runs in the proxy, so none has caused it.
         """
         now = time.monotonic()
         if now - self._checked >= _CHECK_SECONDS and self._is_wanted:
             self._checked = now
             self._look(handle)
-        return ()
 
     def _look(self, handle: Handle) -> None:
         if self._process is not None:

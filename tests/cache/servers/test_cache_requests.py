@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cache_machines import FINGERPRINT, TOKEN, DictStore
 
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
-from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, WantedFile
+from fusionloader.cache.servers.requests import MalformedRequest, Status, WantedFile
 from fusionloader.cache.servers.server import SERVICE, CacheServer
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import connect
@@ -16,7 +17,7 @@ from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.messages import REFUSED, Outgoing
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
-STAMPS = st.builds(Stamp, NUMBERS, st.integers(-(1 << 63), (1 << 63) - 1))
+STAMPS = st.builds(FileStamp, NUMBERS, st.integers(-(1 << 63), (1 << 63) - 1))
 WANTED = st.lists(st.builds(WantedFile, NUMBERS, STAMPS), min_size=1, max_size=9)
 
 
@@ -33,7 +34,7 @@ def test_any_bytes_are_a_request_or_refused(head):
 
 
 def test_a_request_is_for_so_many_samples_at_most():
-    wanted = [WantedFile(0, Stamp(1, 1))] * (requests.MOST_ITEMS + 1)
+    wanted = [WantedFile(0, FileStamp(1, 1))] * (requests.MOST_ITEMS + 1)
     requests.decode(requests.encode(FINGERPRINT, wanted[1:]))
     with pytest.raises(MalformedRequest):
         requests.decode(requests.encode(FINGERPRINT, wanted))
@@ -46,7 +47,7 @@ def test_a_fingerprint_has_32_bytes():
 
 @given(st.binary(max_size=4), st.integers(0, 40))
 def test_any_statuses_are_an_answer_or_refused(head, body):
-    wanted = [WantedFile(item, Stamp(10 + item, 0)) for item in range(2)]
+    wanted = [WantedFile(item, FileStamp(10 + item, 0)) for item in range(2)]
     with contextlib.suppress(MalformedRequest):
         statuses = requests.decode_statuses(head, wanted, body)
         hits = [
@@ -59,7 +60,7 @@ def test_any_statuses_are_an_answer_or_refused(head, body):
 def asked():
     """Sends a message to a server that holds sample 1; returns the answer's parts."""
     store = DictStore()
-    store.put(1, Stamp(3, 7), memoryview(b"abc"))
+    store.put(1, FileStamp(3, 7), memoryview(b"abc"))
     identity = Identity.of(TOKEN)
     server = CacheServer(Address("127.0.0.2", 0), identity, {FINGERPRINT: store}.get)
     with contextlib.closing(server):
@@ -79,14 +80,18 @@ def get(*wanted, fingerprint=FINGERPRINT):
 
 
 def test_what_is_there_comes_with_a_reason_for_what_does_not(asked):
-    wanted = [WantedFile(0, Stamp(3, 7)), WantedFile(1, Stamp(3, 7)), WantedFile(1, Stamp(3, 8))]
-    wanted.append(WantedFile(2, Stamp(1 << 50, 0)))
+    wanted = [
+        WantedFile(0, FileStamp(3, 7)),
+        WantedFile(1, FileStamp(3, 7)),
+        WantedFile(1, FileStamp(3, 8)),
+    ]
+    wanted.append(WantedFile(2, FileStamp(1 << 50, 0)))
     statuses = [Status.ABSENT, Status.HIT, Status.UNWANTED, Status.UNWANTED]
     assert asked(get(*wanted)) == (requests.ITEMS, bytes(statuses), b"abc")
 
 
 def test_another_dataset_is_refused_by_name(asked):
-    kind, head, _ = asked(get(WantedFile(1, Stamp(3, 7)), fingerprint=bytes(32)))
+    kind, head, _ = asked(get(WantedFile(1, FileStamp(3, 7)), fingerprint=bytes(32)))
     assert (kind, head) == (REFUSED, b"holds no cache of this dataset")
 
 
@@ -95,11 +100,11 @@ def test_nothing_that_is_asked_ends_the_server(asked, kind, head):
     if kind != requests.GIVE or b"".join([head])[:32] != FINGERPRINT:
         kind = requests.GET if kind == requests.GIVE else kind
         assert asked(Outgoing(kind, head))[0] in (requests.ITEMS, REFUSED)
-    assert asked(get(WantedFile(1, Stamp(3, 7))))[2] == b"abc"
+    assert asked(get(WantedFile(1, FileStamp(3, 7))))[2] == b"abc"
 
 
 @pytest.mark.parametrize("body", [b"", b"abc", b"abcde"])
 def test_given_bytes_of_another_length_are_refused(asked, body):
-    head = requests.encode(FINGERPRINT, [WantedFile(5, Stamp(4, 7))])
+    head = requests.encode(FINGERPRINT, [WantedFile(5, FileStamp(4, 7))])
     kind, text, _ = asked(Outgoing(requests.GIVE, head, [body]))
     assert kind == REFUSED and b"bytes were given for [4]" in text

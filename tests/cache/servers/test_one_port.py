@@ -9,8 +9,9 @@ from support.images import photo
 from support.waiting import PATIENCE, wait_until
 from support.worker_client import TOKEN, WorkerClient, prepared_here, setup_of
 
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
-from fusionloader.cache.servers.requests import Stamp, Status, WantedFile
+from fusionloader.cache.servers.requests import Status, WantedFile
 from fusionloader.cache.servers.server import SERVICE, CacheService
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import DataMode
@@ -41,7 +42,7 @@ def test_what_is_given_to_the_cache_is_prepared_by_the_worker(image):
         worker = stack.enter_context(contextlib.closing(WorkerClient(service.address)))
         peer = connect(service.address, identity, SERVICE, PATIENCE)
         stack.enter_context(contextlib.closing(peer))
-        wanted = requests.encode(FINGERPRINT, [WantedFile(3, Stamp(len(image), 1))])
+        wanted = requests.encode(FINGERPRINT, [WantedFile(3, FileStamp(len(image), 1))])
         peer.send(Outgoing(requests.GIVE, wanted, [image]), PATIENCE)
         wait_until(lambda: cache.counts.taken == 1)
         peer.send(Outgoing(requests.GET, wanted), PATIENCE)

@@ -5,15 +5,15 @@ import weakref
 import pytest
 from support.cache_machines import FINGERPRINT
 
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.joining import ServedTiers
-from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import SERVICE, CacheService
 from fusionloader.cache.tiers.file_store import FileStore, table_bytes
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.system.transport.messages import Message
 
-STAMP = Stamp(3, 7)
+STAMP = FileStamp(3, 7)
 
 
 def handles(store):
@@ -31,7 +31,7 @@ def test_what_one_process_keeps_others_give_away(store):
     assert first.put(4, STAMP, memoryview(b"abc"))
     found = second.get(4, STAMP)
     assert found == b"abc" and found.nbytes == 3
-    assert second.get(4, Stamp(3, 8)) is None and not second.lacks(4, 3)
+    assert second.get(4, FileStamp(3, 8)) is None and not second.lacks(4, 3)
 
 
 def test_a_full_store_and_a_wrong_number_are_neither_filled_nor_wanted(store):

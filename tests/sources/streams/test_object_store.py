@@ -12,7 +12,7 @@ from fusionloader.cache.range_reading import FileRange
 from fusionloader.data.sources import UrlUnreadable
 from fusionloader.data.sources.streams.object_store import ObjectStore
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.data.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.data.sources.url_errors import ServerFailed, UrlAbsent, UrlDenied
 from fusionloader.data.sources.url_reading import read_url_range
 from fusionloader.scheduler.retries import Hedging
 

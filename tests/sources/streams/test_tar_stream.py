@@ -20,9 +20,8 @@ from fusionloader.data.sources.shards.tar_members import (
 )
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.streams.shard_indexes import write_indexes
-from fusionloader.data.sources.streams.store_errors import UrlAbsent
 from fusionloader.data.sources.streams.tar_stream import TarStream
-from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.url_errors import UrlAbsent, UrlUnreadable
 
 COUNTS = (5, 1, 9)
 QUICK = {"retries": 1, "timeout": 5.0}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from fusionloader.data.sources import http_ranges
 from fusionloader.data.sources.http_ranges import WrongLength
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.data.sources.streams.store_errors import is_worth_another_try, unreadable
+from fusionloader.data.sources.url_errors import is_worth_another_try, unreadable
 from fusionloader.scheduler.retries import Backoff, Hedging
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
+from fusionloader.data.samplers.ranks import find_ranks
 from fusionloader.data.sources.streams.order import (
     EpochOrder,
     RankOrder,
@@ -57,13 +57,13 @@ class StreamSampler(Sampler[int]):
                 have the same number.
 
         Raises:
-            ValueError: the rank is out of range.
+            ValueError: the rank is out of range, or only one argument is given.
         """
         self.epoch: int = 0
         self._counts, self._shape, self._seed = shard_counts, shape, int(seed)
         self.num_replicas: int
         self.rank: int
-        self.num_replicas, self.rank = _ranks(num_replicas, rank)
+        self.num_replicas, self.rank = find_ranks(num_replicas, rank)
         self._drop_last = bool(drop_last)
         self._stages: list[list[int]] = []
         self._delivered = 0
@@ -190,19 +190,3 @@ class StreamSampler(Sampler[int]):
     def _order(self) -> RankOrder:
         order = self._epoch_order()
         return RankOrder(order, self._left(), self.rank, self.num_replicas, self._drop_last)
-
-
-def _ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Returns the number of ranks and the rank of this process."""
-    if num_replicas is None or rank is None:
-        from torch import distributed
-
-        if distributed.is_available() and distributed.is_initialized():
-            found = distributed.get_world_size(), distributed.get_rank()
-        else:
-            found = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-        num_replicas = found[0] if num_replicas is None else num_replicas
-        rank = found[1] if rank is None else rank
-    if not 0 <= rank < num_replicas:
-        raise ValueError(f"rank should be from 0 to {num_replicas - 1}, not {rank}")
-    return num_replicas, rank

@@ -20,7 +20,7 @@ from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
 from fusionloader.data.sources.shards.tar_members import CorruptTar, UnreadableIndex, scan
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.data.sources.streams.store_errors import UrlAbsent, UrlDenied
+from fusionloader.data.sources.url_errors import UrlAbsent, UrlDenied
 from fusionloader.system.user_cache import cache_folder
 
 log = logging.getLogger("fusionloader.streams")

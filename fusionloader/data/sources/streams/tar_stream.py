@@ -30,8 +30,7 @@ from fusionloader.data.sources.streams.shard_indexes import (
     cached_index_path,
     find_indexes,
 )
-from fusionloader.data.sources.streams.store_errors import is_worth_another_try
-from fusionloader.data.sources.url_reading import UrlUnreadable
+from fusionloader.data.sources.url_errors import UrlUnreadable, is_worth_another_try
 from fusionloader.scheduler.retries import Backoff
 from fusionloader.system.amounts import counted, mib, parse_bytes
 from fusionloader.system.user_warnings import warn_user

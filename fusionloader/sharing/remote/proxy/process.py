@@ -184,9 +184,10 @@ class Proxy:
             elif lane.address not in self._wanted:
                 lane.leave()
         self._left_alone = {each: until for each, until in self._left_alone.items() if until > now}
-        usable = [address for address in self._wanted if address not in self._left_alone]
+        usable = self._usable()
         if len(usable) > LANES:
             self._end_unanswered_lanes(now)
+            usable = self._usable()
         # Serving workers first, so that none of them loses a lane to one that may not answer.
         serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
         usable.sort(key=lambda address: address not in serving)
@@ -201,6 +202,9 @@ class Proxy:
             for lane in lanes[address][count:]:
                 lane.leave()
             self._open(address, count - len(lanes[address]))
+
+    def _usable(self) -> list[Address]:
+        return [address for address in self._wanted if address not in self._left_alone]
 
     def _end_unanswered_lanes(self, now: float) -> None:
         """Ends the lanes of workers that do not answer, so that others get them."""

@@ -7,10 +7,9 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
 
-MOST_BYTES = 1 << 28
-"""Most bytes of a file or range that is read; larger ones are left to the loader's machine."""
+from fusionloader.cache.range_reading import FileStamp
+from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 
 # O_NONBLOCK: the path may be of a pipe, and opening must not wait for its writer.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -23,13 +22,6 @@ class Unavailable(Exception):
 
 class TooLarge(Exception):
     """A file is not read because of its size; the text has its path."""
-
-
-class FileStamp(NamedTuple):
-    """Size and time of modification of a file, in nanoseconds; they differ once it is replaced."""
-
-    nbytes: int
-    modified_ns: int
 
 
 class EncodedCache:
@@ -83,7 +75,7 @@ def opened(path: bytes) -> Iterator[tuple[int, FileStamp]]:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise Unavailable(f"{os.fsdecode(path)!r} is no regular file")
-        yield fd, FileStamp(info.st_size, info.st_mtime_ns)
+        yield fd, FileStamp.of(info)
     except OSError as error:
         raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {error.strerror}") from None
     finally:
@@ -117,7 +109,7 @@ class FileReader:
 
         Raises:
             Unavailable: it cannot be read, or has another size.
-            TooLarge: it has more than ``MOST_BYTES``.
+            TooLarge: it has more than ``MOST_ENCODED_BYTES``.
         """
         with opened(path) as (fd, stamp):
             if nbytes:
@@ -135,21 +127,23 @@ class FileReader:
 
         Raises:
             Unavailable: the file cannot be read, or has another size.
-            TooLarge: the range has more than ``MOST_BYTES``.
+            TooLarge: the range has more than ``MOST_ENCODED_BYTES``.
         """
         with opened(path) as (fd, stamp):
             _require_size(path, stamp.nbytes, file_bytes)
             if offset + nbytes > file_bytes:
                 raise Unavailable(f"{os.fsdecode(path)!r} ends before byte {offset + nbytes}")
             cache_key = b"%b\0%d" % (path, offset)
-            return self._read(fd, path, cache_key, FileStamp(nbytes, stamp.modified_ns), offset)
+            return self._read(fd, path, cache_key, FileStamp(nbytes, stamp.mtime_ns), offset)
 
     def _read(
         self, fd: int, path: bytes, cache_key: bytes, stamp: FileStamp, offset: int
     ) -> memoryview:
         found = stamp.nbytes
-        if found > MOST_BYTES:
-            raise TooLarge(f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}")
+        if found > MOST_ENCODED_BYTES:
+            raise TooLarge(
+                f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_ENCODED_BYTES}"
+            )
         cached = None if self._cache is None else self._cache.get(cache_key, stamp)
         if cached is not None:
             return memoryview(cached)

@@ -1,13 +1,26 @@
-"""Errors of requests to object storage, and which of them are retried."""
+"""Errors of requests to servers and object storage, and which of them are retried.
+
+Native workers import this module, so it imports neither numpy nor torch.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fusionloader.data.sources.http_ranges import RangesIgnored, WrongLength
-from fusionloader.data.sources.url_reading import ABSENT, DENIED, RANGES_NEEDED, UrlUnreadable
+from fusionloader.system.amounts import counted
+
+
+class UrlUnreadable(OSError):
+    """A range of a URL cannot be read. The message has the URL, the status and a remedy.
+
+    Attributes:
+        status: HTTP status; ``None`` without an answer, or with another protocol.
+    """
+
+    status: int | None = None
 
 
 class UrlDenied(UrlUnreadable):
@@ -22,6 +35,8 @@ class ServerFailed(UrlUnreadable):
     """The server did not answer, or answered every attempt with an error."""
 
 
+_DENIED = (401, 403)
+_ABSENT = (404, 410)
 _AGAIN = (408, 425, 429)
 _CONNECTION_ERRNOS = frozenset(
     (
@@ -88,7 +103,12 @@ def is_worth_another_try(error: BaseException) -> bool:
 
 
 def unreadable(
-    url: str, start: int, stop: int, error: BaseException, attempts: int
+    url: str,
+    start: int,
+    stop: int,
+    error: BaseException,
+    attempts: int = 0,
+    name: Callable[[], str] | None = None,
 ) -> UrlUnreadable:
     """Returns the error for the user.
 
@@ -97,35 +117,41 @@ def unreadable(
         start: first byte of the request.
         stop: end of the request, exclusive.
         error: error of the last attempt.
-        attempts: number of attempts.
+        attempts: number of attempts, 0 where none is repeated.
+        name: returns the sample's name.
     """
     status = find_status(error)
-    kind, remedy = _kind(url, error, status)
+    kind, remedy = _kind(url, error, status, attempts > 0)
+    sample = "" if name is None else f", of the sample {name()},"
     status_text = f"status {status}, " if status is not None else ""
-    times = f"{attempts} attempts" if attempts > 1 else "1 attempt"
+    times = f"{counted(attempts, 'attempt')}; " if attempts else ""
     made = kind(
-        f"{url!r}, bytes {start} to {stop - 1} cannot be read ({status_text}{times}; "
+        f"{url!r}, bytes {start} to {stop - 1}{sample} cannot be read ({status_text}{times}"
         f"{type(error).__name__}: {error}): {remedy}"
     )
     made.status = status
     return made
 
 
-def _kind(url: str, error: BaseException, status: int | None) -> tuple[type[UrlUnreadable], str]:
-    if status in ABSENT or isinstance(error, FileNotFoundError):
+def _kind(
+    url: str, error: BaseException, status: int | None, repeats: bool
+) -> tuple[type[UrlUnreadable], str]:
+    if status in _ABSENT or isinstance(error, FileNotFoundError):
         return UrlAbsent, "check the URL; if the shard was replaced or removed, index it again"
-    if status in DENIED or isinstance(error, PermissionError) or _has_name(error, _NO_CREDENTIALS):
+    if status in _DENIED or isinstance(error, PermissionError) or _has_name(error, _NO_CREDENTIALS):
         protocol = url.partition(":")[0].lower()
         how = _CREDENTIALS.get(_ALIASES.get(protocol, protocol), "storage_options={...}")
         return UrlDenied, f"give credentials as fsspec takes them: {how}"
     if isinstance(error, RangesIgnored):
-        return ServerFailed, RANGES_NEEDED
+        how = "copy the shard to one that answers them, or to a disk"
+        return ServerFailed, f"the server ignores ranges: {how}"
     if isinstance(error, WrongLength):
         return ServerFailed, "the shard may have been replaced by another one: index it again"
     if isinstance(error, ImportError):
         return UrlUnreadable, "install the package of this file system that fsspec names"
     if is_worth_another_try(error):
-        return ServerFailed, "see that the server answers; retries= and timeout= say how patient"
+        how = "; retries= and timeout= say how patient" if repeats else ", and try again"
+        return ServerFailed, f"see that the server answers{how}"
     return UrlUnreadable, "the request itself is refused; see what the file system says"
 
 
