@@ -58,7 +58,7 @@ def test_decoding_is_named_and_the_workers_that_are_enough():
     verdict = verdict_on(findings(1000.0, 1000.0, 980.0))
     assert (verdict.limit, verdict.stage) == ("preparation", "decode")
     assert verdict.wait_share == pytest.approx(0.5)
-    assert "waits 50%" in verdict.sentences[0] and "decode: 90%" in verdict.sentences[1]
+    assert "waits 50%" in verdict.sentences[0] and "decode: 90%" in verdict.sentences[0]
     assert changes(verdict) == {"num_workers=2": True}
     assert not verdict.out_of_cores
 

@@ -32,7 +32,9 @@ def test_a_training_that_hardly_waits_is_told_that_nothing_need_be_done():
     found = verdict(timeline(steps_of([(0.1, 0)] * 10), busy(110)))
     assert (found.tone, found.remedy) == ("good", "")
     assert found.share == pytest.approx(0.01, rel=0.02)
-    assert plain(found.headline) == "Training hardly waits: less than 1 % of its time."
+    assert plain(found.headline) == (
+        "Training's own step is the limit: it waits less than 1 % of its time."
+    )
     assert "Workers could make 800 samples a second, training takes 800" in plain(*found.reasons)
 
 
@@ -40,8 +42,11 @@ def test_workers_that_are_busy_while_training_waits_are_what_limits():
     steps = steps_of([(10, 9)] * 10)
     found = verdict(timeline(steps, busy(210, read=1, decode=7, augment=1)))
     assert (found.tone, found.share) == ("poor", pytest.approx(0.5))
+    assert plain(found.headline) == (
+        "Training waits 50 % of its time: workers spend 70 % of their time on decoding."
+    )
     said = plain(*found.reasons)
-    assert "100 % of their time was busy while training waited" in said
+    assert "100 % of the workers' time was busy while training waited" in said
     assert "decoding: 1.75 ms of 2.5 ms" in said
 
 
@@ -62,6 +67,7 @@ def test_a_cache_is_advised_where_there_is_none(kept):
 
 def test_batches_that_lie_ready_point_to_delivery():
     found = verdict(timeline(steps_of([(10, 1)] * 10), busy(210)))
+    assert found.headline.endswith("batches that workers have finished are delivered late.")
     assert "90 % of the waiting is for delivery" in plain(*found.reasons)
 
 
@@ -69,6 +75,7 @@ def test_idle_workers_while_training_waits_point_to_late_ones():
     waits = [(0.2, 0.2)] * 39 + [(90, 90)]
     one = [span(0, begin, begin + 10) for begin in range(0, 500, 10)]
     found = verdict(timeline(steps_of(waits), one))
+    assert "some workers finish late while others have nothing to do." in found.headline
     said = plain(*found.reasons)
     assert "only 50 % of the CPU workers' time was busy" in said
     assert "of the waiting is in the 5 % of the steps" in said

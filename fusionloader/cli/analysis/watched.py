@@ -10,6 +10,7 @@ import torch
 
 from fusionloader.cli.analysis import files
 from fusionloader.cli.analysis.files import FilePart
+from fusionloader.cli.analysis.loader_processors import LoaderProcessors
 from fusionloader.cli.analysis.phases import MeasuredWindow, Phase, PhaseResult
 from fusionloader.cli.analysis.probes import (
     CyclicBatches,
@@ -82,6 +83,7 @@ class WatchedLoader:
         self.mini_batches: list[MiniBatch] = []
         self.parts: dict[Index, list[FilePart]] = {}
         self._parts: list[FilePart] = []
+        self._processors: LoaderProcessors | None = None
 
     @property
     def replayed_samples(self) -> int | None:
@@ -209,9 +211,17 @@ class WatchedLoader:
         measured = window.measures
         samples = batch_length(batch) or self.loader.batch_size or 1
         window.add(samples, waited, elsewhere, cpu_seconds)
+        if window.phase is Phase.TODAY and measured:
+            self._look_at_processors(window)
         if window.done or not measured:
             tail = _wait_for_device()
             window.add_tail(tail if measured else 0.0)
+
+    def _look_at_processors(self, window: MeasuredWindow) -> None:
+        if self._processors is None:
+            self._processors = LoaderProcessors(self.loader)
+        elif window.done:
+            window.processors = self._processors.use()
 
     def rest_is_short(self, steps: int) -> bool:
         """Whether so many steps on one batch take no more than a few seconds."""
