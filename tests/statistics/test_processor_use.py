@@ -124,10 +124,19 @@ def test_counts_of_both_versions_of_control_groups_are_found(tmp_path):
     assert processors._periods(found[0]) == (7, 3)
 
 
+def test_the_pressure_of_the_last_seconds_is_read(monkeypatch, tmp_path):
+    file = tmp_path / "cpu"
+    file.write_text("some avg10=12.50 avg60=1.00 avg300=0.10 total=77000\nfull avg10=1.00\n")
+    monkeypatch.setattr(processors, "_PRESSURE", str(file))
+    assert processors.recent_pressure() == 0.125
+    assert processors.ProcessorCounts.now().pressure_seconds == 0.077
+
+
 def test_a_machine_that_counts_nothing_has_no_figures(monkeypatch, tmp_path):
     monkeypatch.setattr(processors, "_PRESSURE", str(tmp_path / "none"))
     found = processors.ProcessorCounts.now(thread=0)
     assert (found.pressure_seconds, found.delay_seconds) == (None, 0.0)
+    assert processors.recent_pressure() is None
 
 
 def test_epochs_count_and_the_time_between_them_does_not(monkeypatch):

@@ -70,6 +70,8 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
     if limit == "preparation" and stages:
         costliest, share = costliest_stage(stages)
         stage, what = costliest.name, f" ({costliest.name}: {share:.0%} of the workers' time)"
+        if stage == "read":  # from storage that is slow with warm files, too: nothing caches them
+            limit = "reading"
     shortage = _shortage(findings)
     if limit == "processors" and shortage is not None:
         what = shortage.sentence
@@ -87,7 +89,7 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
         )
     if helps:
         sentences += _advice(remedies)
-        sentences += _file_cache(findings, model) if limit == "reading" else []
+        sentences += _file_cache(findings, model) if limit == "reading" and not stage else []
     return Verdict(waits, limit, stage, out, remedies, tuple(sentences))
 
 
@@ -129,12 +131,12 @@ def _opening(findings: LoaderFindings, limit: str, what: str) -> Iterator[str]:
         )
     else:
         causes = {
-            "reading": "reading files limits it",
+            "reading": f"reading files limits it{what}",
             "preparation": f"preparing samples limits it{what}",
             "processors": what,
         }
         yield f"Training waits {share}: {causes[limit]}."
-        if limit == "reading":
+        if limit == "reading" and not what:
             yield "With files in memory it is faster."
 
 

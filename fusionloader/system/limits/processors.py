@@ -56,6 +56,24 @@ class ProcessorCounts:
         )
 
 
+def recent_pressure() -> float | None:
+    """Returns the share of the last 10 s in which some process of the machine waited for a core.
+
+    ``None`` where the kernel does not count it.
+    """
+    words = dict(word.split("=", 1) for word in _read(_PRESSURE).split("\n")[0].split()[1:])
+    return float(words["avg10"]) / 100 if "avg10" in words else None
+
+
+def throttled_share() -> float | None:
+    """Returns the share of the periods of CPU quotas that were exhausted; ``None`` without one.
+
+    Since the control groups were made.
+    """
+    periods = [_periods(file) for file in _files_of_quotas()]
+    return max((stopped / every for every, stopped in periods if every), default=None)
+
+
 def _read(file: str | Path) -> str:
     """Returns the beginning of a file; empty if it cannot be read."""
     with contextlib.suppress(OSError):
