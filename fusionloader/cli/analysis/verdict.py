@@ -12,6 +12,7 @@ from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.observe.statistics.processor_use import CoreShortage
 from fusionloader.observe.statistics.stages import costliest_stage
+from fusionloader.observe.statistics.worker_limit import MOSTLY
 
 _NOTICED = 0.05  # of the time, from which on waiting is worth a word
 _REACHED = 0.97  # of the rate on data in memory
@@ -72,6 +73,8 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
         stage, what = costliest.name, f" ({costliest.name}: {share:.0%} of the workers' time)"
         if stage == "read":  # from storage that is slow with warm files, too: nothing caches them
             limit = "reading"
+    elif limit == "preparation":
+        what = _of_unseen_workers(findings)
     shortage = _shortage(findings)
     if limit == "processors" and shortage is not None:
         what = shortage.sentence
@@ -114,6 +117,16 @@ def _shortage(findings: LoaderFindings) -> CoreShortage | None:
     use = today.processors if today else None
     shortage = use.shortage() if use else None
     return None if shortage is None or shortage.cause == "own" else shortage
+
+
+def _of_unseen_workers(findings: LoaderFindings) -> str:
+    """Returns in parentheses what torch's workers do, which count nothing themselves."""
+    use = findings.phases[Phase.TODAY].processors
+    if use is None or use.blocked_share is None:
+        return ""
+    if use.blocked_share >= MOSTLY:
+        return f" (workers wait {use.blocked_share:.0%} of their time for storage or a lock)"
+    return f" (workers compute {1 - use.blocked_share:.0%} of their time)"
 
 
 def _opening(findings: LoaderFindings, limit: str, what: str) -> Iterator[str]:

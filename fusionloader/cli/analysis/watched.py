@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -99,6 +99,8 @@ class WatchedLoader:
         """Ends the window if it has enough steps, and begins that of the next phase."""
         window = self._window
         if window is not None and window.done:
+            if window.phase is Phase.TODAY and self._processors is not None:
+                window.processors = self._processors.use()
             self.close()
             assert window.result is not None
             self.progress.results[window.phase] = window.result
@@ -202,8 +204,23 @@ class WatchedLoader:
         assert self._replay is not None
         return self._replay.batch(), 0.0
 
-    def step_done(self, batch: Batch, waited: float, elsewhere: float, cpu_seconds: float) -> None:
-        """Training has come back for another batch."""
+    def step_done(
+        self,
+        batch: Batch,
+        waited: float,
+        elsewhere: float,
+        cpu_seconds: float,
+        workers: Iterable[int] = (),
+    ) -> None:
+        """Training has come back for another batch.
+
+        Args:
+            batch: that it had.
+            waited: seconds that it was waited for.
+            elsewhere: seconds since then.
+            cpu_seconds: of the training process, in these.
+            workers: process ids of torch's workers, where these make the batches.
+        """
         self.progress.steps += 1
         window = self._window
         if window is None:
@@ -212,16 +229,11 @@ class WatchedLoader:
         samples = batch_length(batch) or self.loader.batch_size or 1
         window.add(samples, waited, elsewhere, cpu_seconds)
         if window.phase is Phase.TODAY and measured:
-            self._look_at_processors(window)
+            self._processors = self._processors or LoaderProcessors(self.loader)
+            self._processors.look(workers)
         if window.done or not measured:
             tail = _wait_for_device()
             window.add_tail(tail if measured else 0.0)
-
-    def _look_at_processors(self, window: MeasuredWindow) -> None:
-        if self._processors is None:
-            self._processors = LoaderProcessors(self.loader)
-        elif window.done:
-            window.processors = self._processors.use()
 
     def rest_is_short(self, steps: int) -> bool:
         """Whether so many steps on one batch take no more than a few seconds."""

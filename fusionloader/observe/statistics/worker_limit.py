@@ -11,7 +11,8 @@ from fusionloader.observe.statistics.stages import STAGES_IN_WORDS, StageStats, 
 HARDLY = 0.03
 """Share of its time from which on a wait of training is worth a word."""
 
-_MOSTLY = 0.5  # of their time, from which on workers wait instead of computing
+MOSTLY = 0.5
+"""Share of workers' time from which on they wait instead of computing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def worker_limit(stages: Sequence[StageStats], use: ProcessorUse | None) -> Work
     stage, share = costliest_stage(of_workers)
     what = STAGES_IN_WORDS[stage.name]
     blocked = None if use is None else use.blocked_share
-    if blocked is not None and blocked >= _MOSTLY:
+    if blocked is not None and blocked >= MOSTLY:
         sentence = f"workers wait {blocked:.0%} of their time for storage or a lock, in {what}"
     elif use is None or use.cpu_seconds:
         sentence = f"workers spend {share:.0%} of their time on {what}"

@@ -17,7 +17,7 @@ from fusionloader.cli.drawn_report.analysis.words import (
 from fusionloader.cli.drawn_report.analysis.work import KindWork, Work
 from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.statistics.stages import STAGES_IN_WORDS, costliest_stage
-from fusionloader.observe.statistics.worker_limit import HARDLY, worker_limit
+from fusionloader.observe.statistics.worker_limit import HARDLY, MOSTLY, worker_limit
 from fusionloader.observe.trace.timeline import CACHED, INDEXED, Timeline
 
 _A_LITTLE = 0.10  # of training's time
@@ -25,7 +25,6 @@ _BUSY = (
     0.75  # share of workers' time while training waits, from which on they are what it waits for
 )
 _FEW_STEPS, _MOST_OF_IT = 0.05, 0.5
-_MOSTLY_BLOCKED = 0.5  # of a worker's time, from which on it needs no core of its own
 
 _REMEDIES = {
     "read": "Files on faster storage help, or so much memory that they stay in the page cache.",
@@ -186,7 +185,7 @@ def _more_workers(needed: int, workers: int, use: ProcessorUse | None) -> str:
     """Returns how many workers would keep up, and whether there are cores for them."""
     # What a worker takes of a core: little, where it waits for storage.
     blocked = 0.0 if use is None else use.blocked_share or 0.0
-    each = "" if blocked >= _MOSTLY_BLOCKED else ", each with a core of its own"
+    each = "" if blocked >= MOSTLY else ", each with a core of its own"
     instead = f"{count(needed, 'worker')} instead of {workers}"
     if use is not None and needed * (1 - blocked) > use.cores:
         return (
