@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from support.training_timelines import span, steps_of, timeline
+from support.training_timelines import MS, span, steps_of, timeline
 
 from fusionloader.cli.drawn_report.analysis.verdict import verdict_on
 from fusionloader.cli.drawn_report.analysis.waits import waits_of
 from fusionloader.cli.drawn_report.analysis.work import work_of
+from fusionloader.cli.drawn_report.page import report_page
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.timeline import CACHED, CounterValue, Timeline
 
 
@@ -48,6 +50,52 @@ def test_workers_that_are_busy_while_training_waits_are_what_limits():
     said = plain(*found.reasons)
     assert "100 % of the workers' time was busy while training waited" in said
     assert "decoding: 1.75 ms of 2.5 ms" in said
+
+
+def with_processors(found: Timeline, **values: float) -> Timeline:
+    use = ProcessorUse(
+        **{"cores": 2.0, "quota": None, "seconds": 1.0, "busy_seconds": 2.0, **values}
+    )
+    return replace(found, meta=replace(found.meta, processors=use))
+
+
+def test_workers_without_cores_are_not_said_to_be_slow_at_reading():
+    found = timeline(steps_of([(10, 9)] * 10), busy(210, read=9))
+    said = verdict(with_processors(found, cpu_seconds=0.4, delay_seconds=1.6))
+    assert plain(said.headline) == (
+        "Training waits 50 % of its time: workers got 20 % of a core each, and other processes "
+        "take the rest."
+    )
+    assert "reading" not in plain(*said.reasons) and "storage" not in said.remedy
+    assert "Free cores help" in said.remedy and "would keep up" not in said.remedy
+
+
+def test_a_trace_without_workers_names_a_quota_that_throttles():
+    found = timeline(steps_of([(10, None)] * 5), workers=(), steps_only="torch's own loop")
+    throttled = {"quota": 0.5, "periods": 10, "throttled_periods": 9, "busy_seconds": 0.0}
+    said = verdict(with_processors(found, **throttled))
+    assert "throttled to its CPU quota of 0.5 cores, in 90 % of the periods" in plain(said.headline)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "cores", "helps"), [(1.9, 2.0, False), (1.9, 4.0, True), (0.1, 2.0, True)]
+)
+def test_more_workers_than_there_are_cores_for_are_not_advised(cpu, cores, helps):
+    found = timeline(steps_of([(10, 10)] * 10, training=5), busy(160, python=9))
+    said = verdict(with_processors(found, cores=cores, cpu_seconds=cpu))
+    assert "About 4 workers instead of 2" in said.remedy
+    assert ("; the 2 cores here are enough for 2." in said.remedy) != helps
+    assert ("a core of its own" in said.remedy) == (cpu > 1)
+
+
+def test_the_time_from_iter_is_said_with_the_facts():
+    first, *others = steps_of([(100, 100), (1, 1), (1, 1)])
+    first = replace(first, began_ns=first.asked_ns - 1_400 * MS)
+    found = timeline([first, *others], busy(130))
+    assert waits_of(found.steps).startup_seconds.tolist() == [1.5]
+    assert (
+        "1.5\N{NO-BREAK SPACE}s" in report_page(found, "run").split("longest from iter()")[1][:200]
+    )
 
 
 def test_the_workers_that_would_keep_up_are_those_whose_capacity_is_trainings():

@@ -185,18 +185,18 @@ def _more_workers(needed: int, workers: int, use: ProcessorUse | None) -> str:
     """Returns how many workers would keep up, and whether there are cores for them."""
     # What a worker takes of a core: little, where it waits for storage.
     blocked = 0.0 if use is None else use.blocked_share or 0.0
-    each = "" if blocked >= MOSTLY else ", each with a core of its own"
-    instead = f"{count(needed, 'worker')} instead of {workers}"
+    each = ", if storage serves them all" if blocked >= MOSTLY else ", each with a core of its own"
+    would = (
+        f"About {count(needed, 'worker')} instead of {workers} would keep up with training{each}"
+    )
     if use is not None and needed * (1 - blocked) > use.cores:
-        return (
-            f"About {instead} would keep up{each}, but there {_are(use.cores)}: more workers "
-            "than cores do not help."
-        )
-    return f"About {instead} would keep up with training{each}."
+        enough = max(workers, math.floor(use.cores / (1 - blocked)))
+        return f"{would}; {_cores_are(use.cores)} enough for {enough}."
+    return f"{would}."
 
 
-def _are(cores: float) -> str:
-    return "is one core" if cores == 1 else f"are {cores:g} cores"
+def _cores_are(cores: float) -> str:
+    return "the one core is" if cores == 1 else f"the {cores:g} cores here are"
 
 
 def _workers_needed(training_rate: float, work: Work, cpu: KindWork) -> int:
