@@ -214,7 +214,9 @@ def study(cause: str, files: Path, options: argparse.Namespace) -> dict[str, Any
     with tempfile.TemporaryDirectory() as name, caused(cause, files, Path(name)) as prefix:
         case = {"cause": cause, "folder": str(files), "workers": options.workers}
         train = ["-m", "benchmarks.advice", "--train", name]
-        found = json.loads(run(prefix, train, kind="FusionLoader", **case).splitlines()[-1])
+        found: dict[str, Any] = json.loads(
+            run(prefix, train, kind="FusionLoader", **case).splitlines()[-1]
+        )
         for kind in ("FusionLoader", "DataLoader"):
             out = Path(name) / f"{kind}.json"
             analyze = ["-m", "fusionloader", "analyze", "--seconds", str(options.seconds)]

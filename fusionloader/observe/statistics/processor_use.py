@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 from fusionloader.system.limits.control_groups import cpu_quota
 from fusionloader.system.limits.processors import ProcessorCounts
@@ -160,7 +160,7 @@ _GAUGES = ("cores", "quota")
 
 
 def _added(use: ProcessorUse, other: ProcessorUse, sign: int) -> ProcessorUse:
-    sums = {}
+    sums: dict[str, Any] = {}
     for name in (each.name for each in fields(ProcessorUse) if each.name not in _GAUGES):
         mine, theirs = getattr(use, name), getattr(other, name)
         sums[name] = None if mine is theirs is None else (mine or 0) + sign * (theirs or 0)
