@@ -281,8 +281,12 @@ class WorkerSnapshot:
         """Wall time spent on samples."""
 
     @property
-    def counts(self) -> typing.Annotated[list[int], "FixedSize(11)"]:
+    def counts(self) -> typing.Annotated[list[int], "FixedSize(13)"]:
         """What it has counted, as `names()` says."""
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of its thread, which is looked at every 10 ms."""
 
     @property
     def part_seconds(self) -> list[float]:
@@ -295,6 +299,10 @@ class WorkerSnapshot:
     @property
     def position(self) -> int:
         """Of its sample, in the order of the tiny-batches."""
+
+    @property
+    def run_delay_seconds(self) -> float:
+        """Time that its thread was ready to run while other threads had the cores."""
 
     @property
     def samples(self) -> int:

@@ -229,7 +229,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._iterator is not None and self._iterator_pid != os.getpid():
             self._iterator = None  # this process is a fork; the workers belong to its parent
-        return super().__iter__()
+        self._state.traces.iter_called()
+        with self._state.statistics.waits.entering_iter():
+            return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         self._iterator_pid = os.getpid()
@@ -325,7 +327,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
             RuntimeError: this loader is being traced already.
         """
         rank, cache_stats = rank_here(), self._iterator_factory.cache_stats
-        traced = Traced(rank, self.batch_size, self.tiny_batch_size, cache_stats)
+        processors = self._state.statistics.processors
+        traced = Traced(rank, self.batch_size, self.tiny_batch_size, cache_stats, processors)
         return self._state.traces.begin(path, steps, traced)
 
     def state_dict(self) -> State:

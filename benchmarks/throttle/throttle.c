@@ -58,3 +58,6 @@ int open(const char* path, int flags, ...) {
     wait_for(info.st_size);
   return fd;
 }
+
+// What Python calls.
+int open64(const char* path, int flags, ...) __attribute__((alias("open")));

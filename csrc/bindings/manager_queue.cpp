@@ -82,6 +82,16 @@ void bind_values(py::module_& m) {
           "busy_seconds",
           [](const WorkerSnapshot& seen) { return to_seconds(seen.count(WorkerCount::busy_ns)); },
           "Wall time spent on samples.")
+      .def_property_readonly(
+          "cpu_seconds",
+          [](const WorkerSnapshot& seen) { return to_seconds(seen.count(WorkerCount::cpu_ns)); },
+          "Processor time of its thread, which is looked at every 10 ms.")
+      .def_property_readonly(
+          "run_delay_seconds",
+          [](const WorkerSnapshot& seen) {
+            return to_seconds(seen.count(WorkerCount::run_delay_ns));
+          },
+          "Time that its thread was ready to run while other threads had the cores.")
       .def_readonly("counts", &WorkerSnapshot::counts, "What it has counted, as `names()` says.")
       .def_static(
           "names",

@@ -9,6 +9,8 @@ namespace fusionloader {
 enum class WorkerCount : size_t {
   samples,         // done so far
   busy_ns,         // wall time spent on samples
+  cpu_ns,          // processor time of the worker's thread
+  run_delay_ns,    // time that the thread was ready to run while other threads had the cores
   pillow_samples,  // samples of a compiled plan that Pillow decoded
   read_bytes,      // of files, as they are stored
   // Samples by where they came from, in the order of system/shm/cache_counts.py.
@@ -21,9 +23,9 @@ enum class WorkerCount : size_t {
   cache_filled,  // of those: kept
 };
 constexpr std::array kWorkerCounts{
-    "samples",       "busy_ns",       "pillow_samples",     "read_bytes",
-    "cache_decoded", "cache_encoded", "cache_disk_decoded", "cache_disk_encoded",
-    "cache_remote",  "cache_missed",  "cache_filled"};
+    "samples",      "busy_ns",       "cpu_ns",        "run_delay_ns",       "pillow_samples",
+    "read_bytes",   "cache_decoded", "cache_encoded", "cache_disk_decoded", "cache_disk_encoded",
+    "cache_remote", "cache_missed",  "cache_filled"};
 constexpr size_t place(WorkerCount what) { return static_cast<size_t>(what); }
 static_assert(place(WorkerCount::cache_filled) + 1 == kWorkerCounts.size());
 

@@ -3,13 +3,20 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "queue/futex.hpp"
 #include "queue/identity.hpp"
 #include "queue/parts.hpp"
+#include "queue/processor_time.hpp"
 #include "queue/worker_sharing.hpp"
 
 namespace fusionloader {
+
+namespace {
+constexpr uint64_t kProcessorPeriodNs = 10'000'000;
+thread_local ProcessorTime processor_time;
+}  // namespace
 
 WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side,
                          bool takes_returned)
@@ -19,6 +26,7 @@ WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side
       takes_returned_(takes_returned && side == Side::cpu) {
   check_control();
   if (worker >= control_->record_count()) throw std::out_of_range("worker number");
+  processor_time = ProcessorTime::now(monotonic_ns());
 }
 
 std::optional<Claim> WorkerQueue::claim(End end, uint32_t threshold, uint32_t count) {
@@ -200,7 +208,21 @@ void WorkerQueue::note_share(const Claim& claim, uint32_t tiny_batch) {
   const uint32_t begin = tiny_batch * header.tiny_size;
   mine.samples.fetch_add(std::min(header.tiny_size, header.samples - begin));
   mine.tiny_batches.fetch_add(1);
-  mine.finished_ns.store(monotonic_ns());
+  const uint64_t now = monotonic_ns();
+  mine.finished_ns.store(now);
+  count_processor_time(now);
+}
+
+// What the thread got since the last time, on whichever queue: a worker may work on several. Not
+// after each tiny-batch, which may take a microsecond.
+void WorkerQueue::count_processor_time(uint64_t now_ns) {
+  if (now_ns - processor_time.seen_ns < kProcessorPeriodNs) return;
+  const ProcessorTime before = std::exchange(processor_time, ProcessorTime::now(now_ns));
+  const auto add = [&](WorkerCount what, uint64_t earlier, uint64_t later) {
+    if (later > earlier) record().count(what).fetch_add(later - earlier);
+  };
+  add(WorkerCount::cpu_ns, before.cpu_ns, processor_time.cpu_ns);
+  add(WorkerCount::run_delay_ns, before.run_delay_ns, processor_time.run_delay_ns);
 }
 
 void WorkerQueue::give_back(const Claim& claim, uint32_t tiny_batch) {

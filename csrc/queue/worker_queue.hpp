@@ -88,6 +88,7 @@ class WorkerQueue : public Shared {
   std::optional<Claim> claim_when_open(uint32_t count);
   bool take(Batch& batch, uint64_t sequence, uint32_t tiny_batch);
   void note_share(const Claim& claim, uint32_t tiny_batch);
+  void count_processor_time(uint64_t now_ns);
   TraceRecord counted();
   uint32_t worker_;
   Side side_;

@@ -10,7 +10,6 @@ from typing import Any
 
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.statistics.stages import StageStats
-from fusionloader.observe.statistics.waits import waiting
 from fusionloader.options.loader_options import LoaderOptions
 
 # Colors are the notebook's, light or dark.
@@ -90,7 +89,7 @@ def as_html(loader: DescribedLoader) -> str:
         name=escape(loader.name),
         samples=escape(_samples(loader)),
         arguments=escape(_arguments(loader)),
-        waiting=escape(waiting(loader.stats.waits)),
+        waiting=escape(loader.stats.waiting),
         table=_table(loader.stats.stages),
         explained=escape(loader.explain()),
     )
@@ -118,7 +117,7 @@ def measured(stats: LoaderStats) -> list[str]:
     lines = []
     if stats.cache is not None and stats.cache.epoch_hits + stats.cache.epoch_misses:
         lines.append(stats.cache.explain())
-    return lines if stats.wait_share is None else [*lines, waiting(stats.waits)]
+    return lines if stats.wait_share is None else [*lines, stats.waiting]
 
 
 def _table(stages: tuple[StageStats, ...]) -> str:

@@ -1,5 +1,7 @@
 """Verdicts on trainings whose limit is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from fusionloader.cli.analysis.drains import Drain
@@ -8,6 +10,7 @@ from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
 from fusionloader.cli.analysis.phases import Phase, PhaseResult
 from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.verdict import verdict_on
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.statistics.stages import StageStats
 
 BATCH, STEPS = 64, 100
@@ -58,9 +61,57 @@ def test_decoding_is_named_and_the_workers_that_are_enough():
     verdict = verdict_on(findings(1000.0, 1000.0, 980.0))
     assert (verdict.limit, verdict.stage) == ("preparation", "decode")
     assert verdict.wait_share == pytest.approx(0.5)
-    assert "waits 50%" in verdict.sentences[0] and "decode: 90%" in verdict.sentences[1]
+    assert "waits 50%" in verdict.sentences[0] and "decode: 90%" in verdict.sentences[0]
     assert changes(verdict) == {"num_workers=2": True}
     assert not verdict.out_of_cores
+
+
+def busy_machine(found, **values):
+    """The same findings, with workers of which others take the cores in the window of today."""
+    use = ProcessorUse(
+        **{"cores": 8.0, "quota": None, "seconds": 1.0, "busy_seconds": 1.0, **values}
+    )
+    today = replace(found.phases[Phase.TODAY], processors=use)
+    return replace(found, phases={**found.phases, Phase.TODAY: today})
+
+
+def test_workers_without_cores_are_named_and_nothing_is_advised_for_their_work():
+    found = busy_machine(findings(1000.0, 1000.0, 980.0), cpu_seconds=0.2, delay_seconds=0.8)
+    verdict = verdict_on(found)
+    assert (verdict.limit, verdict.stage, verdict.remedies) == ("processors", "", ())
+    assert verdict.sentences[0] == (
+        "Training waits 50% of its time for data: workers got 20% of a core each, and other "
+        "processes take the rest."
+    )
+    assert "top shows them" in verdict.sentences[1]
+
+
+def test_a_training_that_hardly_waits_is_the_limit_on_a_busy_machine_too():
+    found = busy_machine(findings(1990.0, 1990.0, 1990.0), cpu_seconds=0.2, delay_seconds=0.8)
+    assert verdict_on(found).limit == "training"
+
+
+def test_what_is_predicted_to_be_slower_than_today_is_not_advised():
+    # The model makes today's loader slower than it was measured, and a cache a little faster.
+    cached = Drain(1, 1000, 0.8, hit_share=1.0, stored_bytes=600_000.0)
+    verdict = verdict_on(findings(1500.0, 1000.0, 1000.0, cached=cached))
+    assert all(remedy.rate > 1500.0 for remedy in verdict.remedies)
+
+
+def test_slow_reading_of_warm_files_is_called_reading():
+    slow = (StageStats("read", 1000, 0.9, 1.1e3), StageStats("decode", 1000, 0.1, 1e4))
+    found = findings(1000.0, 1000.0, 980.0)
+    found = replace(found, service=replace(found.service, warm=Drain(1, 1000, 1.0, stages=slow)))
+    verdict = verdict_on(found)
+    assert (verdict.limit, verdict.stage) == ("reading", "read")
+    assert "reading files limits it (read: 90% of the workers' time)" in verdict.sentences[0]
+
+
+@pytest.mark.parametrize(("cpu", "words"), [(0.95, "compute 95%"), (0.1, "wait 90%")])
+def test_of_torchs_workers_it_is_said_whether_they_compute(cpu, words):
+    found = busy_machine(findings(1000.0, 1000.0, 980.0), cpu_seconds=cpu)
+    found = replace(found, service=replace(found.service, warm=Drain(1, 1000, 1.0)))
+    assert f"(workers {words} of their time" in verdict_on(found).sentences[0]
 
 
 def test_a_cache_and_an_index_are_advised_as_far_as_they_help():

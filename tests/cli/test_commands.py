@@ -208,6 +208,7 @@ SHORT = {
     "remote_requests": ["--rounds", "1"],
     "samplers": ["--rounds", "1", "--epoch-samples", "20000", "--padded-samples", "2000"],
     "streams": ["--rounds", "1", "--stream-samples", "600", "--naive-batches", "2"],
+    "advice": ["--rounds", "1", "--seconds", "0.1", "--causes", "slow step"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],
     "inference": ["--rounds", "1", "--seconds", "0.5", "--files", "20"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],

@@ -65,4 +65,4 @@ def test_the_last_line_says_how_long_training_waits(image_folder):
     assert "waits" not in loader.explain()
     list(loader)
     share = f"{loader.stats().wait_share:.1%}"
-    assert loader.explain().splitlines()[-1].startswith(f"Training waits {share} of its time.")
+    assert loader.explain().splitlines()[-1].startswith(f"Training waits {share} of its time")

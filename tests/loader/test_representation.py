@@ -54,7 +54,7 @@ def test_the_wait_is_said_once_it_is_known(train_set):
     list(loader)
     share = loader.stats().wait_share
     assert repr(loader).endswith(f"in process, training waits {share:.0%}>")
-    assert f"Training waits {share:.1%} of its time." in loader._repr_html_()
+    assert f"Training waits {share:.1%} of its time" in loader._repr_html_()
 
 
 def test_batch_samplers_and_subclasses_are_named():

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from support.training_timelines import span, steps_of, timeline
+from support.training_timelines import MS, span, steps_of, timeline
 
 from fusionloader.cli.drawn_report.analysis.verdict import verdict_on
 from fusionloader.cli.drawn_report.analysis.waits import waits_of
 from fusionloader.cli.drawn_report.analysis.work import work_of
+from fusionloader.cli.drawn_report.page import report_page
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.timeline import CACHED, CounterValue, Timeline
 
 
@@ -32,7 +34,9 @@ def test_a_training_that_hardly_waits_is_told_that_nothing_need_be_done():
     found = verdict(timeline(steps_of([(0.1, 0)] * 10), busy(110)))
     assert (found.tone, found.remedy) == ("good", "")
     assert found.share == pytest.approx(0.01, rel=0.02)
-    assert plain(found.headline) == "Training hardly waits: less than 1 % of its time."
+    assert plain(found.headline) == (
+        "Training's own step is the limit: it waits less than 1 % of its time."
+    )
     assert "Workers could make 800 samples a second, training takes 800" in plain(*found.reasons)
 
 
@@ -40,9 +44,58 @@ def test_workers_that_are_busy_while_training_waits_are_what_limits():
     steps = steps_of([(10, 9)] * 10)
     found = verdict(timeline(steps, busy(210, read=1, decode=7, augment=1)))
     assert (found.tone, found.share) == ("poor", pytest.approx(0.5))
+    assert plain(found.headline) == (
+        "Training waits 50 % of its time: workers spend 70 % of their time on decoding."
+    )
     said = plain(*found.reasons)
-    assert "100 % of their time was busy while training waited" in said
+    assert "100 % of the workers' time was busy while training waited" in said
     assert "decoding: 1.75 ms of 2.5 ms" in said
+
+
+def with_processors(found: Timeline, **values: float) -> Timeline:
+    use = ProcessorUse(
+        **{"cores": 2.0, "quota": None, "seconds": 1.0, "busy_seconds": 2.0, **values}
+    )
+    return replace(found, meta=replace(found.meta, processors=use))
+
+
+def test_workers_without_cores_are_not_said_to_be_slow_at_reading():
+    found = timeline(steps_of([(10, 9)] * 10), busy(210, read=9))
+    said = verdict(with_processors(found, cpu_seconds=0.4, delay_seconds=1.6))
+    assert plain(said.headline) == (
+        "Training waits 50 % of its time: workers got 20 % of a core each, and other processes "
+        "take the rest."
+    )
+    assert "reading" not in plain(*said.reasons) and "storage" not in said.remedy
+    assert "Free cores help" in said.remedy and "would keep up" not in said.remedy
+
+
+def test_a_trace_without_workers_names_a_quota_that_throttles():
+    found = timeline(steps_of([(10, None)] * 5), workers=(), steps_only="torch's own loop")
+    throttled = {"quota": 0.5, "periods": 10, "throttled_periods": 9, "busy_seconds": 0.0}
+    said = verdict(with_processors(found, **throttled))
+    assert "throttled to its CPU quota of 0.5 cores, in 90 % of the periods" in plain(said.headline)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "cores", "helps"), [(1.9, 2.0, False), (1.9, 4.0, True), (0.1, 2.0, True)]
+)
+def test_more_workers_than_there_are_cores_for_are_not_advised(cpu, cores, helps):
+    found = timeline(steps_of([(10, 10)] * 10, training=5), busy(160, python=9))
+    said = verdict(with_processors(found, cores=cores, cpu_seconds=cpu))
+    assert "About 4 workers instead of 2" in said.remedy
+    assert ("; the 2 cores here are enough for 2." in said.remedy) != helps
+    assert ("a core of its own" in said.remedy) == (cpu > 1)
+
+
+def test_the_time_from_iter_is_said_with_the_facts():
+    first, *others = steps_of([(100, 100), (1, 1), (1, 1)])
+    first = replace(first, began_ns=first.asked_ns - 1_400 * MS)
+    found = timeline([first, *others], busy(130))
+    assert waits_of(found.steps).startup_seconds.tolist() == [1.5]
+    assert (
+        "1.5\N{NO-BREAK SPACE}s" in report_page(found, "run").split("longest from iter()")[1][:200]
+    )
 
 
 def test_the_workers_that_would_keep_up_are_those_whose_capacity_is_trainings():
@@ -62,6 +115,7 @@ def test_a_cache_is_advised_where_there_is_none(kept):
 
 def test_batches_that_lie_ready_point_to_delivery():
     found = verdict(timeline(steps_of([(10, 1)] * 10), busy(210)))
+    assert found.headline.endswith("batches that workers have finished are delivered late.")
     assert "90 % of the waiting is for delivery" in plain(*found.reasons)
 
 
@@ -69,6 +123,7 @@ def test_idle_workers_while_training_waits_point_to_late_ones():
     waits = [(0.2, 0.2)] * 39 + [(90, 90)]
     one = [span(0, begin, begin + 10) for begin in range(0, 500, 10)]
     found = verdict(timeline(steps_of(waits), one))
+    assert "some workers finish late while others have nothing to do." in found.headline
     said = plain(*found.reasons)
     assert "only 50 % of the CPU workers' time was busy" in said
     assert "of the waiting is in the 5 % of the steps" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.timeline import (
     CACHED,
     READY,
@@ -40,7 +41,8 @@ def synthetic_timeline(
     for number, end in enumerate(ends):
         asked = now + training
         delivered = max(asked, end) + _MS // 2
-        made.append(Step(0, number // 10, number % 10, _BATCH, asked, end, delivered))
+        began = None if number % 10 else now + training // 2
+        made.append(Step(0, number // 10, number % 10, _BATCH, asked, end, delivered, began))
         copies.append(
             Copy(0, number // 10, number % 10, 600_000, end - _MS, max(asked, end) + _MS // 4)
         )
@@ -52,7 +54,8 @@ def synthetic_timeline(
             instants.append(Instant(delivered, "threshold", f"threshold {number // 5}"))
         now = delivered
     instants.append(Instant(now, "restart", "worker 0 was killed by SIGKILL", 0))
-    meta = Meta(4321, 0, _BATCH, _TINY, _START, now + _MS, _UNIX, crew)
+    use = ProcessorUse(cores=4.0, quota=None, seconds=1.0, busy_seconds=1.5, cpu_seconds=1.25)
+    meta = Meta(4321, 0, _BATCH, _TINY, _START, now + _MS, _UNIX, crew, processors=use)
     return Timeline.in_order(meta, spans, made, copies, instants, counters)
 
 

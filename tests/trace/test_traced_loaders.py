@@ -47,6 +47,18 @@ def test_native_workers_tell_everything(train_set, tmp_path, ending):
     assert {counter.name for counter in timeline.counters} >= {"ready mini-batches"}
 
 
+def test_each_epoch_begins_with_iter_and_the_processors_are_those_of_the_trace(tmp_path):
+    loader = FusionLoader(Numbers(), batch_size=8, num_workers=1)
+    list(loader)
+    timeline = traced(loader, tmp_path / "a.json", epochs=2)
+    began = [step.began_ns is not None for step in timeline.steps]
+    assert began == [step.batch == 0 for step in timeline.steps]
+    assert all(step.began_ns < step.asked_ns for step in timeline.steps if step.began_ns)
+    use, whole = timeline.meta.processors, loader.stats().processors
+    assert 0 < use.seconds < whole.seconds
+    assert 0 < use.busy_seconds < whole.busy_seconds
+
+
 def test_a_trace_says_of_which_rank_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     timeline = traced(FusionLoader(Numbers(), batch_size=9), tmp_path / "a.json")

@@ -89,7 +89,8 @@ class WatchedIterator:
             return
         elsewhere = time.perf_counter() - self._left
         cpu_seconds = time.process_time() - self._cpu
-        self._watched.step_done(self._batch, self._waited, elsewhere, cpu_seconds)
+        workers = [worker.pid for worker in getattr(self._own, "_workers", ())]
+        self._watched.step_done(self._batch, self._waited, elsewhere, cpu_seconds, workers)
         self._batch = None
 
     def _leave_own(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from fusionloader.observe.statistics.processor_use import ProcessorUse
+
 _FEWEST_STEPS = 5
 _MOST_EPOCHS = 4  # that begin in a window, if they are short
 _LONGEST = 4  # times the seconds that were asked for, if steps are slow
@@ -33,6 +35,7 @@ class PhaseResult:
         seconds: wall time of the steps: waiting, and training.
         waited: seconds of it within ``next()``.
         cpu_seconds: of the training process, all threads.
+        processors: what the loader's workers got of them; ``None`` where that was not measured.
     """
 
     steps: int
@@ -40,6 +43,7 @@ class PhaseResult:
     seconds: float
     waited: float
     cpu_seconds: float
+    processors: ProcessorUse | None = None
 
     @property
     def rate(self) -> float:
@@ -55,6 +59,9 @@ class PhaseResult:
 class MeasuredWindow:
     """Counts the steps of a phase until there are enough of them.
 
+    Attributes:
+        processors: what the loader's workers got of them, once that is known.
+
     Args:
         phase: that is measured.
         seconds: of measured steps that are enough.
@@ -69,6 +76,7 @@ class MeasuredWindow:
         self._restarts = 0
         self._steps = self._samples = 0
         self._seconds = self._waited = self._cpu_seconds = 0.0
+        self.processors: ProcessorUse | None = None
 
     def restart(self) -> None:
         """Workers have begun anew."""
@@ -108,5 +116,10 @@ class MeasuredWindow:
         if not self._steps:
             return None
         return PhaseResult(
-            self._steps, self._samples, self._seconds, self._waited, self._cpu_seconds
+            self._steps,
+            self._samples,
+            self._seconds,
+            self._waited,
+            self._cpu_seconds,
+            self.processors,
         )

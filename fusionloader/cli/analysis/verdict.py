@@ -10,7 +10,9 @@ from fusionloader.cli.analysis.phases import Phase
 from fusionloader.cli.analysis.what_if.equations import share_for
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
+from fusionloader.observe.statistics.processor_use import CoreShortage
 from fusionloader.observe.statistics.stages import costliest_stage
+from fusionloader.observe.statistics.worker_limit import MOSTLY
 
 _NOTICED = 0.05  # of the time, from which on waiting is worth a word
 _REACHED = 0.97  # of the rate on data in memory
@@ -41,8 +43,9 @@ class Verdict:
 
     Attributes:
         wait_share: of its time that it waits as it runs; ``None`` where that was not measured.
-        limit: ``"training"``, ``"reading"`` or ``"preparation"``; ``"unknown"`` where too little
-            was measured.
+        limit: ``"training"``, ``"reading"`` or ``"preparation"``; ``"processors"`` where other
+            processes or a CPU quota keep workers from running; ``"unknown"`` where too little was
+            measured.
         stage: of preparation, on which workers spend most; empty where that is not known.
         out_of_cores: whether the workers and training have no core left.
         remedies: the changes that help, the best first.
@@ -68,19 +71,28 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
     if limit == "preparation" and stages:
         costliest, share = costliest_stage(stages)
         stage, what = costliest.name, f" ({costliest.name}: {share:.0%} of the workers' time)"
+        if stage == "read":  # from storage that is slow with warm files, too: nothing caches them
+            limit = "reading"
+    elif limit == "preparation":
+        what = _of_unseen_workers(findings)
+    shortage = _shortage(findings)
+    if limit == "processors" and shortage is not None:
+        what = shortage.sentence
     if model is None:
         return Verdict(waits, limit, stage, False, (), tuple(_opening(findings, limit, what)))
     out = limit == "preparation" and _out_of_cores(model)
     helps = limit in ("preparation", "reading")
-    remedies = tuple(_remedies(model, limit)) if helps else ()
+    remedies = tuple(_remedies(model, findings)) if helps else ()
     sentences = [*_opening(findings, limit, what)]
+    if limit == "processors" and shortage is not None:
+        sentences.append(shortage.remedy.replace("`", ""))
     if out:
         sentences.append(
             f"The {model.shape.cores:g} cores are busy: more workers would not help here."
         )
     if helps:
         sentences += _advice(remedies)
-        sentences += _file_cache(findings, model) if limit == "reading" else []
+        sentences += _file_cache(findings, model) if limit == "reading" and not stage else []
     return Verdict(waits, limit, stage, out, remedies, tuple(sentences))
 
 
@@ -93,24 +105,52 @@ def _limit(findings: LoaderFindings) -> str:
     memory, today = per_sample[Phase.MEMORY], per_sample[Phase.TODAY]
     if phases[Phase.TODAY].wait_share < _NOTICED:
         return "training"
+    if _shortage(findings) is not None:
+        return "processors"
     warm = min(per_sample.get(Phase.WARM, today), today)
     return "preparation" if warm - memory >= today - warm else "reading"
+
+
+def _shortage(findings: LoaderFindings) -> CoreShortage | None:
+    """Returns what keeps workers from running, if it is not this training by itself."""
+    today = findings.phases.get(Phase.TODAY)
+    use = today.processors if today else None
+    shortage = use.shortage() if use else None
+    return None if shortage is None or shortage.cause == "own" else shortage
+
+
+def _of_unseen_workers(findings: LoaderFindings) -> str:
+    """Returns in parentheses what torch's workers do, which count nothing themselves."""
+    use = findings.phases[Phase.TODAY].processors
+    if use is None or use.blocked_share is None:
+        return ""
+    if use.blocked_share >= MOSTLY:
+        return f" (workers wait {use.blocked_share:.0%} of their time for storage or a lock)"
+    return f" (workers compute {1 - use.blocked_share:.0%} of their time)"
 
 
 def _opening(findings: LoaderFindings, limit: str, what: str) -> Iterator[str]:
     phases = findings.phases
     if Phase.TODAY not in phases:
         return
-    share = f"Training waits {phases[Phase.TODAY].wait_share:.0%} of its time for data."
-    yield share
+    share = f"{phases[Phase.TODAY].wait_share:.0%} of its time for data"
     if limit == "unknown":
+        yield f"Training waits {share}."
         yield "Too few steps were measured to say why."
     elif limit == "training":
-        yield "The training step is the limit: a faster loader would change nothing."
-    elif limit == "reading":
-        yield "Reading files limits it: with files in memory it is faster."
+        yield (
+            f"The training step is the limit: training waits {share}, and a faster loader would "
+            "change nothing."
+        )
     else:
-        yield f"Preparing samples limits it{what}."
+        causes = {
+            "reading": f"reading files limits it{what}",
+            "preparation": f"preparing samples limits it{what}",
+            "processors": what,
+        }
+        yield f"Training waits {share}: {causes[limit]}."
+        if limit == "reading" and not what:
+            yield "With files in memory it is faster."
 
 
 def _out_of_cores(model: Model) -> bool:
@@ -119,12 +159,15 @@ def _out_of_cores(model: Model) -> bool:
     return more < today * _HELPS
 
 
-def _remedies(model: Model, limit: str) -> Iterator[Remedy]:
-    """Yields what helps of all that can be changed, the fastest first."""
-    today = model.predict(Question())
+def _remedies(model: Model, findings: LoaderFindings) -> Iterator[Remedy]:
+    """Yields what helps of all that can be changed, the fastest first.
+
+    It has to be faster than what is predicted for today, and than what was measured.
+    """
+    today = max(model.predict(Question()).rate, findings.phases[Phase.TODAY].rate)
     target = _REACHED * model.shape.batch_size / model.step_seconds
     found = [*_workers(model, target), *_caches(model, target), *_others(model)]
-    helpful = [(each, rate) for each, rate in found if rate >= _HELPS * today.rate]
+    helpful = [(each, rate) for each, rate in found if rate >= _HELPS * today]
     for change, rate in sorted(helpful, key=lambda pair: -pair[1]):
         yield Remedy(change, rate, rate >= target)
 

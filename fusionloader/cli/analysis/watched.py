@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 
 from fusionloader.cli.analysis import files
 from fusionloader.cli.analysis.files import FilePart
+from fusionloader.cli.analysis.loader_processors import LoaderProcessors
 from fusionloader.cli.analysis.phases import MeasuredWindow, Phase, PhaseResult
 from fusionloader.cli.analysis.probes import (
     CyclicBatches,
@@ -82,6 +83,7 @@ class WatchedLoader:
         self.mini_batches: list[MiniBatch] = []
         self.parts: dict[Index, list[FilePart]] = {}
         self._parts: list[FilePart] = []
+        self._processors: LoaderProcessors | None = None
 
     @property
     def replayed_samples(self) -> int | None:
@@ -97,6 +99,8 @@ class WatchedLoader:
         """Ends the window if it has enough steps, and begins that of the next phase."""
         window = self._window
         if window is not None and window.done:
+            if window.phase is Phase.TODAY and self._processors is not None:
+                window.processors = self._processors.use()
             self.close()
             assert window.result is not None
             self.progress.results[window.phase] = window.result
@@ -200,8 +204,23 @@ class WatchedLoader:
         assert self._replay is not None
         return self._replay.batch(), 0.0
 
-    def step_done(self, batch: Batch, waited: float, elsewhere: float, cpu_seconds: float) -> None:
-        """Training has come back for another batch."""
+    def step_done(
+        self,
+        batch: Batch,
+        waited: float,
+        elsewhere: float,
+        cpu_seconds: float,
+        workers: Iterable[int] = (),
+    ) -> None:
+        """Training has come back for another batch.
+
+        Args:
+            batch: that it had.
+            waited: seconds that it was waited for.
+            elsewhere: seconds since then.
+            cpu_seconds: of the training process, in these.
+            workers: process ids of torch's workers, where these make the batches.
+        """
         self.progress.steps += 1
         window = self._window
         if window is None:
@@ -209,6 +228,9 @@ class WatchedLoader:
         measured = window.measures
         samples = batch_length(batch) or self.loader.batch_size or 1
         window.add(samples, waited, elsewhere, cpu_seconds)
+        if window.phase is Phase.TODAY and measured:
+            self._processors = self._processors or LoaderProcessors(self.loader)
+            self._processors.look(workers)
         if window.done or not measured:
             tail = _wait_for_device()
             window.add_tail(tail if measured else 0.0)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fusionloader.cli.doctor.check import Check, warn_if
 from fusionloader.cli.environment import cpu_model, simd_level
 from fusionloader.system.limits.control_groups import cpu_quota
+from fusionloader.system.limits.processors import recent_pressure, throttled_share
 
 
 def checks() -> Iterator[Check]:
@@ -48,10 +49,12 @@ def cores_allowed() -> Check:
 def quota() -> Check:
     """The time that control groups give, in cores."""
     allowed, cores = cpu_quota(), len(os.sched_getaffinity(0))
+    throttled = throttled_share() if allowed is not None else None
+    often = "" if throttled is None else f", used up in {throttled:.0%} of the periods until now"
     return warn_if(
         allowed is not None and allowed < cores,
         "CPU quota",
-        "none" if allowed is None else f"{allowed:g} cores' time on {cores} cores",
+        "none" if allowed is None else f"{allowed:g} cores' time on {cores} cores{often}",
         f"num_workers={max(1, int(allowed or 0))}: more are throttled; or raise it: "
         f"docker run --cpus={cores}",
     )
@@ -60,11 +63,13 @@ def quota() -> Check:
 def load() -> Check:
     """What other processes are running."""
     average, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    pressure = recent_pressure()
+    waited = "" if pressure is None else f"; processes waited for one {pressure:.0%} of the time"
     return warn_if(
         average > cores,
         "load",
-        f"{average:.1f} on {cores} cores",
-        "look for what else is running: top; measurements will be noisy",
+        f"{average:.1f} on {cores} cores{waited}",
+        "other processes take the cores from workers: top shows them; measurements will be noisy",
     )
 
 

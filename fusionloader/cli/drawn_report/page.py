@@ -16,6 +16,7 @@ from fusionloader.cli.drawn_report.document import document
 from fusionloader.cli.drawn_report.sample_figures import costs_figure, stages_figure
 from fusionloader.cli.drawn_report.wait_figures import capacity_figure, wait_figure
 from fusionloader.cli.drawn_report.worker_figures import workers_figure
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.timeline import Timeline
 
 
@@ -44,7 +45,7 @@ def report_page(timeline: Timeline, name: str) -> str:
         about=_about(timeline, work),
         verdict=verdict,
         shares=_shares(verdict, waits),
-        facts=_facts(waits, work),
+        facts=_facts(waits, work, timeline.meta.processors),
         warnings=tuple(_warnings(timeline)),
         figures=figures,
     )
@@ -92,7 +93,7 @@ def _shares(verdict: TraceVerdict, waits: TraceWaits) -> tuple[tuple[str, str, f
     )
 
 
-def _facts(waits: TraceWaits, work: Work) -> tuple[tuple[str, str], ...]:
+def _facts(waits: TraceWaits, work: Work, use: ProcessorUse | None) -> tuple[tuple[str, str], ...]:
     """Returns a few figures and what they are of."""
     facts = []
     for percents in (50, 95, 99):
@@ -105,9 +106,11 @@ def _facts(waits: TraceWaits, work: Work) -> tuple[tuple[str, str], ...]:
     if work.workers:
         busy = sum(each.busy_share for each in work.workers) / len(work.workers)
         facts.append((percent(busy), f"busy, of {count(len(work.workers), 'worker')}"))
-    if len(waits.first_seconds):
-        longest = float(waits.first_seconds.max())
-        facts.append((duration(longest), "longest wait for a first batch"))
+    if len(waits.startup_seconds):
+        longest = float(waits.startup_seconds.max())
+        facts.append((duration(longest), "longest from iter() to a first batch"))
+    if use is not None and use.worker_share is not None:
+        facts.append((percent(use.worker_share), "of a core, for a worker that could run"))
     return tuple(facts)
 
 

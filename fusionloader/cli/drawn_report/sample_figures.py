@@ -7,7 +7,6 @@ import numpy as np
 from fusionloader.cli.drawn_report.analysis.costs import Costs, costs_of
 from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import (
-    IN_WORDS,
     KINDS,
     OTHER,
     STAGES,
@@ -27,7 +26,7 @@ from fusionloader.cli.drawn_report.chart import (
     spec,
     tip,
 )
-from fusionloader.observe.statistics.stages import costliest_stage
+from fusionloader.observe.statistics.stages import STAGES_IN_WORDS, costliest_stage
 from fusionloader.observe.trace.timeline import Timeline
 
 _LEGEND = {"expr": "width < 420 ? 3 : 6"}  # columns: one row of them does not fit on a phone
@@ -69,7 +68,7 @@ def _in_words(kind: KindWork) -> str:
     takes = f"A sample takes a {kind.name.removesuffix('s')} {duration(kind.seconds_per_sample)}"
     if stage.name == OTHER:  # as on a GPU, where stages overlap
         return f"{takes}."
-    return f"{takes}, {percent(share)} of it {IN_WORDS[stage.name]}."
+    return f"{takes}, {percent(share)} of it {STAGES_IN_WORDS[stage.name]}."
 
 
 def _stages_spec(kinds: int, seen: list[str]) -> Spec:

@@ -12,6 +12,7 @@ from fusionloader.cache.store_stats import StoreStats
 from fusionloader.data.deferred.counts import Counts
 from fusionloader.data.read_ahead.counters import StreamStats
 from fusionloader.observe.statistics.cache_stats import cache_stats
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
@@ -75,6 +76,14 @@ class Statistics:
         ]
         self._cache_before = counts
 
+    def processors(self) -> ProcessorUse:
+        """Returns what workers and training got of the processors, to any thread."""
+        return self._processors(self.all_workers.total())
+
+    def _processors(self, workers: WorkerTotals) -> ProcessorUse:
+        cpu, delay = workers.cpu_ns / 1e9, workers.run_delay_ns / 1e9
+        return self.waits.processors.use(workers.worker_seconds, cpu, delay)
+
     def snapshot(
         self,
         epochs: int,
@@ -112,6 +121,7 @@ class Statistics:
             "waits": waits,
             "capacity": total_capacity(stages),
             "stages": stages,
+            "processors": self._processors(workers),
             "rank": rank_here(),
             "epochs": epochs,
             "cache_hits": sum(workers.cache_counts[place] for place in cache_counts.HITS),

@@ -11,15 +11,19 @@ from fusionloader.cache.store_stats import StoreStats
 from fusionloader.data.read_ahead.counters import StreamStats
 from fusionloader.observe.statistics.cache_stats import CacheStats
 from fusionloader.observe.statistics.counters import scalars
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.stages import StageStats
-from fusionloader.observe.statistics.waits import WaitStats, waiting
+from fusionloader.observe.statistics.waits import WaitStats
+from fusionloader.observe.statistics.worker_limit import HARDLY, worker_limit
 from fusionloader.system.amounts import mib
 
 Scalar = int | float
 AnyWorkerKind = Literal["native", "python", "gpu", "borrowed", "remote"]
-_OF_WORKERS = ("samples", "busy_seconds", "restarts")
+SECONDS_OF_WORKERS = ("busy_seconds", "cpu_seconds", "delay_seconds")
+_IDLE = 2  # times the rate of training, from which capacity on workers are not what it waits for
+_OF_WORKERS = ("samples", "restarts", *SECONDS_OF_WORKERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class WorkerStats:
         busy_seconds: that they have spent on these.
         busy_share: of the time since the workers were started, that it spent on samples.
         restarts: how often the worker of that number was replaced.
+        cpu_seconds: processor time of its thread, looked at every 10 ms.
+        delay_seconds: time that its thread was ready to run while others had the cores; 0 where the
+            kernel does not count it.
     """
 
     number: int
@@ -45,6 +52,8 @@ class WorkerStats:
     busy_seconds: float
     busy_share: float
     restarts: int
+    cpu_seconds: float = 0.0
+    delay_seconds: float = 0.0
 
     def since(self, earlier: WorkerStats | None) -> WorkerStats:
         """Returns the same with the counters of an ``earlier`` worker of its number added."""
@@ -75,6 +84,7 @@ class LoaderStats:
         workers: of the iterator under way, or of the last one; empty without workers.
         worker_restarts: workers that were replaced.
         worker_seconds: that workers spent on samples.
+        processors: what workers and training got of the machine's processors.
         pillow_samples: of a plan, that Pillow decoded.
         borrowed_samples: made by workers of other ranks.
         read_bytes: of files, as they are stored.
@@ -119,6 +129,7 @@ class LoaderStats:
     workers: tuple[WorkerStats, ...]
     worker_restarts: int
     worker_seconds: float
+    processors: ProcessorUse
     pillow_samples: int
     borrowed_samples: int
     read_bytes: int
@@ -142,10 +153,18 @@ class LoaderStats:
         """Returns a summary of some lines; ``repr`` has everything."""
         lines = [
             f"{self.samples:,} samples in {self.batches:,} batches, {self.epochs:,} whole epochs",
-            waiting(self.waits),
+            self.waiting,
         ]
+        if self.waits.p50 is not None and self.waits.p95 is not None:
+            lines.append(
+                f"Half of the waits take up to {self.waits.p50 * 1e3:.3g} ms, 95 in 100 up to "
+                f"{self.waits.p95 * 1e3:.3g} ms."
+            )
         if self.waits.first_seconds:
-            lines.append(f"It has waited {self.waits.first_seconds:.3g} s for first batches.")
+            lines.append(
+                f"First batches came {self.waits.startup_seconds:.3g} s after iter(), of which "
+                f"{self.waits.iter_seconds:.3g} s are iter() itself"
+            )
         if self.capacity is not None:
             lines.append(f"{self._workers()} could make {self.capacity:,.0f} samples/s.")
         total = sum(stage.seconds for stage in self.stages)
@@ -167,6 +186,20 @@ class LoaderStats:
         if self.shared_memory_bytes:
             lines.append(f"{mib(self.shared_memory_bytes)} of shared memory at the peak")
         return "\n".join(lines)
+
+    @property
+    def waiting(self) -> str:
+        """How long training waits, and why, in a sentence."""
+        share = self.waits.share
+        if share is None:
+            return "Nothing has been measured yet."
+        if share < HARDLY:
+            return f"Training's own step is the limit: it waits {share:.1%} of its time."
+        rate = self.samples / self.waits.step_seconds
+        busy = self.capacity is not None and self.capacity < _IDLE * rate
+        limit = worker_limit(self.stages if busy else (), self.processors)
+        why = "" if limit is None else f": {limit.sentence}"
+        return f"Training waits {share:.1%} of its time{why}."
 
     def _workers(self) -> str:
         count = len(self.workers)

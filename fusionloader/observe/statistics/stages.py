@@ -11,6 +11,16 @@ from dataclasses import dataclass
 
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ, WRITE
 
+STAGES_IN_WORDS = {
+    "read": "reading files",
+    "decode": "decoding",
+    "augment": "augmentation",
+    "python": "the dataset's own Python code",
+    "write": "writing into batches",
+    "other": "what is none of the stages",
+    "copy": "copies to the device",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StageStats:

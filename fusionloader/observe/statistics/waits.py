@@ -2,17 +2,20 @@
 
 The time of a step is that between two returns of ``next()``; the wait is the part of it within
 ``next()``. The first batch of an epoch has no return before it, and its wait is that for workers
-to start. It is counted apart.
+to start. It is counted apart, as is the time in ``iter()`` before it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from fusionloader.observe.statistics.histogram import BOUNDS, COARSE, Histogram, quantiles
+from fusionloader.observe.statistics.processor_use import ProcessorWatch
 
 
 class StepObserver(Protocol):
@@ -39,6 +42,7 @@ class WaitStats:
         p95: the same for 95 in 100.
         p99: the same for 99 in 100.
         first_seconds: waited for first batches of epochs.
+        iter_seconds: spent in ``iter(loader)``: start of workers, sampler, first work for them.
         histogram: upper bounds in seconds, and how many waits lie below each but not below the
             one before; buckets without waits are left out.
     """
@@ -51,7 +55,13 @@ class WaitStats:
     p95: float | None
     p99: float | None
     first_seconds: float
+    iter_seconds: float
     histogram: tuple[tuple[float, int], ...]
+
+    @property
+    def startup_seconds(self) -> float:
+        """Time from ``iter(loader)`` to the first batch, of all epochs, in seconds."""
+        return self.iter_seconds + self.first_seconds
 
     def cumulative(self) -> tuple[tuple[float, int], ...]:
         """Returns coarse buckets, always the same: a bound in seconds, and how many waits reach it.
@@ -66,16 +76,28 @@ class WaitStats:
 
 
 class Waits:
-    """Counts the waits of all iterators of a loader."""
+    """Counts the waits of all iterators of a loader.
+
+    Attributes:
+        processors: what training and its workers get of them during epochs.
+    """
 
     def __init__(self) -> None:
+        self.processors = ProcessorWatch()
         self._histogram = Histogram()
-        self._seconds = self._elsewhere = self._first_seconds = 0.0
+        self._seconds = self._elsewhere = self._first_seconds = self._iter_seconds = 0.0
         self._steps = 0
 
     def add_first(self, seconds: float) -> None:
         """Counts the wait for the first batch of an epoch."""
         self._first_seconds += seconds
+
+    @contextmanager
+    def entering_iter(self) -> Iterator[None]:
+        """Counts the time of the block, which is that of ``iter(loader)``."""
+        began = time.perf_counter()
+        yield
+        self._iter_seconds += time.perf_counter() - began
 
     def add(self, waited: float, elsewhere: float) -> None:
         """Counts a step: seconds within ``next()``, and those before it outside."""
@@ -103,6 +125,7 @@ class Waits:
             p95=p95,
             p99=p99,
             first_seconds=self._first_seconds,
+            iter_seconds=self._iter_seconds,
             histogram=tuple(pair for pair in zip(bounds, buckets, strict=True) if pair[1]),
         )
 
@@ -119,6 +142,7 @@ class WaitClock:
     def begin_epoch(self) -> None:
         """What follows is the first batch of an epoch."""
         self._left = None
+        self._waits.processors.epoch_began()
 
     def __enter__(self) -> None:
         self._entered = time.perf_counter()
@@ -136,19 +160,11 @@ class WaitClock:
         now = time.perf_counter()
         waited, left = now - self._entered, self._left
         self._left = None if kind is StopIteration else now
+        if kind is StopIteration:
+            self._waits.processors.epoch_ended()
         if kind is not None:
             return
         if left is None:
             self._waits.add_first(waited)
         else:
             self._waits.add(waited, self._entered - left)
-
-
-def waiting(waits: WaitStats) -> str:
-    """Returns a line of how long training waits."""
-    if waits.share is None or waits.p50 is None or waits.p95 is None:
-        return "Nothing has been measured yet."
-    return (
-        f"Training waits {waits.share:.1%} of its time. Half of the waits take up to "
-        f"{waits.p50 * 1e3:.3g} ms, 95 in 100 up to {waits.p95 * 1e3:.3g} ms."
-    )

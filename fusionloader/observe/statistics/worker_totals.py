@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from fusionloader.observe.statistics.snapshot import AnyWorkerKind, WorkerStats
+from fusionloader.observe.statistics.snapshot import (
+    SECONDS_OF_WORKERS,
+    AnyWorkerKind,
+    WorkerStats,
+)
 from fusionloader.system.shm import cache_counts
 from fusionloader.transforms.plan.parts import Spent
 
@@ -30,6 +34,8 @@ class WorkerTotals:
         made: samples that workers have made.
         cache_counts: samples by where they came from, as in ``system/shm/cache_counts.py``.
         copy_seconds: time of the device for copies.
+        cpu_ns: processor time of workers' threads, in nanoseconds.
+        run_delay_ns: time that these were ready to run while other threads had the cores.
         wanted: number of CPU workers that there are to be.
         user_code: whether workers run any.
     """
@@ -37,6 +43,8 @@ class WorkerTotals:
     made: int = 0
     worker_restarts: int = 0
     worker_seconds: float = 0.0
+    cpu_ns: int = 0
+    run_delay_ns: int = 0
     pillow_samples: int = 0
     borrowed_samples: int = 0
     read_bytes: int = 0
@@ -93,8 +101,11 @@ class WorkerTotals:
 
         The last bits of a sum depend on the order in which iterators end: it could decrease.
         """
-        workers = (replace(each, busy_seconds=round(each.busy_seconds, 9)) for each in self.workers)
-        return replace(self, worker_seconds=round(self.worker_seconds, 9), workers=tuple(workers))
+        workers = tuple(
+            replace(each, **{name: round(getattr(each, name), 9) for name in SECONDS_OF_WORKERS})
+            for each in self.workers
+        )
+        return replace(self, worker_seconds=round(self.worker_seconds, 9), workers=workers)
 
 
 _SUMS = tuple(
@@ -112,12 +123,9 @@ def _add(some: Sequence[Any], others: Sequence[Any], sign: int = 1) -> list[Any]
 def _subtract(now: WorkerStats, before: WorkerStats | None) -> WorkerStats:
     if before is None:
         return now
-    return replace(
-        now,
-        samples=now.samples - before.samples,
-        busy_seconds=now.busy_seconds - before.busy_seconds,
-        busy_share=max(now.busy_share - before.busy_share, 0.0),
-    )
+    names = ("samples", *SECONDS_OF_WORKERS)
+    counted = {name: getattr(now, name) - getattr(before, name) for name in names}
+    return replace(now, busy_share=max(now.busy_share - before.busy_share, 0.0), **counted)
 
 
 def sum_records(
@@ -144,9 +152,16 @@ def worker_stats(
     number: int, record: _native.WorkerSnapshot, kind: AnyWorkerKind, elapsed: float, restarts: int
 ) -> WorkerStats:
     """Returns what one worker has counted, ``elapsed`` seconds after the start."""
-    share = record.busy_seconds / elapsed
     return WorkerStats(
-        number, record.pid, kind, record.samples, record.busy_seconds, share, restarts
+        number,
+        record.pid,
+        kind,
+        record.samples,
+        record.busy_seconds,
+        record.busy_seconds / elapsed,
+        restarts,
+        record.cpu_seconds,
+        record.run_delay_seconds,
     )
 
 

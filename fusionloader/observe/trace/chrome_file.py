@@ -13,6 +13,7 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.errors import TraceError
 from fusionloader.observe.trace.timeline import CounterValue, Instant, Meta, Timeline, Worker
 from fusionloader.observe.trace.tracks import COPY, SPAN, STEP, Slice, rebuilt, tracks
@@ -132,7 +133,10 @@ def loaded(contents: bytes) -> Timeline:
 def meta_of(found: Mapping[str, Any]) -> Meta:
     """Returns what ``dataclasses.asdict`` made a dictionary of."""
     workers = tuple(Worker(**worker) for worker in found["workers"])
-    return Meta(**{**found, "workers": workers, "notes": tuple(found["notes"])})
+    use = found.get("processors")
+    processors = None if use is None else ProcessorUse(**use)
+    made = {"workers": workers, "notes": tuple(found["notes"]), "processors": processors}
+    return Meta(**{**found, **made})
 
 
 def _timeline(meta: Meta, events: list[Event], offset: int) -> Timeline:

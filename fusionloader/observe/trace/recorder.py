@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
+from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.timeline import (
     CACHED,
     INDEXED,
@@ -40,12 +41,13 @@ KeptStats = Callable[[], Mapping[str, RecordStore]]
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The loader that is traced: its rank, its batches, and what it keeps of its files."""
+    """The loader that is traced: its rank, its batches, what it keeps of its files, its cores."""
 
     rank: int
     batch_size: int | None
     tiny_batch_size: int
     kept: KeptStats
+    processors: Callable[[], ProcessorUse]
 
 
 class Recorder:
@@ -57,6 +59,7 @@ class Recorder:
     def __init__(self, traced: Traced) -> None:
         self._traced = traced
         self._begin_ns = time.monotonic_ns()
+        self._processors = traced.processors()
         self._unix_ns = unix_offset()
         self._iterators = 0
         self._polled_ns = 0
@@ -118,6 +121,7 @@ class Recorder:
             lost=self.lost,
             steps_only=self.steps_only,
             notes=tuple(self.notes),
+            processors=self._traced.processors().since(self._processors),
         )
         found = self.spans, self.steps, self.copies, self.instants, self.counters
         return Timeline.in_order(meta, *found)

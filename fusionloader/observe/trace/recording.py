@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,16 @@ class CurrentTrace:
 
     def __init__(self) -> None:
         self._trace: Trace | None = None
+        self._began_ns: int | None = None
+
+    def iter_called(self) -> None:
+        """``iter(loader)`` is called now; the next step is the first after it."""
+        self._began_ns = time.monotonic_ns() if self._trace is not None else None
+
+    def take_began(self) -> int | None:
+        """Returns when ``iter(loader)`` was called, once."""
+        began, self._began_ns = self._began_ns, None
+        return began
 
     @property
     def trace(self) -> Trace | None:

@@ -62,10 +62,8 @@ class StepTracer:
             return
         epoch, batch, samples, complete_ns = self._made
         self._made = None
-        now = time.monotonic_ns()
-        self._trace.add(
-            Step(self._iterator, epoch, batch, samples, self._asked_ns, complete_ns, now)
-        )
+        began, asked, now = self._current.take_began(), self._asked_ns, time.monotonic_ns()
+        self._trace.add(Step(self._iterator, epoch, batch, samples, asked, complete_ns, now, began))
 
     def copied(self, epoch: int, batch: int, nbytes: int, begun_ns: int) -> None:
         """All copies of a mini-batch to the device were put into the stream."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
+from fusionloader.observe.statistics.processor_use import ProcessorUse
+
 WorkerKind = Literal["cpu", "gpu", "borrowed", "remote"]
 InstantKind = Literal["threshold", "gpu_mode", "shared", "borrowed", "restart", "workers"]
 
@@ -105,6 +107,7 @@ class Step:
         complete_ns: when workers had finished the last tiny-batch, often long before it was asked
             for; ``None`` where workers are not seen.
         delivered_ns: when ``next()`` returned.
+        began_ns: when ``iter(loader)`` was called; ``None`` but for the first batch after it.
     """
 
     iterator: int
@@ -114,6 +117,12 @@ class Step:
     asked_ns: int
     complete_ns: int | None
     delivered_ns: int
+    began_ns: int | None = None
+
+    @property
+    def startup_ns(self) -> int:
+        """From ``iter(loader)`` to the batch, or the wait for it where that was not seen."""
+        return self.delivered_ns - (self.asked_ns if self.began_ns is None else self.began_ns)
 
     @property
     def wait_ns(self) -> int:
@@ -175,6 +184,7 @@ class Meta:
         lost: spans that nobody has read in time, and that are missing.
         steps_only: why no worker is seen, in words; empty where they are.
         notes: what else a reader should know, a line each.
+        processors: what workers and training got of them; ``None`` where that is not known.
     """
 
     pid: int
@@ -188,6 +198,7 @@ class Meta:
     lost: int = 0
     steps_only: str = ""
     notes: tuple[str, ...] = ()
+    processors: ProcessorUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

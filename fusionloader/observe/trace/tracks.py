@@ -69,15 +69,19 @@ def _lanes(name: str, slices: Iterable[Slice]) -> list[Track]:
 
 
 def _training(steps: Iterable[Step]) -> Iterator[Slice]:
-    """Yields a slice for each ``next()``, and what lies between those of one iterator."""
+    """Yields a slice for each ``iter()`` and ``next()``, and what lies between those."""
     of_iterator: dict[int, list[Step]] = {}
     for step in steps:
         of_iterator.setdefault(step.iterator, []).append(step)
+        if step.began_ns is not None:
+            yield Slice("iter()", "iter", step.began_ns, step.asked_ns, {})
         yield _step(step)
     for those in of_iterator.values():
         for before, after in pairwise(those):
             name = "training" if before.epoch == after.epoch else "between epochs"
-            yield Slice(name, name, before.delivered_ns, after.asked_ns, {})
+            end = after.asked_ns if after.began_ns is None else after.began_ns
+            if end > before.delivered_ns:
+                yield Slice(name, name, before.delivered_ns, end, {})
 
 
 def _step(step: Step) -> Slice:
@@ -137,5 +141,5 @@ def rebuilt(kind: str, args: Mapping[str, Any], begin_ns: int, end_ns: int) -> S
     begin, end = _TIMES.get(cls, ("begin_ns", "end_ns"))
     values = {begin: begin_ns, end: end_ns, **args}
     if cls is Step:
-        values.setdefault("complete_ns", None)
+        values = {"complete_ns": None, "began_ns": None, **values}
     return cls(**{field.name: values[field.name] for field in fields(cls)})

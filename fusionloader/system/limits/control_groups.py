@@ -45,6 +45,19 @@ def cpu_quota(groups: Path = _GROUPS, system: Path = _SYSTEM) -> float | None:
     return min(_read_all("cpu", _quota_v2, _quota_v1, groups, system), default=None)
 
 
+def throttling_files(groups: Path = _GROUPS, system: Path = _SYSTEM) -> list[Path]:
+    """Returns the files that count how often the CPU quota has stopped this process's groups.
+
+    Both versions have ``nr_periods`` and ``nr_throttled`` in them.
+    """
+
+    def find(group: Path) -> Path | None:
+        file = group / "cpu.stat"
+        return file if _number(file, "nr_throttled") is not None else None
+
+    return _read_all("cpu", find, find, groups, system)
+
+
 def memory_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None:
     """Returns the tightest memory limit, in bytes; ``None`` without one.
 

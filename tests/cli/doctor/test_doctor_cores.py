@@ -45,8 +45,21 @@ def test_a_quota_below_the_cores_is_a_warning(quota, state, value, monkeypatch):
     assert ("num_workers=1:" in check.remedy) == (state == "warn")
 
 
+def test_a_quota_says_how_often_it_was_used_up(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(cores, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(cores, "throttled_share", lambda: 0.93)
+    assert cores.quota().value == (
+        "0.5 cores' time on 2 cores, used up in 93% of the periods until now"
+    )
+
+
 @pytest.mark.parametrize(("average", "state"), [(0.5, "ok"), (2.5, "warn")])
 def test_other_load_is_a_warning(average, state, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(os, "getloadavg", lambda: (average, 0, 0))
+    monkeypatch.setattr(cores, "recent_pressure", lambda: 0.77)
     assert cores.load().state == state
+    assert cores.load().value == (
+        f"{average:.1f} on 2 cores; processes waited for one 77% of the time"
+    )

@@ -69,6 +69,12 @@ class TraceWaits:
         return self.seconds[self.is_first]
 
     @property
+    def startup_seconds(self) -> Array:
+        """Seconds from ``iter(loader)`` to the first batches of epochs."""
+        pairs = zip(self.steps, self.is_first, strict=True)
+        return np.array([step.startup_ns for step, is_first in pairs if is_first]) / 1e9
+
+    @property
     def samples(self) -> int:
         """Number of samples in the batches of counted steps."""
         pairs = zip(self.steps, self.counted, strict=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _SPACE = "\N{NO-BREAK SPACE}"  # a unit stays with its number
 _TIMES = ((1e-6, "µs", 1e6), (1e-3, "ms", 1e3), (1.0, "s", 1.0))
 
@@ -11,6 +13,11 @@ def percent(share: float) -> str:
     if 0 < share < 0.01:
         return f"less than 1{_SPACE}%"
     return f"{share:.0%}".replace("%", f"{_SPACE}%")
+
+
+def spaced(text: str) -> str:
+    """Returns a text in which a space that no line breaks at is before each sign of percent."""
+    return re.sub(r"(?<=\d)%", f"{_SPACE}%", text)
 
 
 def number(value: float) -> str:

@@ -21,14 +21,6 @@ KINDS: dict[WorkerKind, str] = {
 }
 OTHER = "other"
 STAGES = (*PARTS, OTHER)
-IN_WORDS = {
-    "read": "reading files",
-    "decode": "decoding",
-    "augment": "augmentation",
-    "python": "the dataset's own Python code",
-    "write": "writing into batches",
-    OTHER: "what is none of the stages",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +126,8 @@ def extent(timeline: Timeline) -> tuple[int, int]:
 
     A trace is often asked for long before its first epoch.
     """
-    begins = [step.asked_ns for step in timeline.steps] + [s.begin_ns for s in timeline.spans]
+    asked = [s.asked_ns if s.began_ns is None else s.began_ns for s in timeline.steps]
+    begins = asked + [s.begin_ns for s in timeline.spans]
     ends = [step.delivered_ns for step in timeline.steps] + [s.end_ns for s in timeline.spans]
     begin = min(begins, default=timeline.meta.begin_ns)
     return begin, max([begin + 1, *ends])
