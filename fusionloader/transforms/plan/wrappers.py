@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -43,7 +42,7 @@ def called_transforms(transform: Transform) -> list[Transform]:
             raise NotCompiled("this torchvision's preset is not the one that is known")
         return _preset_steps(transform)
     if isinstance(transform, torch.nn.Module):
-        if inspect.getattr_static(kind, name) is not vars(torch.nn.Module)[name]:
+        if _in_class(kind, name) is not vars(torch.nn.Module)[name]:
             raise NotCompiled("it is a Module with a __call__ of its own")
         name = "forward"
     run = _Run(transform)
@@ -156,7 +155,7 @@ class _Run:
 
     def result_of(self, name: str, argument: _StandIn) -> Any:
         """Returns what a method returns for a stand-in."""
-        function = inspect.getattr_static(type(self.owner), name, None)
+        function = _in_class(type(self.owner), name)
         if not isinstance(function, FunctionType) or is_of_library(function):
             raise NotCompiled(f"its {name} is no Python code of a user's class")
         code = function.__code__
@@ -181,9 +180,9 @@ class _Run:
     def attribute(self, name: str) -> Any:
         """Returns a constant, or the stand-in of another value."""
         kind = type(self.owner)
-        if hasattr(type(inspect.getattr_static(kind, name, None)), "__set__"):
+        if hasattr(type(_in_class(kind, name)), "__set__"):
             raise NotCompiled(f"uses the property {name}")
-        if inspect.getattr_static(kind, "__getattribute__") is not object.__getattribute__:
+        if _in_class(kind, "__getattribute__") is not object.__getattribute__:
             raise NotCompiled("uses attributes of a class with a __getattribute__ of its own")
         found = _attributes(self.owner)
         if name not in found:
@@ -229,6 +228,11 @@ def _catches(code: CodeType) -> bool:
     if hasattr(code, "co_exceptiontable"):  # Python 3.11
         return bool(code.co_exceptiontable)
     return any(each.opname.startswith("SETUP_") for each in dis.get_instructions(code))
+
+
+def _in_class(kind: type, name: str) -> Any:
+    """Returns what a class or a base of it defines by a name; ``None`` for nothing."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def _attributes(owner: Any) -> dict[str, Any]:
