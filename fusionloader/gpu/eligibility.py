@@ -178,6 +178,8 @@ def _described(worker: GpuWorker) -> str:
 def _unsuitable(compiled: Compiled | None, worker: GpuWorker) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
+    if compiled.parts:
+        return "the parts of the dataset have a plan each"
     if not compiled.complete:
         return "a part of the transforms runs in Python"
     if compiled.kind not in ("folder", "ranges"):

@@ -28,7 +28,9 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
         if compiled.is_remote:
             why = "there are no workers (num_workers=0)" if options.num_workers == 0 else ""
             one_by_one = why if route.is_native or why else "Python makes the samples"
-            lines.append(explain_reading(options.dataset, _inner_sampler(options), one_by_one))
+            images, chosen = compiled.ranged()
+            sampler = _inner_sampler(options)
+            lines.append(explain_reading(images, chosen is None, sampler, one_by_one))
     has_workers = options.num_workers > 0 and route.way != "gathered"
     if has_workers and (seconds := options.stalled_after(route.is_native)):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
@@ -105,6 +107,6 @@ def _why_nothing_is_cached(options: LoaderOptions, route: Route) -> str:
         return ""  # the files that user code opens are cached
     if route.why_whole:
         return "samples are not made by workers of a plan"
-    if route.plan is None or route.plan.kind not in ("folder", "ranges"):
+    if route.plan is None or route.plan.kind not in ("folder", "ranges", "parts"):
         return "the samples are not read from image files by a plan"
     return route.why_python

@@ -14,7 +14,7 @@ from fusionloader.data.deferred.file_cache import NO_STORES
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
-from fusionloader.data.sources.plan_source import PlanSource
+from fusionloader.data.sources.plan_source import make_source
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.in_process import GatheredIterator, InProcessIterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
@@ -107,15 +107,14 @@ class IteratorFactory:
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._cache.for_images(options))
             return PythonBackend(source, parts, remember, self._cache.epoch_ended, whole, passes)
-        planned: Source = PlanSource(options.dataset, plan)
-        if plan.tail is not None and options.deferred_images == "auto":
+        planned: Source = make_source(options.dataset, plan)
+        if plan.has_tail and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
         python = PythonBackend(planned, parts, remember, whole=whole)
-        table = self._learned.tables.of(options.dataset, plan) if route.is_native else None
+        table = self._learned.tables.of(plan) if route.is_native else None
         if table is None:
             return python
         return NativeBackend(
-            options.dataset,
             plan,
             table,
             route.gpu,
@@ -174,7 +173,7 @@ def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:
         source = DatasetSource(dataset)
         source.seeding = Seeding(False, False, False)  # this process's generators are the user's
         return source
-    return PlanSource(dataset, compiled, in_worker=False)
+    return make_source(dataset, compiled, in_worker=False)
 
 
 def _renewed_source_here(options: LoaderOptions) -> Source:

@@ -25,7 +25,7 @@ from fusionloader.gpu import eligibility
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.gpu.start import GpuOptions
-from fusionloader.options.aliases import AnyDataset, Index
+from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.loader_parts import LoaderParts
 from fusionloader.route.starting import bind_to_pool, find_context, start_in_pool
@@ -49,7 +49,6 @@ class NativeBackend:
 
     def __init__(
         self,
-        dataset: AnyDataset,
         compiled: Compiled,
         table: DatasetTable,
         choice: GpuChoice,
@@ -60,7 +59,6 @@ class NativeBackend:
     ) -> None:
         self.use_workers_dataset = use_workers_dataset
         self._cache, self._parts = cache, parts
-        self._dataset = dataset
         self._compiled = compiled
         self._table = table
         self.count = len(table)
@@ -70,7 +68,7 @@ class NativeBackend:
         self.passes: WorkerPasses | None = None
         assert compiled.plan is not None
         self._reader: ReadAheadProcess | None = None
-        if table.is_remote and (settings := read_settings(dataset)) is not None:
+        if table.is_remote and (settings := read_settings(compiled.ranged()[0])) is not None:
             self._reader = parts.reader(table, settings)
         self._send(compiled.plan)
         self._gpu = self._gpu_options(compiled.plan)
@@ -110,7 +108,7 @@ class NativeBackend:
         return None if plan_to_send is plan else level_rows(plan, layout)
 
     def name(self, index: Index) -> str:
-        return self._compiled.name(self._dataset, index)
+        return self._compiled.name(index)
 
     def describe(self, indices: list[Index]) -> Described:
         """Describes indices by item numbers; those that the dataset does not have are -1."""
@@ -187,7 +185,7 @@ class NativeBackend:
             mapped=dict(stores.mapped),
             remote_files=self._remote_files(),
             identity_fd=-1 if joined is None else joined.identity.fd,
-            names=self._compiled.sample_names(self._dataset),
+            names=self._compiled.sample_names(),
         )
 
     def _remote_files(self) -> RemoteFiles | None:
@@ -195,7 +193,7 @@ class NativeBackend:
         if self._reader is not None:
             return self._reader.files
         if self._compiled.is_remote:
-            images, _ = self._compiled.ranged(self._dataset)
+            images, _ = self._compiled.ranged()
             found = images.remote_files()
             if found is None:
                 kind = type(images).__name__

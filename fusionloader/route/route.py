@@ -178,7 +178,7 @@ def _why_no_layout(options: LoaderOptions, learned: Learned) -> str:
 
 
 def _why_python(options: LoaderOptions, compiled: Compiled, learned: Learned) -> str:
-    if why := learned.tables.why_none(options.dataset, compiled):
+    if why := learned.tables.why_none(compiled):
         return why
     changed = learned.changed_by_init
     if changed is not None and changed == init_fingerprint(options):

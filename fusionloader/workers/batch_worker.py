@@ -19,6 +19,7 @@ from fusionloader.workers.python_worker import (
     PythonWorker,
     PythonWorkerConfig,
     read_indices,
+    read_keys,
 )
 from fusionloader.workers.sample_errors import BadSample
 
@@ -77,8 +78,7 @@ class BatchWorker(PythonWorker):
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
         memory.use(self._rows)  # for each claim, since other loaders of a pool have other rows
-        if isinstance(self._source, DeferringSource):
-            self._source.begin()  # before the first sample, since collate_fn may open images
+        self._begin_deferral()  # before the first sample, since collate_fn may open images
         try:
             with self._sender.collating():
                 state = self._made(claim)
@@ -129,12 +129,12 @@ class BatchWorker(PythonWorker):
         return batch
 
     def _samples(self, claim: _native.Claim) -> list[Any]:
-        indices = read_indices(claim)
         if self._fetch is None:
-            samples = self._load(claim, claim.first, indices)
+            samples = self._load(claim, claim.first, read_keys(claim, 0, claim.samples))
             self._count(self._source.take_spent())
             self._seed(claim)
             return samples
+        indices = read_indices(claim)
         if indices is None:
             indices = claim.sample_keys(0, claim.samples)[0]
         self._seed(claim)

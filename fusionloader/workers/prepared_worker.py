@@ -64,16 +64,16 @@ def _samples(dataset: AnyDataset, plan: Plan) -> _Contents | None:
     if not compiled.complete or compiled.plan != plan:
         return None
     if compiled.kind == "pixels":
-        arrays = compiled.arrays(dataset)
+        arrays = compiled.arrays()
         return arrays.images.copy(), arrays.targets.copy()
     if compiled.kind == "ranges":
-        images, indices = compiled.ranged(dataset)
+        images, indices = compiled.ranged()
         ranges = images.byte_ranges()
         chosen = slice(None) if indices is None else indices.copy()
         # The arrays are read-only, so a changed one is a new object: no copy is needed.
         columns = (ranges.packed[chosen], ranges.nbytes[chosen], np.asarray(images.targets)[chosen])
         return (*columns, np.array(ranges.files))
-    return (list(compiled.samples(dataset)),) if compiled.kind == "folder" else None
+    return (list(compiled.samples()),) if compiled.kind == "folder" else None
 
 
 def _same(before: _Contents | None, after: _Contents | None) -> bool:

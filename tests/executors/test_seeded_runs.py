@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fusionloader.transforms.executors.python import SampleKey, SeededRuns, Seeding, seed_generators
 
+ALL = Seeding()
 DRAWS = {
     "python": random.random,
     "randrange": lambda: random.randrange(1 << 40),
@@ -48,10 +49,10 @@ def test_draws_are_those_of_a_generator_that_is_always_seeded(program, idle):
         key = SampleKey(number, 7, 1, number, 0)
 
         def seeded(make, key=key):
-            seed_generators(key, Seeding())
+            seed_generators(key, ALL)
             return make()
 
-        found = made(lambda make, key=key: runs.run(key, Seeding(), make), names)
+        found = made(lambda make, key=key: runs.run(key, ALL, make), names)
         assert found == made(seeded, names)
 
 
@@ -64,7 +65,7 @@ def test_a_sample_is_made_twice_only_where_the_first_ones_drew_nothing(drawn):
             calls.append(number)
             return sample(names)
 
-        runs.run(SampleKey(number, 7, 1, number, 0), Seeding(), make)
+        runs.run(SampleKey(number, 7, 1, number, 0), ALL, make)
 
     for number in range(100):
         run(number, [drawn] if number in (50, 60, 70) else [])

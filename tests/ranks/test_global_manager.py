@@ -64,7 +64,7 @@ class FakeRank:
     def __init__(self, manager, rank, images, with_worker, ranks=2, **kind):
         compiled = compile_dataset(images, "exact")
         self.plan, self.executor = compiled.plan, make_executor(compiled.plan)
-        paths, targets = zip(*compiled.samples(images), strict=True)
+        paths, targets = zip(*compiled.samples(), strict=True)
         self.table = DatasetTable.of_files(paths, targets)
         sharing_offer = SharingOffer(
             JobRanks(rank, ranks, manager.address),

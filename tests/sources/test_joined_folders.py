@@ -51,13 +51,14 @@ def test_a_bad_sample_is_named_by_its_place_and_file(tmp_path, image_folder):
         list(FusionLoader(Subset(dataset, [0, place]), 2, num_workers=1))
 
 
-def test_parts_that_differ_are_served_as_they_are(image_folder):
+def test_parts_that_differ_have_a_plan_each(image_folder):
     first, second = folders(image_folder, eval_transform()).datasets
     second.transform = v1.Compose([v1.Resize((60, 60)), *eval_transform().transforms])
     loader = FusionLoader(ConcatDataset([first, second]), 4, num_workers=1)
-    assert "other objects as transform: give all of them the same" in loader.explain()
+    assert loader.explain().count("ImageFolder: read: native") == 2
     assert same_batches(DataLoader(loader.dataset, 4), loader)
-    rows = ConcatDataset([first, [(torch.zeros(3), 1)]])
+    rows = ConcatDataset([first, [(torch.zeros(3, 32, 32), 1)]])
+    assert same_batches(DataLoader(rows, 4), FusionLoader(rows, 4, num_workers=1))
     assert "not a dataset that is known" in FusionLoader(rows, 4, num_workers=1).explain()
 
 

@@ -79,10 +79,10 @@ def parts_of(dataset: Any, indices: Sequence[Any]) -> dict[Any, list[FilePart]]:
     """
     compiled = compile_dataset(dataset)
     if compiled.kind == "folder":
-        samples = compiled.samples(dataset)
+        samples = compiled.samples()
         return {index: [FilePart.whole(os.fspath(samples[index][0]))] for index in indices}
     if compiled.kind == "ranges" and not compiled.is_remote:
-        images, chosen = compiled.ranged(dataset)
+        images, chosen = compiled.ranged()
         ranges = images.byte_ranges()
         at = [ranges.at(int(index if chosen is None else chosen[index])) for index in indices]
         parts = [[FilePart(where.file, where.offset, where.nbytes)] for where in at]

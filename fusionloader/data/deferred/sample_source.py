@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from itertools import zip_longest
 
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.deferred import counts, file_cache, patches
@@ -55,13 +54,7 @@ class DeferringSource:
 
     def take_spent(self) -> Spent:
         """Returns the sum of the inner source's costs and those of deferred images."""
-        spent, own = self.inner.take_spent(), counts.counts().take_spent()
-        pairs = zip_longest(spent.part_seconds, own.part_seconds, fillvalue=0.0)
-        return Spent(
-            [sum(pair) for pair in pairs],
-            spent.read_bytes + own.read_bytes,
-            [a + b for a, b in zip(spent.cache, own.cache, strict=True)],
-        )
+        return self.inner.take_spent() + counts.counts().take_spent()
 
     def name(self, key: SampleKey) -> str:
         return self.inner.name(key)

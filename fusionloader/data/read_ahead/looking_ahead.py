@@ -8,27 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import SequentialSampler, Subset
+from torch.utils.data import SequentialSampler
 
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.encoded_images import EncodedImages
 from fusionloader.data.sources.streams.sampler import StreamSampler
 from fusionloader.data.sources.streams.settings import ReadSettings
-from fusionloader.options.aliases import AnyDataset, Index
+from fusionloader.options.aliases import Index
 
 if TYPE_CHECKING:
     from fusionloader.data.epochs.sampling import SampledBatch
 
 
-def read_settings(dataset: AnyDataset) -> ReadSettings | None:
-    """Returns the read settings of a dataset of URLs, or of the dataset in a ``Subset``.
-
-    Returns ``None`` if the dataset overrides ``remote_files``.
-    """
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    assert isinstance(dataset, EncodedImages)
+def read_settings(dataset: EncodedImages) -> ReadSettings | None:
+    """Returns the read settings of a dataset of URLs; ``None`` if it overrides ``remote_files``."""
     if type(dataset).remote_files is not EncodedImages.remote_files:
         return None
     settings = getattr(dataset, "read_settings", None)
@@ -37,11 +31,14 @@ def read_settings(dataset: AnyDataset) -> ReadSettings | None:
     return ReadSettings(storage_options=dataset.storage_options)
 
 
-def explain_reading(dataset: AnyDataset, sampler: object, why_one_by_one: str) -> str:
+def explain_reading(
+    dataset: EncodedImages, is_whole: bool, sampler: object, why_one_by_one: str
+) -> str:
     """Returns the line of ``explain()`` about reading samples from URLs.
 
     Args:
-        dataset: dataset of samples at URLs, or a subset of one.
+        dataset: dataset of samples at URLs.
+        is_whole: whether the loader has this dataset, and not a part of it.
         sampler: the sampler of single samples.
         why_one_by_one: why no process reads ahead; empty if one does.
     """
@@ -50,8 +47,8 @@ def explain_reading(dataset: AnyDataset, sampler: object, why_one_by_one: str) -
     if read_settings(dataset) is None:
         return "URLs are read by the dataset's own remote_files()"
     text = "URLs are read ahead by a process, in the sampler's order"
-    whole = type(dataset) is not Subset and callable(getattr(dataset, "sampler", None))
-    if whole and not isinstance(sampler, (StreamSampler, SequentialSampler)):
+    has_sampler = is_whole and callable(getattr(dataset, "sampler", None))
+    if has_sampler and not isinstance(sampler, (StreamSampler, SequentialSampler)):
         text += "; with sampler=dataset.sampler() neighbours come with one request"
     return text
 

@@ -28,11 +28,10 @@ class PixelArrays:
     given: Sequence[Any] | None = None
     odd: bool = False
 
-    def at(self, indices: Sequence[int]) -> PixelArrays:
+    def at(self, indices: npt.NDArray[np.int64]) -> PixelArrays:
         """Returns the images and targets of some indices, copied."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        given = None if self.given is None else [self.given[index] for index in chosen.tolist()]
-        return PixelArrays(self.images[chosen], self.targets[chosen], given, self.odd)
+        given = None if self.given is None else [self.given[index] for index in indices.tolist()]
+        return PixelArrays(self.images[indices], self.targets[indices], given, self.odd)
 
     def target(self, index: int) -> Any:
         """Returns a sample's target, of the same type as the dataset returns it."""

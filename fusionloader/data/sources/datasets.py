@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
+import operator
 import os
 import pickle
 from array import array
@@ -15,13 +15,22 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import Dataset as TorchDataset
 
 from fusionloader.cache.range_reading import open_file
 from fusionloader.data.sources.arrays import PixelArrays, pixel_arrays
 from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.nesting import (
+    Transformed,
+    find_leaf,
+    find_leaves,
+    inner_dataset,
+    leaf_indices,
+    without_wrappers,
+)
 from fusionloader.data.sources.sample_names import SubsetNames
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
-from fusionloader.transforms.plan.arguments import Transform
+from fusionloader.transforms.plan.arguments import NotCompiled, Transform
 from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
 from fusionloader.transforms.plan.patches import is_defined_by
 from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
@@ -32,8 +41,9 @@ from fusionloader.transforms.plan.transforms import (
     compile_transform,
     explain,
 )
+from fusionloader.transforms.plan.wrappers import read_sample
 
-Kind = Literal["folder", "ranges", "pixels", "encoded", "none"]
+Kind = Literal["folder", "ranges", "pixels", "encoded", "parts", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +53,47 @@ class Compiled:
     Attributes:
         kind: source of the images: ``"folder"``: files in ``samples``; ``"ranges"``: ranges of
             files or URLs, see ``ranged``; ``"pixels"``: images in memory, see ``arrays``;
-            ``"encoded"``: the dataset's ``read_encoded(index)``; ``"none"``: nothing is compiled.
-        plan: native stages for the bytes or pixels; ``None`` for ``"none"``.
+            ``"encoded"``: the dataset's ``read_encoded(index)``; ``"parts"``: several datasets with
+            a plan each; ``"none"``: nothing is compiled.
+        images: the dataset without the user's classes that only pass samples on.
+        plan: native stages for the bytes or pixels; ``None`` for ``"none"``; of ``"parts"`` that of
+            the first one.
         tail: Python code that follows on the PIL image, if any.
         target_transform: Python code for the target, if any.
         notes: lines of ``explain()``.
         is_remote: whether the ranges are at URLs.
+        parts: the compiled datasets of ``"parts"``, in the order of ``find_leaves(images)``.
     """
 
     kind: Kind
+    images: Any
     plan: Plan | None
     tail: Tail | None
     target_transform: Transform | None
     notes: tuple[Note, ...]
     is_remote: bool = False
+    parts: tuple[Compiled, ...] = ()
+
+    def part_of(self, leaf: Any) -> Compiled:
+        """Returns the compiled part that makes the samples of a leaf of ``images``."""
+        if not self.parts:
+            return self
+        leaves = find_leaves(self.images)
+        return self.parts[next(i for i, each in enumerate(leaves) if each is leaf)]
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether Python code of the user follows on images."""
+        return self.tail is not None or any(part.has_tail for part in self.parts)
 
     @property
     def complete(self) -> bool:
-        """Whether the native stages alone make the samples, all of one shape."""
+        """Whether the native stages of one plan make the samples, all of one shape."""
         plan = self.plan
         if plan is None or plan.convert is None or plan.height is None or plan.width is None:
             return False
-        return self.tail is None and self.target_transform is None
+        python = self.tail is not None or self.target_transform is not None
+        return not self.parts and not python
 
     def explain(self, part_seconds: Sequence[float] = ()) -> str:
         """Returns one line per stage: native, or Python with the reason.
@@ -72,55 +101,49 @@ class Compiled:
         Args:
             part_seconds: seconds by ``Note.part``, for the stages' shares of the time.
         """
+        if self.parts:  # their stages are counted together
+            return "\n".join(part.explain() for part in self.parts)
         return explain(self.notes, part_seconds)
 
-    def samples(self, dataset: Any) -> list[tuple[str, int]]:
+    def samples(self) -> list[tuple[str, int]]:
         """Returns (path, target) of each sample of a ``"folder"`` dataset."""
-        if type(dataset) is Subset:
-            inner = self.samples(dataset.dataset)
-            return [inner[index] for index in dataset.indices]
-        if type(dataset) is ConcatDataset:
-            return [sample for part in dataset.datasets for sample in self.samples(part)]
-        return dataset.samples  # type: ignore[no-any-return]
+        return _samples(self.images)
 
-    def ranged(self, dataset: Any) -> tuple[EncodedImages, npt.NDArray[np.int64] | None]:
+    def ranged(self) -> tuple[EncodedImages, npt.NDArray[np.int64] | None]:
         """Returns the dataset of ``"ranges"`` and the indices into it; ``None`` for all."""
-        if type(dataset) is not Subset:
-            return dataset, None
-        images, outer = self.ranged(dataset.dataset)
-        indices = np.asarray(dataset.indices, dtype=np.int64)
-        return images, indices if outer is None else outer[indices]
+        (leaf,) = find_leaves(self.images)
+        return inner_dataset(leaf), leaf_indices(self.images)
 
-    def sample_names(self, dataset: Any) -> bytes:
+    def sample_names(self) -> bytes:
         """Returns the pickled ``SampleNames`` of ``"ranges"``, otherwise ``b""``."""
         if self.kind != "ranges":
             return b""
-        images, indices = self.ranged(dataset)
+        images, indices = self.ranged()
         if indices is None:
             return pickle.dumps(images.names)
         return pickle.dumps(SubsetNames(images.names, array("q", indices.tobytes())))
 
-    def arrays(self, dataset: object) -> PixelArrays:
+    def arrays(self) -> PixelArrays:
         """Returns the images and targets of a ``"pixels"`` dataset.
 
         Raises:
             ValueError: the dataset was changed.
         """
-        if type(dataset) is Subset:
-            return self.arrays(dataset.dataset).at(dataset.indices)
+        (leaf,) = find_leaves(self.images)
+        dataset, indices = inner_dataset(leaf), leaf_indices(self.images)
         found = pixel_arrays(dataset)
         if isinstance(found, str):
-            raise ValueError(
-                f"{type(dataset).__name__} has changed since the loader saw it: {found}"
-            )
-        return found
+            kind = type(dataset).__name__
+            raise ValueError(f"{kind} has changed since the loader saw it: {found}")
+        return found if indices is None else found.at(indices)
 
-    def read(self, dataset: Any, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
+    def read(self, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
         """Returns the encoded bytes and the target of a sample, except for ``"pixels"``.
 
         A file that is too large for native decoders is returned as pixels, decoded by Pillow.
         """
-        dataset, index = _find_inner(dataset, index)
+        leaf, index = find_leaf(self.images, index)
+        dataset = inner_dataset(leaf)
         if self.kind in ("encoded", "ranges"):
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
         path, target = dataset.samples[index]
@@ -130,19 +153,27 @@ class Compiled:
             with Image.open(file) as image:
                 return np.asarray(image.convert("RGB")), target
 
-    def name(self, dataset: Any, index: Any) -> str:
+    def name(self, index: Any) -> str:
         """Returns a sample's name for messages: ``index 5 (cats/5.jpg)``."""
         try:
-            dataset, inner = _find_inner(dataset, index)
+            leaf, inner = find_leaf(self.images, index)
+            dataset = inner_dataset(leaf)
+            kind = self.part_of(leaf).kind
+            if kind in ("folder", "ranges"):
+                name = dataset.name(inner) if kind == "ranges" else dataset.samples[inner][0]
+                return f"index {index} ({name})"
         except (IndexError, TypeError):
-            return f"index {index!r}"
-        if self.kind not in ("folder", "ranges"):
-            return f"index {index!r}"
-        try:
-            name = dataset.name(inner) if self.kind == "ranges" else dataset.samples[inner][0]
-            return f"index {index} ({name})"
-        except (IndexError, TypeError):
-            return f"index {index!r}"
+            pass
+        return f"index {index!r}"
+
+
+def _samples(images: Any) -> list[tuple[str, int]]:
+    if type(images) is Subset:
+        inner = _samples(images.dataset)
+        return [inner[index] for index in images.indices]
+    if type(images) is ConcatDataset:
+        return [sample for part in images.datasets for sample in _samples(part)]
+    return inner_dataset(images).samples  # type: ignore[no-any-return]
 
 
 def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = True) -> Compiled:
@@ -151,85 +182,89 @@ def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = Tr
     These can be compiled: ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet``
     with the default loader and ``__getitem__``; ``EncodedImages``; ``MNIST``, ``CIFAR10``, ``SVHN``
     and similar; any dataset with an attribute ``transform`` and a method ``read_encoded(index)``
-    that returns ``(bytes, target)``; ``Subset`` of these; and ``ConcatDataset`` of image folders
-    with the same transforms. ``decode`` and ``strict`` are those of the plan.
+    that returns ``(bytes, target)``; ``Subset`` and ``ConcatDataset`` of these; and datasets of a
+    user's class that read a sample of one of these and transform its image. ``decode`` and
+    ``strict`` are those of the plan.
     """
-    parts = find_parts(dataset)
-    inner = parts[0]
-    kind, images, why = _kind(inner)
-    if len(parts) > 1 and not why:
-        why = next(filter(None, (_why_not_joined(inner, part) for part in parts)), "")
-        kind = "none" if why else kind
-    if kind == "none":
-        return _nothing(type(dataset).__name__, why)
-    transform = getattr(inner, "transform", None)
-    if transform is None:
-        return _nothing(
-            type(dataset).__name__, "it has no transform, so that its samples are images"
-        )
+    images = without_wrappers(dataset)
+    first, *others = find_leaves(images)
+    compiled = _compile_leaf(first, decode, strict)
+    if not all(_shares_plan(leaf, first) for leaf in others):
+        parts = (compiled, *(_compile_leaf(leaf, decode, strict) for leaf in others))
+        compiled = next((part for part in parts if part.plan is None), compiled)
+        if compiled.plan is not None:
+            compiled = dataclasses.replace(compiled, kind="parts", parts=parts, is_remote=False)
+    notes = compiled.notes
+    if compiled.plan is None:  # named as the user knows the dataset
+        notes = (dataclasses.replace(notes[0], stage=type(dataset).__name__),)
+    return dataclasses.replace(compiled, images=images, notes=notes)
+
+
+def _compile_leaf(leaf: Any, decode: Decode, strict: bool) -> Compiled:
+    dataset = inner_dataset(leaf)
+    kind, images, why = _kind(dataset)
+    if why:
+        return _nothing(leaf, _advice(dataset) or why)
+    steps = _steps(leaf)
+    if not steps:
+        return _nothing(leaf, "it has no transform, so that its samples are images")
+    transform = steps[0] if len(steps) == 1 else Tail(steps)
     compiled: CompiledTransform = compile_transform(transform, decode, images)
     if compiled.plan.convert is None and compiled.tail is None:
-        return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
-    target_transform = getattr(inner, "target_transform", None)
-    source = _source(kind, inner)
+        return _nothing(leaf, "its transforms do not end in a tensor")
+    target_transform = getattr(dataset, "target_transform", None)
+    source = _source(kind, dataset)
     is_read = kind in ("folder", "ranges")
-    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if is_read else PASSES)
+    read = Note(f"{_name(leaf)}: {source}", "", part=READ if is_read else PASSES)
     notes = (read, *compiled.notes)
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     plan = dataclasses.replace(compiled.plan, strict=strict)
-    is_remote = kind == "ranges" and inner.byte_ranges().are_remote
-    return Compiled(kind, plan, compiled.tail, target_transform, notes, is_remote)
+    is_remote = kind == "ranges" and dataset.byte_ranges().are_remote
+    return Compiled(kind, leaf, plan, compiled.tail, target_transform, notes, is_remote)
 
 
-def find_parts(dataset: Any) -> list[Any]:
-    """Returns the datasets that ``Subset`` and ``ConcatDataset`` are made of, to any depth."""
-    if type(dataset) is Subset:
-        return find_parts(dataset.dataset)
-    if type(dataset) is ConcatDataset and _is_torchs_own(dataset):
-        parts = {id(part): part for each in dataset.datasets for part in find_parts(each)}
-        return list(parts.values())
-    return [dataset]
+def _steps(leaf: Any) -> list[Transform]:
+    """Returns the transforms of a leaf's images."""
+    own = getattr(inner_dataset(leaf), "transform", None)
+    further = leaf.transforms if type(leaf) is Transformed else ()
+    return [*([] if own is None else [own]), *further]
 
 
-def _is_torchs_own(dataset: Any) -> bool:
-    getitem = type(dataset).__getitem__
-    return is_defined_by(getitem, ConcatDataset) and not hasattr(dataset, "__getitems__")
+def _shares_plan(leaf: Any, first: Any) -> bool:
+    """Whether two leaves are image folders with the same transforms."""
+    datasets, steps = (inner_dataset(leaf), inner_dataset(first)), (_steps(leaf), _steps(first))
+    if not all(_kind(dataset)[0] == "folder" for dataset in datasets):
+        return False
+    same_target = len({id(getattr(each, "target_transform", None)) for each in datasets}) == 1
+    return same_target and len(steps[0]) == len(steps[1]) and all(map(operator.is_, *steps))
 
 
-def _find_inner(dataset: Any, index: Any) -> tuple[Any, Any]:
-    """Returns the dataset that has a sample, below ``Subset`` and ``ConcatDataset``, and its index.
-
-    Raises:
-        IndexError, TypeError: there is no such index.
-    """
-    while True:
-        if type(dataset) is Subset:
-            dataset, index = dataset.dataset, dataset.indices[index]
-        elif type(dataset) is ConcatDataset:
-            ends = dataset.cumulative_sizes
-            if not -ends[-1] <= index < ends[-1]:
-                raise IndexError(f"index {index} of {ends[-1]} samples")
-            index %= ends[-1]
-            part = bisect.bisect_right(ends, index)
-            dataset, index = dataset.datasets[part], index - (ends[part - 1] if part else 0)
-        else:
-            return dataset, index
+def _name(leaf: Any) -> str:
+    """Returns the names of a leaf's classes: ``ImageFolder in Transformed``."""
+    around = leaf.around if type(leaf) is Transformed else ()
+    return " in ".join((type(inner_dataset(leaf)).__name__, *around))
 
 
-def _why_not_joined(first: Any, part: Any) -> str:
-    """Returns why a part of a ``ConcatDataset`` does not run by the plan of the first one."""
-    kind, _, why = _kind(part)
-    if kind != "folder":
-        return why or "of the parts of a ConcatDataset, image folders are compiled"
-    for name in ("transform", "target_transform"):
-        if getattr(part, name, None) is not getattr(first, name, None):
-            return f"its parts have other objects as {name}: give all of them the same"
+def _advice(dataset: Any) -> str:
+    """Returns why a user's class around a known dataset is not taken off; ``""`` for others."""
+    values = getattr(dataset, "__dict__", {}).values()
+    for held in (value for value in values if isinstance(value, TorchDataset)):
+        leaf = inner_dataset(find_leaves(without_wrappers(held))[0])
+        if _kind(leaf)[0] == "none":
+            continue
+        try:
+            read_sample(dataset)
+        except NotCompiled as why:
+            instead = f"{type(leaf).__name__}(..., transform=...)"
+            if held is not leaf:
+                instead = f"{type(held).__name__}({instead}, ...)"
+            return f"{why}; native would be {instead}"
     return ""
 
 
-def _nothing(stage: str, why: str) -> Compiled:
-    return Compiled("none", None, None, None, (Note(stage, why),))
+def _nothing(leaf: Any, why: str) -> Compiled:
+    return Compiled("none", leaf, None, None, None, (Note(type(leaf).__name__, why),))
 
 
 def _source(kind: Kind, dataset: Any) -> str:

@@ -18,6 +18,7 @@ from fusionloader.data.deferred.composed.compose import run_listed
 from fusionloader.data.deferred.core import deferred_core, make_image, wrap_pixels
 from fusionloader.data.sources.arrays import PixelArrays
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
+from fusionloader.data.sources.nesting import find_leaf, find_leaves
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.python import (
     Dataset,
@@ -30,7 +31,7 @@ from fusionloader.transforms.executors.python import (
     seed_generators,
 )
 from fusionloader.transforms.executors.results import converted, result_like
-from fusionloader.transforms.plan.parts import PYTHON, READ, Spent
+from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON, READ, Spent
 from fusionloader.transforms.plan.stages import Plan
 
 
@@ -61,7 +62,7 @@ class PlanSource:
     @property
     def has_tail(self) -> bool:
         """Whether Python code of the user follows on the images."""
-        return self._compiled.tail is not None
+        return self._compiled.has_tail
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` like ``dataset[index]``."""
@@ -88,16 +89,13 @@ class PlanSource:
 
     def renewed(self) -> Source:
         """Returns a source for the dataset's present transforms, with another plan or none."""
-        compiled = compile_dataset(self.dataset, self._plan.decode, self._plan.strict)
-        if compiled.plan is None:
-            return DatasetSource(self.dataset)
-        return PlanSource(self.dataset, compiled, self._in_worker)
+        return _renewed(self.dataset, self._plan, self._in_worker)
 
     def _read(self, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
         if self._compiled.kind != "pixels":
-            return self._compiled.read(self.dataset, index)
+            return self._compiled.read(index)
         if self._arrays is None:  # once, since checking a list of targets takes long
-            self._arrays = self._compiled.arrays(self.dataset)
+            self._arrays = self._compiled.arrays()
         return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
 
     def take_spent(self) -> Spent:
@@ -165,10 +163,82 @@ class PlanSource:
         return np.frombuffer(result, np.uint8).reshape(*size, self._plan.result_channels)
 
     def name(self, key: SampleKey) -> str:
-        return self._compiled.name(self.dataset, key.index)
+        return self._compiled.name(key.index)
 
     def count(self) -> int:
         return find_length(self.dataset)
+
+
+class JoinedSource:
+    """Makes samples of datasets that have a plan each."""
+
+    def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> None:
+        self.dataset = dataset
+        self._compiled, self._in_worker = compiled, in_worker
+        self._sources = [PlanSource(dataset, part, in_worker) for part in compiled.parts]
+        leaves = find_leaves(compiled.images)
+        self._by_leaf = {id(leaf): each for leaf, each in zip(leaves, self._sources, strict=True)}
+
+    def __reduce__(self) -> tuple[type[JoinedSource], tuple[Dataset, Compiled, bool]]:
+        return JoinedSource, (self.dataset, self._compiled, self._in_worker)
+
+    @property
+    def seeding(self) -> Seeding:
+        return self._sources[0].seeding
+
+    @seeding.setter
+    def seeding(self, seeding: Seeding) -> None:
+        for source in self._sources:
+            source.seeding = seeding
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether Python code of the user follows on some of the images."""
+        return self._compiled.has_tail
+
+    def load(self, key: SampleKey) -> Any:
+        """Returns ``(image, target)`` like ``dataset[index]``."""
+        leaf, index = find_leaf(self._compiled.images, key.index)
+        return self._by_leaf[id(leaf)].load(key.replaced(index))
+
+    def renewed(self) -> Source:
+        """Returns a source for the datasets' present transforms, with other plans or none."""
+        plan = self._compiled.plan
+        assert plan is not None
+        return _renewed(self.dataset, plan, self._in_worker)
+
+    def take_spent(self) -> Spent:
+        """Returns the time and the bytes read since the last call, of all parts."""
+        spent = sum((source.take_spent() for source in self._sources), Spent())
+        # Stages have other numbers in each plan, so that their time is counted with the passes'.
+        rest = spent.part_seconds[FIRST_STAGE:]
+        if rest:
+            spent.part_seconds = spent.part_seconds[:FIRST_STAGE]
+            spent.part_seconds[PASSES] += sum(rest)
+        return spent
+
+    def name(self, key: SampleKey) -> str:
+        return self._compiled.name(key.index)
+
+    def count(self) -> int:
+        return find_length(self.dataset)
+
+
+PlannedSource = PlanSource | JoinedSource
+
+
+def make_source(dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> PlannedSource:
+    """Returns the source of a compiled dataset's samples."""
+    if compiled.parts:
+        return JoinedSource(dataset, compiled, in_worker)
+    return PlanSource(dataset, compiled, in_worker)
+
+
+def _renewed(dataset: Dataset, plan: Plan, in_worker: bool) -> Source:
+    compiled = compile_dataset(dataset, plan.decode, plan.strict)
+    if compiled.plan is None:
+        return DatasetSource(dataset)
+    return make_source(dataset, compiled, in_worker)
 
 
 def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,42 +35,44 @@ class Tables:
         self._pixels: DatasetTable | None = None
         self._subset: tuple[RangedSamples, npt.NDArray[np.int64], DatasetTable] | None = None
 
-    def of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
+    def of(self, compiled: Compiled) -> DatasetTable | None:
         """Returns the table of a dataset; ``None`` if there is not enough shared memory.
 
-        ``why_none`` must have returned an empty text for the dataset.
+        ``why_none`` must have returned an empty text for it.
         """
         if compiled.kind == "pixels":
-            return self._pixels_table(compiled.arrays(dataset))
+            return self._pixels_table(compiled.arrays())
         if compiled.kind == "ranges":
-            images, indices = compiled.ranged(dataset)
+            images, indices = compiled.ranged()
             return self._ranges_table(images.ranged, indices)
-        self._look_at(compiled.samples(dataset))
+        self._look_at(compiled.samples())
         if self._files is None:
             assert self._targets is not None
             paths = list(map(itemgetter(0), self._samples))
             self._files = DatasetTable.of_files(paths, self._targets)
         return self._files
 
-    def why_none(self, dataset: Any, compiled: Compiled) -> str:
+    def why_none(self, compiled: Compiled) -> str:
         """Returns why native workers cannot make samples from a table; empty if they can."""
         if compiled.plan is None:
             return "the samples are made by Python code"
+        if compiled.parts:
+            return "its parts have a plan each"
         if not compiled.complete:
             return "a part of the plan runs in Python"
         if compiled.kind not in ("folder", "ranges", "pixels"):
             return "the dataset reads the bytes"
         if isinstance(why := layout_of(compiled.plan), str):
             return why
-        return "" if self._has_integers(dataset, compiled) else "the targets are not integers"
+        return "" if self._has_integers(compiled) else "the targets are not integers"
 
-    def _has_integers(self, dataset: Any, compiled: Compiled) -> bool:
+    def _has_integers(self, compiled: Compiled) -> bool:
         if compiled.kind == "pixels":
-            arrays = compiled.arrays(dataset)
+            arrays = compiled.arrays()
             return len(arrays.targets) > 0 and not arrays.odd
         if compiled.kind == "ranges":
-            return compiled.ranged(dataset)[0].ranged.has_integers
-        self._look_at(compiled.samples(dataset))
+            return compiled.ranged()[0].ranged.has_integers
+        self._look_at(compiled.samples())
         return self._targets is not None
 
     def _look_at(self, samples: list[tuple[str, int]]) -> None:

@@ -27,6 +27,7 @@ _BEGUN = 624  # position of a Mersenne Twister that was just seeded
 # random.seed() without checks of the argument's type, which take as long as the seeding.
 _python_generator: Any = random._inst
 _seed_python = super(random.Random, _python_generator).seed
+_seed_torch = torch.default_generator.manual_seed
 
 
 class SampleKey(NamedTuple):
@@ -101,7 +102,7 @@ def seed_generators(key: SampleKey, seeding: Seeding) -> None:
         _seed_python(state)
         _python_generator.gauss_next = None
     if seeding.torch:
-        torch.default_generator.manual_seed(state)
+        _seed_torch(state)
     if seeding.numpy:
         np.random.seed(state & 0xFFFFFFFF)
 
@@ -120,6 +121,9 @@ class SeededRuns:
         self._draws = (False, False)  # whether samples draw from Python's, from numpy's
         self._left = _SEEDED_AT_FIRST
         self._rest: Seeding | None = None  # generators to seed after the first samples
+        self._undrawn: Seeding | None = (
+            None  # generators to seed, if no sample draws from these two
+        )
         self._left_at: tuple[int, int] | None = None  # positions that no fresh seed has
 
     def __reduce__(self) -> tuple[type[SeededRuns], tuple[()]]:
@@ -127,6 +131,24 @@ class SeededRuns:
 
     def run(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
         """Returns ``make()``, with the global generators seeded by ``key``."""
+        if seeding is self._undrawn:  # as below, with less work for cheap samples
+            python, numpy = self._places  # type: ignore[misc]
+            before = python.value, numpy.value
+            if before == self._left_at:
+                if seeding[1]:
+                    _seed_torch(_native.mix_key(key[1], key[2], key[3], key[4]) >> 1)
+                try:
+                    sample = make()
+                except Exception:
+                    if not self._was_unseeded(before, seeding):
+                        raise
+                else:
+                    if before == (python.value, numpy.value):
+                        return sample
+                    self._was_unseeded(before, seeding)
+        return self._watched(key, seeding, make)
+
+    def _watched(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
         places = self._places or self._find_places()
         if places is None or all(self._draws) or not (seeding.python or seeding.numpy):
             seed_generators(key, seeding)
@@ -144,11 +166,9 @@ class SeededRuns:
             if not self._was_unseeded(before, seeding):
                 raise
         else:
-            if (python.value, numpy.value) == before and self._left <= 0:
-                return sample
             if not self._was_unseeded(before, seeding):
                 return sample
-        return self.run(key, seeding, make)
+        return self._watched(key, seeding, make)
 
     def _find_places(self) -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
         if not all(self._draws):
@@ -181,6 +201,7 @@ class SeededRuns:
         self._left -= 1
         if self._left <= 0:
             self._rest = Seeding(seeding.python and python, seeding.torch, seeding.numpy and numpy)
+            self._undrawn = None if python or numpy else seeding
         return skipped
 
 

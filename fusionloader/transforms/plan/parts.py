@@ -8,6 +8,7 @@ writing what user code made. Each stage has a part of its own, from FIRST_STAGE 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from fusionloader.system.shm import cache_counts
 
@@ -27,3 +28,9 @@ class Spent:
     part_seconds: list[float] = field(default_factory=list)
     read_bytes: int = 0
     cache: list[int] = field(default_factory=cache_counts.nothing)
+
+    def __add__(self, other: Spent) -> Spent:
+        """Returns the sum of two costs."""
+        pairs = zip_longest(self.part_seconds, other.part_seconds, fillvalue=0.0)
+        cache = [a + b for a, b in zip(self.cache, other.cache, strict=True)]
+        return Spent([sum(pair) for pair in pairs], self.read_bytes + other.read_bytes, cache)

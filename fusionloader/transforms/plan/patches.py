@@ -32,6 +32,11 @@ def is_defined_by(function: object, owner: type | ModuleType) -> bool:
     return _package(where) == _package(name) and scope is vars(sys.modules[where])
 
 
+def is_of_library(function: FunctionType) -> bool:
+    """Whether a function was defined in one of the libraries whose classes are known here."""
+    return _package(function.__globals__.get("__name__", "")) in _LIBRARIES
+
+
 def _package(module: str) -> str:
     return module.partition(".")[0]
 

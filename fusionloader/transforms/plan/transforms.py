@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from fusionloader.transforms.plan import registry
+from fusionloader.transforms.plan import registry, wrappers
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
     Context,
@@ -310,10 +310,15 @@ def _listed(transform: Transform) -> Iterable[Transform] | None:
 
     if is_patched(transform):
         return None
-    if type(transform) in (v1.Compose, v2.Compose):
+    if type(transform) in (v1.Compose, v2.Compose, Tail):
         steps: Iterable[Transform] = transform.transforms
         return steps
-    return transform if type(transform) is torch.nn.Sequential else None
+    if type(transform) is torch.nn.Sequential:
+        return transform
+    try:
+        return wrappers.called_transforms(transform)
+    except NotCompiled:
+        return None
 
 
 def make_stage(step: Transform, context: Context) -> Stage:
@@ -330,7 +335,7 @@ def make_stage(step: Transform, context: Context) -> Stage:
     if convert is None:
         if _listed(step) is not None:
             raise NestedTooDeep
-        raise NotCompiled("not a transform that can be compiled")
+        raise NotCompiled(wrappers.why_not_taken_apart(step))
     try:
         return convert(step, context)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
