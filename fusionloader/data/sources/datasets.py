@@ -26,6 +26,7 @@ from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
 from fusionloader.transforms.plan.patches import is_defined_by
 from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
 from fusionloader.transforms.plan.transforms import (
+    DECODING,
     CompiledTransform,
     Note,
     Tail,
@@ -171,10 +172,7 @@ def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = Tr
     if compiled.plan.convert is None and compiled.tail is None:
         return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
     target_transform = getattr(inner, "target_transform", None)
-    source = _source(kind, inner)
-    is_read = kind in ("folder", "ranges")
-    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if is_read else PASSES)
-    notes = (read, *compiled.notes)
+    notes = (*_source_notes(kind, inner), *compiled.notes)
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     plan = dataclasses.replace(compiled.plan, strict=strict)
@@ -232,10 +230,13 @@ def _nothing(stage: str, why: str) -> Compiled:
     return Compiled("none", None, None, None, (Note(stage, why),))
 
 
-def _source(kind: Kind, dataset: Any) -> str:
-    if kind == "ranges":
-        return f"read {dataset.describe()}"
-    return {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
+def _source_notes(kind: Kind, dataset: Any) -> tuple[Note, ...]:
+    name = type(dataset).__name__
+    if kind == "pixels":
+        return (Note(f"{name}: images in memory", "", part=PASSES),)
+    read = f"{name}: {f'read {dataset.describe()}' if kind == 'ranges' else 'read'}"
+    why = "by its read_encoded()" if kind == "encoded" else ""
+    return Note(read, why, part=READ), Note(DECODING, "", part=PASSES)
 
 
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
