@@ -86,7 +86,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
             pixels are the same as without it. A file that has changed is read again.
         jpeg_index: ``"auto"`` stores decoder positions within each JPEG in shared memory, for the
             same files as ``cache``, so that later epochs begin to decode near the crop. A path also
-            saves the index of a plan to a file, from which the next loader reads it.
+            saves the index of a plan to a file in an existing folder, from which the next loader
+            reads it.
         global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
             idle workers, which changes no batch; ``"off"`` does not.
         pool: a ``WorkerPool`` whose workers serve this loader and others. ``num_workers`` is then
