@@ -1,7 +1,7 @@
 """What do collate functions that people write leave of the speed? JPEG files, both loaders.
 
 Beside the cost of a batch alone (``whole_batches.py``) these samples have to be read, decoded and
-augmented. MixUp is measured twice: as ``collate_fn``, and in the training loop, where it leaves the
+augmented. MixUp is measured twice: in ``collate_fn``, and in the training loop, which leaves the
 samples to native workers.
 """
 
