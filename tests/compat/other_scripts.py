@@ -355,7 +355,8 @@ def main() -> int:
                 runs[loader].append(run_once(training, loader, sources, data, out))
         entries.append(compare(training, runs))
         print(*row(entries[-1]), sep=" | ", flush=True)
-        write_json({**facts, "trainings": entries}, options.json)
+        write_json({**facts, "trainings": entries}, options.json)  # what there is, if it is ended
+    write_json({**facts, "trainings": entries}, options.json)
     header = ("training", "status", "same batches/labels", "waited x", "CPU x", "notes")
     print("\n" + table(header, [row(entry) for entry in entries]))
     ran = [entry for entry in entries if "left_out" not in entry]
