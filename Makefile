@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
 # with "##" behind them, `make campaign` those with "#:".
-CAMPAIGNS := architectures audit chaos compliance corrupt draws examples fuzz kills matrix mutants neon ray servers soak studies
+CAMPAIGNS := architectures audit chaos compliance corrupt draws examples fuzz kills matrix mutants neon ray scripts servers soak studies
 .PHONY: help demo test lint docs bench asan wheel campaign format stubs api types $(CAMPAIGNS) \
     gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
@@ -119,6 +119,13 @@ examples: ready-to-test  #: all examples, and the notebook
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
 	    tests/integrations/test_notebook.py tests/cli/test_commands.py tests/ranks/test_torchrun.py \
 	    -k "example or notebook or torchrun"
+
+# SCRIPTS is a folder with clones of github.com/pytorch/examples, pytorch/vision and
+# huggingface/pytorch-image-models, and packages/ from `pip install --target SCRIPTS/packages monai
+# fastai ultralytics`. What is missing is left out, and said.
+scripts: ready-to-test  #: training scripts of other projects with both loaders; SCRIPTS=build/scripts
+	$(BIN)/python tests/compat/other_scripts.py $(or $(SCRIPTS),build/scripts) \
+	    --json build/scripts.json $(ARGS)
 
 servers: ready-to-test  #: the examples of inference in LitServe, Ray Serve and Triton
 	# Triton's server, whose test is skipped without it. Its Python code pins an older NumPy.

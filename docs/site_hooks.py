@@ -13,6 +13,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import posixpath
 import re
 import tarfile
@@ -49,11 +50,23 @@ PICTURE = re.compile(
 )
 FENCED = re.compile(r"^(```+)\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 
+# Where the repository is: the site then links to it from its menu. A theme's `repo_url` would have
+# each reader's browser ask that host for numbers.
+REPOSITORY_VARIABLE = "FUSIONLOADER_REPOSITORY"
+
 MERMAID = "https://registry.npmjs.org/@mermaid-js/tiny/-/tiny-11.17.2.tgz"
 MERMAID_SHA512 = (
     "PmFr1c5cSfNf5AngLLR98DrbvR4U5KeD7I+hQkGqG5w5Veu3QT4dG0qu9f99cpn/sKj2XxRBK0q7EL6hr9NY/A=="
 )
 MERMAID_URI = "scripts/mermaid.js"  # in the site
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds the repository to the menu, if the environment says where it is."""
+    if url := os.environ.get(REPOSITORY_VARIABLE):
+        assert config.nav is not None
+        config.nav.append({"Repository": url})
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

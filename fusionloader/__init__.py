@@ -1,7 +1,6 @@
 """A faster torch.utils.data.DataLoader: same arguments, same batches.
 
-The names are loaded on first use, so that worker processes can import their part of the package
-without importing torch.
+Here are the loader and its options, compiled plans, and the interface of decoders for a GPU worker.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# Names are loaded on first use, so that worker processes can import their part of the package
+# without importing torch.
 if TYPE_CHECKING:
     from fusionloader.loader import FusionLoader as FusionLoader
     from fusionloader.observe.statistics.snapshot import LoaderStats as LoaderStats

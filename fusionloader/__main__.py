@@ -15,6 +15,7 @@ COMMANDS = {
     "show": "show what a transform makes of an image, beside torchvision",
     "analyze": "measure what limits a training script, and predict what would help",
     "sim": "simulate the schedulers: figures of the paper, as tables and pictures",
+    "trace": "run a training script, and record what its loaders do",
     "report": "write a page that says where a traced training's time went",
     "doctor": "show what the machine offers a data loader, and advise",
     "cache": "serve one cache to all jobs of the machine, show or drop what is held",

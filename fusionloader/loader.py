@@ -58,59 +58,67 @@ class FusionLoader(Shown, DataLoader[T_co]):
     The constructor only stores its arguments, each as an attribute of the same name. Processes and
     shared memory are created by ``iter()``.
 
-    Args:
+    Args: Everyday
         dataset: as in ``DataLoader``, as are all arguments up to ``in_order``.
         sampler: as in ``DataLoader``. Indices are passed to the dataset unchanged.
         pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
-        tiny_batch_size: number of samples in a tiny-batch, the unit that workers claim.
         device: device to which batches are delivered; ``None`` leaves them in host memory.
-        gpu_worker: whether a worker on the device makes the largest samples of each batch.
-            ``None``: never, until it has been measured on a device. ``"auto"``: if ``device`` is a
-            CUDA device, DALI is installed, the plan allows it and it is faster. Or a ``GpuWorker``.
         seed: seed of all random draws of an epoch. ``None`` draws one per iterator from
             ``generator``, as torch draws the base seed of its workers.
-        decode: ``"exact"`` gives the pixels of Pillow and torchvision; ``"fast"`` may decode JPEGs
-            at reduced scale, and transforms tensors as torchvision transforms PIL images.
-        strict: whether a truncated JPEG raises, as in Pillow, even if its crop is complete;
-            ``False`` accepts it if all pixels of the crop are there.
-        on_error: handling of a sample that cannot be read or transformed. ``"raise"`` raises its
-            exception, ``"skip"`` leaves it out of its batch, ``"substitute"`` takes another sample.
-            If workers make whole batches, iterating raises ``ValueError`` unless ``"raise"``.
-        augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` draws them
-            once for ``tiny_batch_size`` neighbours in a batch, as FusionFlow does (each operation
-            is as frequent, but for ``tiny_batch_size`` samples at a time). Crops, flips that are
-            transforms of their own, and Python transforms are drawn for every sample in both.
         cache: a ``Cache`` that stores what the first epoch reads and decodes, for plans that run
             wholly in workers on image files, and for files that user code opens in workers. Ranks
             and jobs of a machine share it. Random transforms are still drawn in every epoch, and
             pixels are the same as without it. A file that has changed is read again.
+        snapshot_every_n_steps: as in torchdata's ``StatefulDataLoader``, and without effect:
+            ``state_dict()`` is exact after every step.
+
+    Args: Performance
+        tiny_batch_size: number of samples in a tiny-batch, the unit that workers claim.
+        decode: ``"exact"`` gives the pixels of Pillow and torchvision; ``"fast"`` may decode JPEGs
+            at reduced scale, and transforms tensors as torchvision transforms PIL images.
         jpeg_index: ``"auto"`` stores decoder positions within each JPEG in shared memory, for the
             same files as ``cache``, so that later epochs begin to decode near the crop. A path also
-            saves the index of a plan to a file, from which the next loader reads it.
-        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
-            idle workers, which changes no batch; ``"off"`` does not.
-        pool: a ``WorkerPool`` whose workers serve this loader and others. ``num_workers`` is then
-            that of the pool, and need not be given.
-        cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core if the machine has
-            enough cores; ``"off"`` leaves placement to the kernel. An affinity set by
-            ``worker_init_fn`` is kept. For workers of a pool, the pool's setting applies.
+            saves the index of a plan to a file in an existing folder, from which the next loader
+            reads it.
+        augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` draws them
+            once for ``tiny_batch_size`` neighbours in a batch, as FusionFlow does (each operation
+            is as frequent, but for ``tiny_batch_size`` samples at a time). Crops, flips that are
+            transforms of their own, and Python transforms are drawn for every sample in both.
         deferred_images: ``"auto"`` decodes image files that user code opens with Pillow natively,
             with their crops and transforms, when the pixels are first used: in workers, and in the
             training process while it fetches. ``"off"`` leaves them to Pillow.
+        cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core if the machine has
+            enough cores; ``"off"`` leaves placement to the kernel. An affinity set by
+            ``worker_init_fn`` is kept. For workers of a pool, the pool's setting applies.
         max_shared_bytes: shared memory that mini-batches in flight may take, in bytes or as
             ``"2GiB"``. If ``prefetch_factor * num_workers`` batches would take more, fewer are made
             ahead, but at least two. ``None``: a quarter of the free memory.
-        share: a name; all jobs of this machine and user with the same name prepare each mini-batch
-            once, for all of them. Everything that a batch depends on has to be equal
-            (docs/scale/coordinated_prep.md).
+        gpu_worker: whether a worker on the device makes the largest samples of each batch.
+            ``None``: never, until it has been measured on a device. ``"auto"``: if ``device`` is a
+            CUDA device, DALI is installed, the plan allows it and it is faster. Or a ``GpuWorker``.
+
+    Args: Faults
+        on_error: handling of a sample that cannot be read or transformed. ``"raise"`` raises its
+            exception, ``"skip"`` leaves it out of its batch, ``"substitute"`` takes another sample.
+            With an ``IterableDataset``, ``__getitems__`` or a dataset with a ``state_dict()``
+            iterating raises ``ValueError`` unless ``"raise"``.
+        strict: whether a truncated JPEG raises, as in Pillow, even if its crop is complete;
+            ``False`` accepts it if all pixels of the crop are there.
         stall_timeout: seconds after which a worker that is still at the same sample, while training
             waits, is logged and killed, and another one does its work (docs/guide/faults.md); 0:
             never. ``None``: 60 for plans, never if user code makes samples.
+
+    Args: Sharing
+        pool: a ``WorkerPool`` whose workers serve this loader and others. ``num_workers`` is then
+            that of the pool, and need not be given.
+        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
+            idle workers, which changes no batch; ``"off"`` does not.
+        share: a name; all jobs of this machine and user with the same name prepare each mini-batch
+            once, for all of them. Everything that a batch depends on has to be equal
+            (docs/scale/coordinated_prep.md).
         remote: addresses of workers on other machines, ``"auto"`` for those of a Ray cluster, or a
             ``Remote``. They prepare samples that this machine cannot make in time
             (docs/scale/remote_workers.md).
-        snapshot_every_n_steps: as in torchdata's ``StatefulDataLoader``, and without effect:
-            ``state_dict()`` is exact after every step.
 
     Raises:
         ValueError: as in ``DataLoader``, and if an argument above is out of its range.

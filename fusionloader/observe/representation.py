@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
+from fusionloader.observe.statistics.loader_statistics import describe_samples
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.statistics.stages import StageStats
 from fusionloader.options.loader_options import LoaderOptions
@@ -77,7 +77,7 @@ def _shown(
 
 def as_text(loader: DescribedLoader) -> str:
     """Returns a line."""
-    parts = [f"<{loader.name} of {_samples(loader)}: {_arguments(loader)}"]
+    parts = [f"<{loader.name} of {describe_samples(loader.options.dataset)}: {_arguments(loader)}"]
     if loader.stats.wait_share is not None:
         parts.append(f"training waits {loader.stats.wait_share:.0%}")
     return ", ".join(parts) + ">"
@@ -87,21 +87,12 @@ def as_html(loader: DescribedLoader) -> str:
     """Returns a page for notebooks."""
     return _PAGE.format(
         name=escape(loader.name),
-        samples=escape(_samples(loader)),
+        samples=escape(describe_samples(loader.options.dataset)),
         arguments=escape(_arguments(loader)),
         waiting=escape(loader.stats.waiting),
         table=_table(loader.stats.stages),
         explained=escape(loader.explain()),
     )
-
-
-def _samples(loader: DescribedLoader) -> str:
-    dataset: Any = loader.options.dataset
-    name = type(dataset).__name__
-    try:
-        return f"{name} ({len(dataset):,} samples)"
-    except Exception:  # of user code, and streams have none
-        return name
 
 
 def _arguments(loader: DescribedLoader) -> str:

@@ -237,8 +237,8 @@ class FusionOptions:
             raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
         if self.cache is not None:
             self._check_cache(self.cache)
-        if self.jpeg_index is not None and not isinstance(self.jpeg_index, (str, os.PathLike)):
-            raise _unfit("jpeg_index", '"auto", a path or None', self.jpeg_index)
+        if self.jpeg_index not in (None, "auto"):
+            self._check_index(self.jpeg_index)
         if self.max_shared_bytes is not None:
             parse_bytes(self.max_shared_bytes)
         self._check_share()
@@ -264,6 +264,16 @@ class FusionOptions:
             raise ValueError(
                 "a cache of decoded images holds whole images: strict should be True, " + others
             )
+
+    def _check_index(self, path: object) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise _unfit("jpeg_index", '"auto", a path or None', path)
+        folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+        if os.path.isdir(path):
+            raise ValueError(f"jpeg_index should be a file, and {path} is a folder")
+        if not os.path.exists(path) and not os.access(folder, os.W_OK | os.X_OK):
+            why = "cannot be written" if os.path.isdir(folder) else "is no folder: make it first"
+            raise ValueError(f"jpeg_index cannot be saved as {path}: {folder} {why}")
 
     def _check_share(self) -> None:
         if self.share is None:

@@ -186,6 +186,7 @@ SHORT = {
     "webdataset_pipelines": ["--rounds", "1", "--only", "batched,iterable"],
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "whole_batches": ["--rounds", "1", "--only", "tabular,detection"],
+    "collate": ["--rounds", "1", "--only", "MixUp,MixUp in the loop,timm", "--batch-size", "8"],
     "small_samples": ["--rounds", "1", "--lengths", "100", "--batch-sizes", "64"],
     "import_time": ["--rounds", "1"],
     "imread": ["--rounds", "1", "--camera-images", "1", "--megapixels", "0.3"],

@@ -2,6 +2,7 @@
 
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,13 +40,36 @@ def test_shares_of_the_time_add_up(image_folder, workers, python):
     assert "% of the time" not in ours.explain()
     list(ours)
     text = ours.explain()
-    names = ["ImageFolder", "RandomResizedCrop", "RandAugment"] + ["<"] * python
+    names = ["ImageFolder", "decode", "RandAugment"] + ["<"] * python
     shares = [share(text, name) for name in names]
     assert 97 <= sum(shares) <= 103
-    assert text.count("counted above") == 1  # ToTensor, with the crop or with the Python code
+    crop, conversion = (line for line in text.splitlines() if "counted" in line)
+    assert crop.startswith("RandomResizedCrop") and crop.endswith(": native, counted with decode")
+    assert conversion.endswith("counted above" if python else "counted with decode")
     # A part may be a hundredth of the time or less, but not nothing.
     spent = [seconds for seconds in ours.stats().part_seconds if seconds > 0]
     assert len(spent) >= len(names)
+
+
+def test_a_reader_of_the_users_has_its_share(image_folder):
+    class Encoded(torch.utils.data.Dataset):
+        transform = train_transform()
+        files = ImageFolder(str(image_folder)).samples
+
+        def __len__(self):
+            return len(self.files)
+
+        def read_encoded(self, index):
+            path, target = self.files[index]
+            return Path(path).read_bytes(), target
+
+        def __getitem__(self, index):
+            raise NotImplementedError
+
+    ours = FusionLoader(Encoded(), 8)
+    assert "Encoded: read: python (by its read_encoded())\ndecode: native\n" in ours.explain()
+    list(ours)
+    assert share(ours.explain(), "Encoded: read") + share(ours.explain(), "decode") >= 99
 
 
 def test_user_code_in_the_training_process_draws_as_in_workers_and_leaves_no_trace(image_folder):

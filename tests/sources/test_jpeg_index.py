@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -62,7 +63,10 @@ def test_a_damaged_or_foreign_index_is_made_anew(folder, tmp_path, damage, caplo
 def test_an_index_that_cannot_be_saved_is_used_all_the_same(folder, tmp_path, caplog):
     dataset = ImageFolder(str(folder), train_transform())
     reference, _ = epochs(dataset, 2)
-    ours, loader = epochs(dataset, 2, jpeg_index=tmp_path / "missing" / "index")
+    (place := tmp_path / "removed later").mkdir()
+    loader = FusionLoader(dataset, 5, num_workers=2, seed=3, jpeg_index=place / "index")
+    place.rmdir()
+    ours = [list(loader) for _ in range(2)]
     assert_same(ours, reference)
     assert "the entry index is not saved" in caplog.text
     assert loader.stats().jpeg_index.images == 18
@@ -105,3 +109,16 @@ def test_what_is_no_path_is_refused(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
     with pytest.raises(ValueError, match="jpeg_index should be"):
         FusionLoader(dataset, jpeg_index=True)
+
+
+def test_an_index_that_could_not_be_saved_is_refused_at_once(image_folder, tmp_path):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    (tmp_path / "file").touch()
+    for path, why in (
+        ("missing/index", f"{tmp_path / 'missing'} is no folder: make it first"),
+        ("file/index", f"{tmp_path / 'file'} is no folder: make it first"),
+        (".", "should be a file"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(why)):
+            FusionLoader(dataset, jpeg_index=tmp_path / path)
+    FusionLoader(dataset, jpeg_index=tmp_path / "file")

@@ -36,7 +36,7 @@ def steps(clock, measured, pairs):
 
 def test_the_share_is_that_of_the_time_between_two_batches(clock):
     counted = Waits()
-    measured = WaitClock(counted, [])
+    measured = WaitClock(counted, [], print)
     measured.begin_epoch()
     steps(clock, measured, [(5.0, 2.0), (3.0, 1.0), (5.0, 1.0)])  # the first one starts workers
     told = counted.stats()
@@ -47,7 +47,7 @@ def test_the_share_is_that_of_the_time_between_two_batches(clock):
 
 def test_the_time_between_epochs_is_not_counted(clock):
     counted = Waits()
-    measured = WaitClock(counted, [])
+    measured = WaitClock(counted, [], print)
     for _ in range(3):
         measured.begin_epoch()
         steps(clock, measured, [(0.0, 0.5), (1.0, 1.0)])
@@ -60,7 +60,7 @@ def test_the_time_between_epochs_is_not_counted(clock):
 
 def test_an_error_is_no_batch(clock):
     counted = Waits()
-    measured = WaitClock(counted, [])
+    measured = WaitClock(counted, [], print)
     steps(clock, measured, [(0, 1), (0, 1)])
     with pytest.raises(ValueError), measured:
         raise ValueError
@@ -71,7 +71,7 @@ def test_before_the_second_batch_nothing_is_said(clock):
     counted = Waits()
     told = counted.stats()
     assert (told.share, told.p50, told.p99, told.histogram) == (None, None, None, ())
-    steps(clock, WaitClock(counted, []), [(0, 1)])
+    steps(clock, WaitClock(counted, [], print), [(0, 1)])
     assert counted.stats().share is None
 
 
@@ -117,7 +117,7 @@ def test_observers_are_told_of_each_step(clock):
             told.append("delivered")
 
     observers = []
-    measured = WaitClock(Waits(), observers)
+    measured = WaitClock(Waits(), observers, print)
     steps(clock, measured, [(0, 1)])
     observers.append(Observer())
     steps(clock, measured, [(0, 1)])

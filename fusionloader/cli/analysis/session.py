@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -128,11 +129,11 @@ class Session:
 
     def _name(self, loader: AnyLoader) -> str:
         """Names a loader by its place, and those that are made there again for each epoch alike."""
-        place, likeness = _place(), _likeness(loader)
+        place, like = find_place(sys._getframe(1)), likeness(loader)
         known = self._places.setdefault(place, [])
-        if likeness not in known:
-            known.append(likeness)
-        return _numbered(place, known.index(likeness))
+        if like not in known:
+            known.append(like)
+        return _numbered(place, known.index(like))
 
     def _iterate(self, loader: AnyLoader) -> Iterator[Any]:
         if self._paused:
@@ -183,7 +184,7 @@ class Session:
 _Likeness = tuple[str, str, str, int | None, int | None]
 
 
-def _likeness(loader: AnyLoader) -> _Likeness:
+def likeness(loader: AnyLoader) -> _Likeness:
     """Returns what tells loaders apart that are made by the same line.
 
     Classes by their names: another run of the script defines them anew.
@@ -198,9 +199,8 @@ def _numbered(place: str, number: int) -> str:
     return place if not number else f"{place} ({number + 1})"
 
 
-def _place() -> str:
-    """Returns file and line of who makes a loader, beyond torch and this package's loader."""
-    frame = sys._getframe(1)
+def find_place(frame: FrameType) -> str:
+    """Returns file and line of the script's code that a frame serves, beyond torch and loaders."""
     while frame.f_back is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -35,6 +35,7 @@ from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
 from fusionloader.transforms.plan.patches import is_defined_by
 from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
 from fusionloader.transforms.plan.transforms import (
+    DECODING,
     CompiledTransform,
     Note,
     Tail,
@@ -213,10 +214,7 @@ def _compile_leaf(leaf: Any, decode: Decode, strict: bool) -> Compiled:
     if compiled.plan.convert is None and compiled.tail is None:
         return _nothing(leaf, "its transforms do not end in a tensor")
     target_transform = getattr(dataset, "target_transform", None)
-    source = _source(kind, dataset)
-    is_read = kind in ("folder", "ranges")
-    read = Note(f"{_name(leaf)}: {source}", "", part=READ if is_read else PASSES)
-    notes = (read, *compiled.notes)
+    notes = (*_source_notes(kind, dataset, _name(leaf)), *compiled.notes)
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     plan = dataclasses.replace(compiled.plan, strict=strict)
@@ -267,10 +265,12 @@ def _nothing(leaf: Any, why: str) -> Compiled:
     return Compiled("none", leaf, None, None, None, (Note(type(leaf).__name__, why),))
 
 
-def _source(kind: Kind, dataset: Any) -> str:
-    if kind == "ranges":
-        return f"read {dataset.describe()}"
-    return {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
+def _source_notes(kind: Kind, dataset: Any, name: str) -> tuple[Note, ...]:
+    if kind == "pixels":
+        return (Note(f"{name}: images in memory", "", part=PASSES),)
+    read = f"{name}: {f'read {dataset.describe()}' if kind == 'ranges' else 'read'}"
+    why = "by its read_encoded()" if kind == "encoded" else ""
+    return Note(read, why, part=READ), Note(DECODING, "", part=PASSES)
 
 
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:

@@ -22,7 +22,6 @@ from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.whole_batches import Deferral, next_batch
-from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions
@@ -53,7 +52,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._options = options
         self._epochs, self._statistics = state.epochs, state.statistics
         self._deferral = Deferral(options, state.statistics)
-        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._clock = state.statistics.clock(options.dataset)
         self._source: Source = source
         self._renew = renew
         self._seen = Fingerprint(options.dataset)

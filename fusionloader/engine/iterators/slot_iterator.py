@@ -37,7 +37,6 @@ from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.publications import MiniBatch
-from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.statistics.worker_totals import AllWorkers
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch
@@ -68,7 +67,7 @@ class SlotIterator(_BaseDataLoaderIter):
         super().__init__(loader)
         self._view, self._options, self._backend = detached(loader), options, backend
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
-        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._clock = state.statistics.clock(options.dataset)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         self._finalizer: Callable[[], object] = lambda: None
         self._delivery = self._make_delivery()

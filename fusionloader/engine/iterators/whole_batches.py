@@ -31,7 +31,6 @@ from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.observe.statistics.loader_statistics import Statistics
-from fusionloader.observe.statistics.waits import WaitClock
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, State
 from fusionloader.options.loader_options import LoaderOptions
@@ -94,7 +93,7 @@ class _Tracked:
         self._options = options
         self._state = state
         self._epochs = state.epochs
-        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._clock = state.statistics.clock(options.dataset)
         self._tracer = StepTracer(state.traces, "whole batches are made in torch's own loop")
 
     @property

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from fusionloader.cache.store_stats import StoreStats
@@ -17,12 +20,16 @@ from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.statistics.stages import stage_stats, total_capacity
-from fusionloader.observe.statistics.waits import StepObserver, Waits
+from fusionloader.observe.statistics.waits import StepObserver, WaitClock, Waits
 from fusionloader.observe.statistics.worker_totals import AllWorkers, WorkerTotals
 from fusionloader.system.shm import cache_counts
 from fusionloader.workers.messages import SampleSkipped
 
 log = logging.getLogger("fusionloader.loader")
+
+# Lines of throughput and waiting, at INFO, for runs that nobody watches.
+progress_log = logging.getLogger("fusionloader.progress")
+_SECONDS_PER_LINE = 10.0  # at least
 
 _KEPT_ERRORS = 100
 
@@ -48,6 +55,8 @@ class Statistics:
     _cache_before: list[int] = field(default_factory=cache_counts.nothing)
     _cache_of_epoch: list[int] = field(default_factory=cache_counts.nothing)
     all_workers: AllWorkers = field(default_factory=AllWorkers)
+    # At the last line of progress: time, samples, seconds of training on them, seconds waited.
+    _logged: tuple[float, int, float, float] = (-math.inf, 0, 0.0, 0.0)
 
     @property
     def workers(self) -> WorkerTotals:
@@ -67,6 +76,28 @@ class Statistics:
             name = next((line for line in lines if line.startswith("Sample: ")), "a sample")
             action = "left out" if skip.replaced_by is None else f"replaced by {skip.replaced_by}"
             log.warning("%s was %s: %s", name, action, skip.failure.line)
+
+    def clock(self, dataset: object) -> WaitClock:
+        """Returns what measures the steps of an iterator over ``dataset``."""
+        log_progress = partial(self.log_progress, dataset)
+        return WaitClock(self.waits, self.observers, log_progress)
+
+    def log_progress(self, dataset: object) -> None:
+        """Logs throughput and waiting since the last line, unless that was written just now."""
+        now, (before, samples, total, waited) = time.monotonic(), self._logged
+        if not progress_log.isEnabledFor(logging.INFO) or now - before < _SECONDS_PER_LINE:
+            return
+        _, step_seconds, step_waits = self.waits.sums()
+        first_waits = self.waits.first_seconds
+        self._logged = now, self.samples, step_seconds + first_waits, step_waits + first_waits
+        seconds = self._logged[2] - total
+        progress_log.info(
+            "%s, batch %d: %s samples/s, training waits %.1f%% of its time",
+            describe_samples(dataset),
+            self.batches,
+            f"{(self.samples - samples) / seconds:,.0f}",
+            100 * (self._logged[3] - waited) / seconds,
+        )
 
     def epoch_ended(self) -> None:
         """Notes what the cache has saved until here."""
@@ -146,6 +177,15 @@ def _frozen(value: object) -> object:
     if isinstance(value, dict):
         return dict(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def describe_samples(dataset: Any) -> str:
+    """Returns a dataset's class and length: ``ImageFolder (1,281,167 samples)``."""
+    name = type(dataset).__name__
+    try:
+        return f"{name} ({len(dataset):,} samples)"
+    except Exception:  # of user code, and streams have none
+        return name
 
 
 def rank_here() -> int:

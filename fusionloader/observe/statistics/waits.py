@@ -8,7 +8,7 @@ to start. It is counted apart, as is the time in ``iter()`` before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +16,8 @@ from typing import Protocol
 
 from fusionloader.observe.statistics.histogram import BOUNDS, COARSE, Histogram, quantiles
 from fusionloader.observe.statistics.processor_use import ProcessorWatch
+
+STEPS_PER_LINE = 100  # of the log of progress
 
 
 class StepObserver(Protocol):
@@ -79,18 +81,23 @@ class Waits:
     """Counts the waits of all iterators of a loader.
 
     Attributes:
+        steps: number of steps so far.
+        first_seconds: seconds waited for first batches of epochs.
+        next_line: number of steps after which progress is logged again.
         processors: what training and its workers get of them during epochs.
     """
 
     def __init__(self) -> None:
         self.processors = ProcessorWatch()
         self._histogram = Histogram()
-        self._seconds = self._elsewhere = self._first_seconds = self._iter_seconds = 0.0
-        self._steps = 0
+        self._seconds = self._elsewhere = self._iter_seconds = 0.0
+        self.first_seconds = 0.0
+        self.steps = 0
+        self.next_line = STEPS_PER_LINE
 
     def add_first(self, seconds: float) -> None:
         """Counts the wait for the first batch of an epoch."""
-        self._first_seconds += seconds
+        self.first_seconds += seconds
 
     @contextmanager
     def entering_iter(self) -> Iterator[None]:
@@ -102,13 +109,13 @@ class Waits:
     def add(self, waited: float, elsewhere: float) -> None:
         """Counts a step: seconds within ``next()``, and those before it outside."""
         self._histogram.add(waited)
-        self._steps += 1
+        self.steps += 1
         self._seconds += waited
         self._elsewhere += elsewhere
 
     def sums(self) -> tuple[int, float, float]:
         """Returns steps, the seconds that they took, and those of them that were waited."""
-        return self._steps, self._seconds + self._elsewhere, self._seconds
+        return self.steps, self._seconds + self._elsewhere, self._seconds
 
     def stats(self) -> WaitStats:
         """Returns what was counted until now."""
@@ -124,7 +131,7 @@ class Waits:
             p50=p50,
             p95=p95,
             p99=p99,
-            first_seconds=self._first_seconds,
+            first_seconds=self.first_seconds,
             iter_seconds=self._iter_seconds,
             histogram=tuple(pair for pair in zip(bounds, buckets, strict=True) if pair[1]),
         )
@@ -133,9 +140,15 @@ class Waits:
 class WaitClock:
     """Measures the steps of one iterator; a context manager around each ``next()``."""
 
-    def __init__(self, waits: Waits, observers: list[StepObserver]) -> None:
-        """``observers`` may change while steps are measured."""
-        self._waits, self._observers = waits, observers
+    def __init__(
+        self, waits: Waits, observers: list[StepObserver], log_progress: Callable[[], None]
+    ) -> None:
+        """``observers`` may change while steps are measured.
+
+        ``log_progress`` is called each ``STEPS_PER_LINE`` steps of the loader, before a batch is
+        taken, so that none is lost if it raises.
+        """
+        self._waits, self._observers, self._log_progress = waits, observers, log_progress
         self._entered = 0.0
         self._left: float | None = None
 
@@ -145,6 +158,9 @@ class WaitClock:
         self._waits.processors.epoch_began()
 
     def __enter__(self) -> None:
+        if self._waits.steps >= self._waits.next_line:
+            self._waits.next_line = self._waits.steps + STEPS_PER_LINE
+            self._log_progress()
         self._entered = time.perf_counter()
         for observer in self._observers:
             observer.asked()

@@ -60,6 +60,7 @@ from fusionloader.transforms.plan.torchvision import (
 )
 
 _ANY_RGB = ImageKind()
+DECODING = "decode"  # stage of a note: what runs row by row with it is counted with it
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
@@ -105,15 +106,16 @@ def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
     """
     listed = {note.part for note in notes}  # without the time of writing into the batch
     total = sum(seconds for part, seconds in enumerate(part_seconds) if part in listed)
-    lines, counted = [], set()
+    lines: list[str] = []
+    counted: dict[int, str] = {}
     for note in notes:
         native = f"native ({note.rounding})" if note.rounding else "native"
         line = f"{note.stage}: {f'python ({note.why})' if note.why else native}"
         if total and note.part in counted:
-            line += ", counted above"
+            line += f", counted {counted[note.part]}"
         elif total:
             line += f", {part_seconds[note.part] / total:.0%} of the time"
-            counted.add(note.part)
+            counted[note.part] = "with decode" if note.stage == DECODING else "above"
         lines.append(line)
     return "\n".join(lines)
 
