@@ -24,6 +24,11 @@ struct AsTuple {
   py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
   py::tuple operator()(const ColorTo& color) const {
     const char* name = color_names.name(color.kind);
+    const py::tuple plain = with_arguments(name, color);
+    if (color.rounding == Rounding::pillow) return plain;
+    return plain + py::make_tuple(rounding_names.name(color.rounding));
+  }
+  static py::tuple with_arguments(const char* name, const ColorTo& color) {
     switch (color.kind) {
       case ColorKind::invert:
       case ColorKind::autocontrast:
@@ -94,6 +99,13 @@ class Arguments {
   }
   double real(size_t place) const { return at<double>(place); }
   Color fill(size_t place) const { return at<Color>(place); }
+  // Pillow's if there is none at that place.
+  Rounding rounding(size_t place, ColorKind kind) const {
+    if (place >= fields_.size()) return Rounding::pillow;
+    if (!rounds_on_tensors(kind))
+      throw std::invalid_argument(name() + " is the same on tensors: it has no rounding");
+    return rounding_names.value(at<std::string>(place));
+  }
   Interpolation interpolation(size_t place) const {
     return interpolation_names.value(at<std::string>(place));
   }
@@ -174,7 +186,7 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   const ColorKind kind = color_names.value(name);
   const bool plain = kind == ColorKind::invert || kind == ColorKind::autocontrast ||
                      kind == ColorKind::equalize || kind == ColorKind::grayscale;
-  return ColorTo{kind, plain ? 0.0 : given.real(1)};
+  return ColorTo{kind, plain ? 0.0 : given.real(1), given.rounding(plain ? 1 : 2, kind)};
 }
 
 Parameters operations_from_list(const py::handle& operations, int depth) {

@@ -65,6 +65,7 @@ class Fields {
   }
   Color fill() const { return get<Color>("fill"); }
   Filter filter() const { return filter_names.value(text("filter")); }
+  Rounding rounding() const { return rounding_names.value(text("rounding")); }
   Interpolation interpolation() const { return interpolation_names.value(text("interpolation")); }
 
  private:
@@ -195,7 +196,8 @@ class Reader {
         {"ColorJitter",
          [](const Fields& given) {
            return ColorJitter{given.maybe_range("brightness"), given.maybe_range("contrast"),
-                              given.maybe_range("saturation"), given.maybe_range("hue")};
+                              given.maybe_range("saturation"), given.maybe_range("hue"),
+                              given.rounding()};
          }},
         {"GaussianBlur",
          [](const Fields& given) {

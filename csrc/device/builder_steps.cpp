@@ -58,6 +58,8 @@ void BatchBuilder::add_operation(const Operation& operation) {
 }
 
 void BatchBuilder::add_color(const ColorTo& color) {
+  if (color.rounding != Rounding::pillow)
+    throw std::invalid_argument("a device program cannot round as torchvision does on tensors");
   const bool grey = plan_.channels == 1;
   switch (color.kind) {
     case ColorKind::contrast:

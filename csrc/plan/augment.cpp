@@ -60,13 +60,13 @@ void Augmenter::apply(const ColorTo& color, Planes& image) {
     case ColorKind::brightness:
       return adjust_brightness(image, color.value, simd_);
     case ColorKind::contrast:
-      return adjust_contrast(image, color.value, simd_);
+      return adjust_contrast(image, color.value, color.rounding, simd_);
     case ColorKind::saturation:
-      return adjust_saturation(image, color.value, simd_);
+      return adjust_saturation(image, color.value, color.rounding, simd_);
     case ColorKind::hue:
-      return adjust_hue(image, color.value, simd_);
+      return adjust_hue(image, color.value, color.rounding, simd_);
     case ColorKind::sharpness:
-      return adjust_sharpness(image, color.value, scratch_, simd_);
+      return adjust_sharpness(image, color.value, color.rounding, scratch_, simd_);
     case ColorKind::posterize:
       return posterize(image, whole_number(color.value), simd_);
     case ColorKind::solarize:
@@ -76,11 +76,11 @@ void Augmenter::apply(const ColorTo& color, Planes& image) {
     case ColorKind::invert:
       return invert(image, simd_);
     case ColorKind::autocontrast:
-      return autocontrast(image, simd_);
+      return autocontrast(image, color.rounding, simd_);
     case ColorKind::equalize:
       return equalize(image, simd_);
     case ColorKind::grayscale:
-      return to_grayscale(image, image.channels(), simd_);
+      return to_grayscale(image, image.channels(), color.rounding, simd_);
   }
 }
 

@@ -220,7 +220,7 @@ void Drawing::operator()(const AugMix& stage) {
     mix.chains.push_back(std::move(chain));
   }
   if (stage.mixing == Mixing::successive) make_successive(mix, of_chains);
-  operations_.push_back(std::move(mix));
+  add(std::move(mix));
 }
 
 }  // namespace fusionloader

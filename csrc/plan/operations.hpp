@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/geometry.hpp"
+#include "ops/rounding.hpp"
 #include "resize/filter.hpp"
 
 namespace fusionloader {
@@ -42,7 +43,15 @@ enum class ColorKind {
 struct ColorTo {
   ColorKind kind;
   double value;
+  Rounding rounding = Rounding::pillow;
 };
+
+// Whether torchvision's functions for uint8 tensors give other levels than those for Pillow images.
+constexpr bool rounds_on_tensors(ColorKind kind) {
+  return kind == ColorKind::contrast || kind == ColorKind::saturation || kind == ColorKind::hue ||
+         kind == ColorKind::sharpness || kind == ColorKind::autocontrast ||
+         kind == ColorKind::grayscale;
+}
 
 // Separable; kernel sizes are odd, sigmas in pixels.
 struct BlurWith {

@@ -67,6 +67,7 @@ struct RandomVerticalFlip {
 // The factors that are there, in random order.
 struct ColorJitter {
   std::optional<Range> brightness, contrast, saturation, hue;
+  Rounding rounding;
 };
 struct GaussianBlur {
   int kernel_width, kernel_height;

@@ -11,6 +11,7 @@ from PIL import Image
 from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 from fusionloader import compile_plan
 from fusionloader.transforms.executors.native import make_executor
@@ -29,6 +30,13 @@ SAME = {
     "solarize": lambda module: module.RandomSolarize(100, 1.0),
     "equalize": lambda module: module.RandomEqualize(1.0),
     "sharpness": lambda module: module.RandomAdjustSharpness(1.7, 1.0),
+    "sharper": lambda module: module.RandomAdjustSharpness(0.1, 1.0),
+    "contrast": lambda module: module.ColorJitter(contrast=(1.3, 1.3)),
+    "saturation": lambda module: module.ColorJitter(saturation=(0.7, 0.7)),
+    "hue": lambda module: module.ColorJitter(hue=(0.1, 0.1)),
+    "grayscale": lambda module: module.Grayscale(3),
+    "autocontrast": lambda module: module.RandomAutocontrast(1.0),
+    "one of many": lambda module: module.RandomApply([module.ColorJitter(hue=(-0.1, -0.1))], 1.0),
     "flips": lambda module: module.Compose(
         [module.RandomHorizontalFlip(1.0), module.RandomVerticalFlip(1.0)]
     ),
@@ -36,19 +44,52 @@ SAME = {
     "cropped": lambda module: module.CenterCrop(30),
 }
 OTHER = {
-    "contrast": lambda module: module.ColorJitter(contrast=0.3),
-    "hue": lambda module: module.ColorJitter(hue=0.1),
-    "saturation": lambda module: module.ColorJitter(saturation=0.1),
-    "grayscale": lambda module: module.Grayscale(3),
-    "autocontrast": lambda module: module.RandomAutocontrast(1.0),
     "blur": lambda module: module.GaussianBlur(3),
     "rotation": lambda module: module.RandomRotation(10),
     "policy": lambda module: module.RandAugment(),
     "nearest": lambda module: module.Resize((9, 9), v1.InterpolationMode.NEAREST),
     "lanczos": lambda module: module.Resize((9, 9), v1.InterpolationMode.LANCZOS),
     "aliased": lambda module: module.Resize((9, 9), antialias=False),
-    "one of many": lambda module: module.RandomApply([module.ColorJitter(hue=0.1)], 1.0),
+    "one of many": lambda module: module.RandomApply([module.RandomRotation(9)], 1.0),
 }
+# v2's transforms in any order: some change how the tensor lies in memory, which contrast shows.
+CHAINED = {
+    "contrast": v2.ColorJitter(contrast=(10.0, 10.0)),
+    "jitter": v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    "window": v2.RandomCrop((7, 5)),
+    "rows": v2.RandomCrop((9, 13)),
+    "larger": v2.CenterCrop((22, 8)),
+    "middle": v2.CenterCrop((11, 8)),
+    "resize": v2.Resize((10, 13)),
+    "same size": v2.Resize((9, 13)),
+    "flip": v2.RandomHorizontalFlip(1.0),
+    "upside down": v2.RandomVerticalFlip(0.5),
+    "border": v2.Pad(1),
+    "posterize": v2.RandomPosterize(5, 0.5),
+    "equalize": v2.RandomEqualize(0.5),
+    "grayscale": v2.RandomGrayscale(0.5),
+    "sharpness": v2.RandomAdjustSharpness(1.9, 1.0),
+}
+FUNCTIONS = {
+    "hflip": functional.horizontal_flip,
+    "vflip": functional.vertical_flip,
+    "grayscale": lambda image: functional.rgb_to_grayscale(image, 3),
+    "pad": lambda image, *sides: functional.pad(image, list(sides[:4]), 0),
+    "resize": lambda image, width, height, _: functional.resize(
+        image, [height, width], antialias=True
+    ),
+}
+
+
+def on_tensor(image, name, *arguments):
+    """A drawn operation by v2 on a tensor, wherever it lies."""
+    if str(arguments[-1:]).startswith("('torch_v2"):
+        arguments = arguments[:-1]
+    if name == "crop":
+        left, top, width, height, _ = arguments
+        return functional.crop(image, top, left, height, width)
+    function = FUNCTIONS.get(name) or getattr(functional, name, None)
+    return (function or getattr(functional, f"adjust_{name}"))(image, *arguments)
 
 
 def native(plan, image):
@@ -101,19 +142,44 @@ def test_what_torch_rounds_otherwise_is_left_to_it(name, module):
     assert len(compiled.tail.transforms) == 2
 
 
+@given(
+    st.lists(st.sampled_from(sorted(CHAINED)), min_size=1, max_size=6),
+    st.tuples(st.integers(9, 20), st.integers(9, 20)),
+    st.integers(0, 99),
+)
+@example(["contrast"], (9, 18), 0)
+@example(["rows", "resize", "contrast"], (20, 13), 0)
+@example(["window", "flip", "resize", "contrast"], (19, 17), 0)
+def test_a_chain_of_v2_has_the_levels_of_torch(names, sides, seed):
+    levels = np.random.default_rng(seed).integers(0, 256, (*sides, 3), np.uint8)
+    plan = compile_plan(v2.Compose([v2.ToImage(), *map(CHAINED.get, names)]))
+    assert plan.tail is None, plan.explain()
+    try:
+        operations = plan.draw(sides[1], sides[0], index=seed)
+    except ValueError:  # a crop that is larger than the image
+        return
+    image = functional.to_image(Image.fromarray(levels))
+    for operation in operations:
+        image = on_tensor(image, *operation)
+    found = plan.picture(Image.fromarray(levels), operations)
+    assert np.array_equal(np.asarray(found), image.permute(1, 2, 0).numpy()), operations
+
+
 def test_a_resize_of_tensors_by_the_older_transforms_goes_by_floats_and_is_left_to_it():
     compiled = compile_transform(v1.Compose([v1.PILToTensor(), v1.Resize((9, 9))]))
     assert "resizes tensors otherwise" in compiled.explain()
 
 
 def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():
-    for make in (OTHER["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
+    for make in (SAME["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
         compiled = compile_transform(v2.Compose([v2.ToImage(), make(v2)]), "fast")
         assert compiled.tail is None and "as on PIL images" in compiled.explain()
 
 
 def test_a_drawn_resize_of_tensors_can_be_replayed_and_sent():
-    transform = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(20), v2.RandomHorizontalFlip()])
+    jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    steps = [v2.RandomResizedCrop(20), v2.RandomHorizontalFlip(), jitter, v2.RandomGrayscale(0.5)]
+    transform = v2.Compose([v2.ToImage(), *steps])
     plan = compile_plan(transform)
     image = photo(np.random.default_rng(0), 50, 40)
     for index in range(5):

@@ -16,6 +16,10 @@ PillowFilter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
 Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic"]
 """Pillow's filters, and torch's antialiased ones for uint8 tensors, with weights of 16 bits."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Rounding = Literal["pillow", "torch_v1", "torch_v2"]
+"""Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
+torchvision's older functions or of v2's. A drawn contrast of v2 may also have
+``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]
@@ -172,6 +176,7 @@ class ColorJitter:
     contrast: Range | None
     saturation: Range | None
     hue: Range | None
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +382,15 @@ def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
     if isinstance(stage, RandomApply):
         return (stage.stages,)
     return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
+
+
+def get_rounding(stage: Stage) -> Rounding:
+    """Returns whose levels a stage gives; ``"pillow"`` also if they are the same on tensors."""
+    if isinstance(stage, Fixed):
+        last = stage.operation[-1]
+        return last if last in ("torch_v1", "torch_v2") else "pillow"
+    rounding: Rounding = getattr(stage, "rounding", "pillow")
+    return rounding
 
 
 _WITHOUT_DRAWS = (CenterCrop, Fixed, Resize, ResizeShorterSide, TrimBorder)

@@ -1,0 +1,117 @@
+"""torchvision's functions for uint8 tensors, and whether native code has their levels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fusionloader import _native
+from fusionloader.transforms.plan.arguments import Context, NotCompiled, Transform
+from fusionloader.transforms.plan.stages import Filter, Fixed, Operation, Resize, Rounding, Stage
+
+TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
+# Functions whose levels are not those for Pillow images, with arguments to try.
+_FUNCTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "contrast": ("adjust_contrast", (0.3, 0.7, 1.7)),
+    "saturation": ("adjust_saturation", (0.3, 0.7, 1.7)),
+    "sharpness": ("adjust_sharpness", (0.3, 0.7, 1.7)),
+    "hue": ("adjust_hue", (-0.31, 0.0, 0.17)),
+    "autocontrast": ("autocontrast", ()),
+    "grayscale": ("rgb_to_grayscale", ()),
+}
+
+
+def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
+    """Returns whose levels the named operations of a transform have to give.
+
+    ``"pillow"`` also if none of them has other levels on tensors.
+
+    Raises:
+        NotCompiled: native code does not have them.
+    """
+    context.require_levels(same_on_tensors=True)
+    names = tuple(name for name in names if name in _FUNCTIONS)
+    if context.held == "pil" or not context.exact or not names:
+        return "pillow"
+    v2 = type(step).__module__.startswith("torchvision.transforms.v2.")
+    rounding: Rounding = "torch_v2" if v2 else "torch_v1"
+    if not all(rounds_natively(name, rounding) for name in names):
+        raise NotCompiled("the installed torch rounds otherwise: put it before the conversion")
+    return rounding
+
+
+def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """Returns a uint8 tensor after an operation whose last argument is a rounding of torch's."""
+    from torchvision.transforms import functional as v1
+    from torchvision.transforms.v2 import functional as v2
+
+    name, *arguments, rounding = operation
+    if name == "grayscale":
+        arguments = [image.shape[0]]
+    if rounding != "torch_v2_interleaved":
+        image = image.contiguous()
+    module = v1 if rounding == "torch_v1" else v2
+    result: torch.Tensor = getattr(module, _FUNCTIONS[name][0])(image, *arguments)
+    return result
+
+
+# The levels depend on torch's version and on the processor, so that they are tried.
+
+
+@functools.cache
+def rounds_natively(name: str, rounding: Rounding) -> bool:
+    """Whether native code gives the levels that torchvision gives uint8 tensors."""
+    memory: Rounding = "torch_v2_interleaved" if rounding == "torch_v2" else rounding
+    arguments = _FUNCTIONS[name][1]
+    for operation in [(name, value) for value in arguments] or [(name,)]:
+        for height, width in ((53, 37), (5, 9)):
+            levels = _levels(height, width)
+            image = torch.from_numpy(levels).permute(2, 0, 1)
+            expected = run_on_tensor(image, (*operation, memory))
+            found = _run_natively(Fixed((*operation, rounding)), levels, height, width)
+            if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
+                return False
+    return True
+
+
+@functools.cache
+def resizes_levels(name: Filter) -> bool:
+    """Whether torchvision resizes uint8 tensors without floats, with the weights of native code."""
+    if name not in TORCH_FILTERS:
+        return False
+    from torchvision.transforms import v2
+
+    levels = _levels(53, 37)
+    image = torch.from_numpy(levels).permute(2, 0, 1)
+    for height, width in ((23, 51), (64, 19)):
+        expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
+        found = _run_natively(Resize(height, width, TORCH_FILTERS[name]), levels, height, width)
+        if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
+            return False
+    return True
+
+
+def _levels(height: int, width: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(1).integers(20, 256, (height, width, 3), np.uint8)
+
+
+def _run_natively(
+    stage: Stage, levels: npt.NDArray[np.uint8], height: int, width: int
+) -> npt.NDArray[Any]:
+    executor = _native.Executor(
+        stages=(stage,),
+        convert=None,
+        channels=3,
+        result_channels=3,
+        height=height,
+        width=width,
+        fast_decode=False,
+        strict=True,
+        vertical_first_allowed=False,  # torch's filters never are
+    )
+    pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
+    return np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
