@@ -107,7 +107,8 @@ RandomPolicy policy_from(const Fields& given) {
                     {},
                     given.fill(),
                     given.get<std::vector<double>>("weights"),
-                    given.get<bool>("distinct")};
+                    given.get<bool>("distinct"),
+                    given.rounding()};
   for (const py::handle steps : given.at("policies")) {
     std::vector<PolicyStep> policy;
     for (const py::handle item : steps) {
@@ -206,8 +207,9 @@ class Reader {
          }},
         {"RandomRotation",
          [](const Fields& given) {
-           return RandomRotation{given.range("degrees"), given.interpolation(),
-                                 given.get<bool>("expand"), given.centre(), given.fill()};
+           return RandomRotation{
+               given.range("degrees"), given.interpolation(), given.get<bool>("expand"),
+               given.centre(),         given.fill(),          given.rounding()};
          }},
         {"RandomAffine",
          [](const Fields& given) {
@@ -218,7 +220,8 @@ class Reader {
                                given.maybe_range("shear_y"),
                                given.interpolation(),
                                given.centre(),
-                               given.fill()};
+                               given.fill(),
+                               given.rounding()};
          }},
         {"RandomPerspective",
          [](const Fields& given) {

@@ -35,6 +35,10 @@ void affine_transform(const Planes& in, Planes& out, int out_width, int out_heig
                       const AffineMatrix& matrix, Interpolation interpolation, const Color& fill,
                       GeometryWorkspace& workspace);
 
+// torchvision's affine of a uint8 tensor, nearest; the matrix is about the middle of the image.
+void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, const Color& fill,
+                   GeometryWorkspace& workspace);
+
 // Image.transform(image.size, PERSPECTIVE, coefficients, interpolation, fillcolor=fill)
 void perspective_transform(const Planes& in, Planes& out,
                            const PerspectiveCoefficients& coefficients, Interpolation interpolation,

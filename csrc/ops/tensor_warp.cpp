@@ -1,4 +1,5 @@
-// torchvision's affine of uint8 tensors: a grid in float32, and grid_sample with the nearest filter.
+// torchvision's affine of uint8 tensors: a grid in float32, and grid_sample with the nearest
+// filter.
 #include "ops/per_level.hpp"
 #include "ops/warp.hpp"
 

@@ -29,6 +29,8 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
   }
   if (const auto* affine = std::get_if<AffineWith>(&operation))
     return warp(image, [&] {
+      if (affine->rounding != Rounding::pillow)
+        return tensor_affine(image, other_, affine->matrix, affine->fill, workspace_);
       affine_transform(image, other_, image.width(), image.height(), affine->matrix,
                        affine->interpolation, affine->fill, workspace_);
     });

@@ -26,6 +26,12 @@ double uniform_float(const Range& range, Stream& random) {
   return static_cast<float>(random.uniform(range[0], range[1]));
 }
 
+// Of a matrix for tensors: as pixels from the middle of the image.
+Point centre_on_tensors(const std::optional<Point>& centre, Size size) {
+  if (!centre) return {0, 0};
+  return {centre->x - size.width * 0.5, centre->y - size.height * 0.5};
+}
+
 }  // namespace
 
 Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height,
@@ -119,6 +125,11 @@ void Drawing::operator()(const GaussianBlur& stage) {
 void Drawing::operator()(const RandomRotation& stage) {
   Stream random = shared_stream();
   const double angle = uniform_float(stage.degrees, random);
+  if (stage.rounding != Rounding::pillow) {
+    const Point centre = centre_on_tensors(stage.centre, size_);
+    const AffineMatrix matrix = inverse_affine_matrix(centre, -angle, {0, 0}, 1, {0, 0});
+    return add(AffineWith{matrix, stage.interpolation, stage.fill, stage.rounding});
+  }
   add(RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
   if (!stage.expand) return;
   const Point centre = stage.centre.value_or(Point{size_.width / 2.0, size_.height / 2.0});
@@ -138,9 +149,11 @@ void Drawing::operator()(const RandomAffine& stage) {
   const double scale = stage.scale ? uniform_float(*stage.scale, random) : 1.0;
   if (stage.shear_x) shear.x = uniform_float(*stage.shear_x, random);
   if (stage.shear_y) shear.y = uniform_float(*stage.shear_y, random);
-  const Point centre = stage.centre.value_or(Point{size_.width * 0.5, size_.height * 0.5});
+  const Point centre = stage.rounding != Rounding::pillow
+                           ? centre_on_tensors(stage.centre, size_)
+                           : stage.centre.value_or(Point{size_.width * 0.5, size_.height * 0.5});
   const AffineMatrix matrix = inverse_affine_matrix(centre, angle, translation, scale, shear);
-  add(AffineWith{matrix, stage.interpolation, stage.fill});
+  add(AffineWith{matrix, stage.interpolation, stage.fill, stage.rounding});
 }
 
 void Drawing::operator()(const RandomPerspective& stage) {

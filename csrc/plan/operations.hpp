@@ -64,11 +64,13 @@ struct BoxBlurWith {
   double radius;
 };
 
-// Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image.
+// Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image; on tensors
+// with places from the middle of the image, and nearest alone.
 struct AffineWith {
   AffineMatrix matrix;
   Interpolation interpolation;
   Color fill;
+  Rounding rounding = Rounding::pillow;
 };
 
 // Pixel (x, y) comes from ((a x + b y + c) / w, (d x + e y + f) / w) with w = g x + h y + 1.

@@ -79,6 +79,7 @@ struct RandomRotation {
   bool expand;
   std::optional<Point> centre;
   Color fill;
+  Rounding rounding;
 };
 struct RandomAffine {
   Range degrees;
@@ -87,6 +88,7 @@ struct RandomAffine {
   Interpolation interpolation;
   std::optional<Point> centre;
   Color fill;
+  Rounding rounding;
 };
 struct RandomPerspective {
   double distortion;
@@ -166,6 +168,7 @@ struct RandomPolicy {
   Color fill;
   std::vector<double> weights;
   bool distinct;
+  Rounding rounding;
 };
 
 // Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and

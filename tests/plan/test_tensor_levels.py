@@ -17,7 +17,14 @@ from fusionloader import compile_plan
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
-from fusionloader.transforms.plan.stages import Plan, Resize
+from fusionloader.transforms.plan.stages import (
+    Magnitude,
+    Plan,
+    PolicyStep,
+    RandomPolicy,
+    Resize,
+)
+from fusionloader.transforms.plan.torchvision import policies
 from fusionloader.transforms.plan.transforms import compile_transform
 
 SIDES = st.integers(1, 90)
@@ -27,6 +34,7 @@ SAME = {
     "darker": lambda module: module.ColorJitter(brightness=(0.37, 0.37)),
     "invert": lambda module: module.RandomInvert(1.0),
     "posterize": lambda module: module.RandomPosterize(3, 1.0),
+    "threshold": lambda module: module.RandomSolarize(100.000001, 1.0),
     "solarize": lambda module: module.RandomSolarize(100, 1.0),
     "equalize": lambda module: module.RandomEqualize(1.0),
     "sharpness": lambda module: module.RandomAdjustSharpness(1.7, 1.0),
@@ -36,6 +44,11 @@ SAME = {
     "hue": lambda module: module.ColorJitter(hue=(0.1, 0.1)),
     "grayscale": lambda module: module.Grayscale(3),
     "autocontrast": lambda module: module.RandomAutocontrast(1.0),
+    "rotation": lambda module: module.RandomRotation((11.3, 11.3), fill=[1, 80, 200]),
+    "turn": lambda module: module.Compose([module.CenterCrop(30), module.RandomRotation((90, 90))]),
+    "half a turn": lambda module: module.RandomRotation((180, 180)),
+    "about a corner": lambda module: module.RandomRotation((-50.1, -50.1), center=(3, 8)),
+    "affine": lambda module: module.RandomAffine((3.0, 3.0), scale=(0.8, 0.8), shear=(7, 7, 3, 3)),
     "one of many": lambda module: module.RandomApply([module.ColorJitter(hue=(-0.1, -0.1))], 1.0),
     "flips": lambda module: module.Compose(
         [module.RandomHorizontalFlip(1.0), module.RandomVerticalFlip(1.0)]
@@ -45,12 +58,15 @@ SAME = {
 }
 OTHER = {
     "blur": lambda module: module.GaussianBlur(3),
-    "rotation": lambda module: module.RandomRotation(10),
-    "policy": lambda module: module.RandAugment(),
+    "rotation": lambda module: module.RandomRotation(10, v1.InterpolationMode.BILINEAR),
+    "larger rotation": lambda module: module.RandomRotation(10, expand=True),
+    "perspective": lambda module: module.RandomPerspective(),
+    "policy": lambda module: module.RandAugment(interpolation=v1.InterpolationMode.BILINEAR),
+    "mixed": lambda module: module.AugMix(),
     "nearest": lambda module: module.Resize((9, 9), v1.InterpolationMode.NEAREST),
     "lanczos": lambda module: module.Resize((9, 9), v1.InterpolationMode.LANCZOS),
     "aliased": lambda module: module.Resize((9, 9), antialias=False),
-    "one of many": lambda module: module.RandomApply([module.RandomRotation(9)], 1.0),
+    "one of many": lambda module: module.RandomApply([module.GaussianBlur(3)], 1.0),
 }
 # v2's transforms in any order: some change how the tensor lies in memory, which contrast shows.
 CHAINED = {
@@ -69,6 +85,11 @@ CHAINED = {
     "equalize": v2.RandomEqualize(0.5),
     "grayscale": v2.RandomGrayscale(0.5),
     "sharpness": v2.RandomAdjustSharpness(1.9, 1.0),
+    "rotation": v2.RandomRotation(40, fill=9),
+    "affine": v2.RandomAffine(10, (0.2, 0.1), (0.8, 1.2), 5),
+    "RandAugment": v2.RandAugment(3, 12),
+    "TrivialAugment": v2.TrivialAugmentWide(fill=[3, 2, 90]),
+    "AutoAugment": v2.AutoAugment(),
 }
 FUNCTIONS = {
     "hflip": functional.horizontal_flip,
@@ -85,6 +106,9 @@ def on_tensor(image, name, *arguments):
     """A drawn operation by v2 on a tensor, wherever it lies."""
     if str(arguments[-1:]).startswith("('torch_v2"):
         arguments = arguments[:-1]
+    if name == "affine":
+        matrix, mode, fill = arguments
+        return v1._functional_tensor.affine(image, list(matrix), mode, list(map(float, fill)))
     if name == "crop":
         left, top, width, height, _ = arguments
         return functional.crop(image, top, left, height, width)
@@ -163,6 +187,44 @@ def test_a_chain_of_v2_has_the_levels_of_torch(names, sides, seed):
         image = on_tensor(image, *operation)
     found = plan.picture(Image.fromarray(levels), operations)
     assert np.array_equal(np.asarray(found), image.permute(1, 2, 0).numpy()), operations
+
+
+MAGNITUDES = {
+    "ShearX": (-0.3, 0.17),
+    "ShearY": (-0.05, 0.3),
+    "TranslateX": (-9.3, 4.0),
+    "TranslateY": (12.7, -1.0),
+    "Rotate": (-30.0, 21.1),
+    "Brightness": (0.3,),
+    "Color": (-0.9, 0.4),
+    "Contrast": (-0.2, 0.9),
+    "Sharpness": (0.6, -0.9),
+    "Posterize": (5.0,),
+    "AutoContrast": (0.0,),
+    "Equalize": (0.0,),
+}
+
+
+@pytest.mark.parametrize("rounding", ["torch_v1", "torch_v2"])
+@pytest.mark.parametrize("name", MAGNITUDES)
+def test_a_step_of_a_policy_has_the_levels_of_torch(name, rounding):
+    mode, fill = v1.InterpolationMode.NEAREST, [5.0, 80.0, 250.0]
+    op = policies._OPS[name]
+    for level in MAGNITUDES[name]:
+        offset = 1.0 if op in policies._ENHANCING else 0.0
+        step = PolicyStep(op, 1.0, Magnitude((level,), offset=offset))
+        stage = RandomPolicy(((step,),), 1, ("nearest",), (5, 80, 250), rounding=rounding)
+        for height, width in ((41, 58), (7, 9), (64, 64)):
+            levels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+            image = torch.from_numpy(levels).permute(2, 0, 1)
+            if rounding == "torch_v1":
+                expected = v1.autoaugment._apply_op(image, name, level, mode, fill)
+            else:
+                expected = v2.RandAugment()._apply_image_or_video_transform(
+                    image, name, level, mode, {torch.Tensor: fill}
+                )
+            found = native(Plan((stage,), None, height, width), levels)
+            assert torch.equal(found.permute(2, 0, 1), expected), (level, height, width)
 
 
 def test_a_resize_of_tensors_by_the_older_transforms_goes_by_floats_and_is_left_to_it():

@@ -92,7 +92,8 @@ def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
     if kind == "box_blur":
         return ("box_blur", real(random, 0.0, 30.0))
     if kind == "affine":
-        return ("affine", matrix(random, 6), interpolation, fill(random))
+        rounding = rounding if interpolation == "nearest" else ()
+        return ("affine", matrix(random, 6), interpolation, fill(random), *rounding)
     if kind == "perspective":
         return ("perspective", matrix(random, 8), interpolation, fill(random))
     if kind == "rotate":

@@ -197,6 +197,7 @@ class RandomRotation:
     expand: bool
     centre: tuple[float, float] | None
     fill: Color
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,7 @@ class RandomAffine:
     interpolation: Interpolation
     centre: tuple[float, float] | None
     fill: Color
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +292,7 @@ class RandomPolicy:
     fill: Color
     weights: tuple[float, ...] = ()
     distinct: bool = False
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,8 +390,8 @@ def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
 def get_rounding(stage: Stage) -> Rounding:
     """Returns whose levels a stage gives; ``"pillow"`` also if they are the same on tensors."""
     if isinstance(stage, Fixed):
-        last = stage.operation[-1]
-        return last if last in ("torch_v1", "torch_v2") else "pillow"
+        known: tuple[Rounding, ...] = ("torch_v1", "torch_v2")
+        return next((each for each in known if stage.operation[-1] == each), "pillow")
     rounding: Rounding = getattr(stage, "rounding", "pillow")
     return rounding
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from fusionloader.transforms.plan.arguments import (
     Argument,
     Context,
@@ -50,6 +52,9 @@ def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
 
 def _fixed(operation: Operation, step: Transform, context: Context) -> Fixed:
     rounding = rounding_of(step, context, operation[0])
+    if operation[0] == "solarize" and context.held == "tensor" and context.exact:
+        # Torch compares levels with a threshold in float32.
+        operation = ("solarize", torch.tensor(operation[1], dtype=torch.float32).item())
     return Fixed(operation if rounding == "pillow" else (*operation, rounding))
 
 

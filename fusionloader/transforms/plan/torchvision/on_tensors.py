@@ -14,14 +14,18 @@ from fusionloader.transforms.plan.arguments import Context, NotCompiled, Transfo
 from fusionloader.transforms.plan.stages import Filter, Fixed, Operation, Resize, Rounding, Stage
 
 TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
-# Functions whose levels are not those for Pillow images, with arguments to try.
-_FUNCTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "contrast": ("adjust_contrast", (0.3, 0.7, 1.7)),
-    "saturation": ("adjust_saturation", (0.3, 0.7, 1.7)),
-    "sharpness": ("adjust_sharpness", (0.3, 0.7, 1.7)),
-    "hue": ("adjust_hue", (-0.31, 0.0, 0.17)),
-    "autocontrast": ("autocontrast", ()),
-    "grayscale": ("rgb_to_grayscale", ()),
+_FACTORS = ((0.3,), (0.7,), (1.7,))
+_MATRICES = ((0.93, -0.21, 3.4, 0.17, 1.11, -2.3), (1.0, 0.3, 5.0, 0.0, 1.0, 0.0))
+# By operation whose levels are not those for Pillow images: torchvision's function, and arguments
+# to try.
+_FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
+    "contrast": ("adjust_contrast", _FACTORS),
+    "saturation": ("adjust_saturation", _FACTORS),
+    "sharpness": ("adjust_sharpness", _FACTORS),
+    "hue": ("adjust_hue", ((-0.31,), (0.0,), (0.17,))),
+    "autocontrast": ("autocontrast", ((),)),
+    "grayscale": ("rgb_to_grayscale", ((),)),
+    "affine": ("affine", tuple((matrix, "nearest", (7, 80, 250)) for matrix in _MATRICES)),
 }
 
 
@@ -46,10 +50,16 @@ def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
 
 def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
     """Returns a uint8 tensor after an operation whose last argument is a rounding of torch's."""
+    from torchvision.transforms import _functional_tensor
     from torchvision.transforms import functional as v1
     from torchvision.transforms.v2 import functional as v2
 
     name, *arguments, rounding = operation
+    if name == "affine":  # the same for both
+        matrix, interpolation, fill = arguments
+        colors = [float(level) for level in fill[: image.shape[0]]]
+        moved: torch.Tensor = _functional_tensor.affine(image, list(matrix), interpolation, colors)
+        return moved
     if name == "grayscale":
         arguments = [image.shape[0]]
     if rounding != "torch_v2_interleaved":
@@ -65,9 +75,8 @@ def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
 @functools.cache
 def rounds_natively(name: str, rounding: Rounding) -> bool:
     """Whether native code gives the levels that torchvision gives uint8 tensors."""
-    memory: Rounding = "torch_v2_interleaved" if rounding == "torch_v2" else rounding
-    arguments = _FUNCTIONS[name][1]
-    for operation in [(name, value) for value in arguments] or [(name,)]:
+    memory = "torch_v2_interleaved" if rounding == "torch_v2" else rounding
+    for operation in ((name, *arguments) for arguments in _FUNCTIONS[name][1]):
         for height, width in ((53, 37), (5, 9)):
             levels = _levels(height, width)
             image = torch.from_numpy(levels).permute(2, 0, 1)

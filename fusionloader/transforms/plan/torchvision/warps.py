@@ -13,13 +13,14 @@ from fusionloader.transforms.plan.arguments import (
     numbers,
 )
 from fusionloader.transforms.plan.stages import (
-    Color,
     RandomAffine,
     RandomApply,
     RandomPerspective,
     RandomRotation,
+    Rounding,
     Stage,
 )
+from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of
 
 
 def converters() -> dict[type, Converter]:
@@ -37,7 +38,8 @@ def _random_rotation(step: Transform, context: Context) -> Stage:
         interpolation_name(step.interpolation),
         bool(step.expand),
         _centre(step),
-        _fill(step, context),
+        color(step.fill, context.channels),
+        _rounding(step, context),
     )
 
 
@@ -51,7 +53,8 @@ def _random_affine(step: Transform, context: Context) -> Stage:
         None if shear is None or len(shear) < 4 else numbers(shear[2:], "shear"),
         interpolation_name(step.interpolation),
         _centre(step),
-        _fill(step, context),
+        color(step.fill, context.channels),
+        _rounding(step, context),
     )
 
 
@@ -60,7 +63,9 @@ def _random_perspective(step: Transform, context: Context) -> Stage:
     if not 0 <= distortion <= 1:
         raise NotCompiled(f"distortion_scale={distortion}")
     interpolation = interpolation_name(step.interpolation)
-    stage = RandomPerspective(distortion, interpolation, _fill(step, context))
+    context.require_levels(same_on_tensors=False)
+    fill = color(step.fill, context.channels)
+    stage = RandomPerspective(distortion, interpolation, fill)
     return RandomApply(float(step.p), (stage,))
 
 
@@ -68,6 +73,9 @@ def _centre(step: Transform) -> tuple[float, float] | None:
     return None if step.center is None else numbers(step.center, "center")
 
 
-def _fill(step: Transform, context: Context) -> Color:
-    context.require_levels(same_on_tensors=False)
-    return color(step.fill, context.channels)
+def _rounding(step: Transform, context: Context) -> Rounding:
+    """Returns the rounding of a rotation or an affine transform."""
+    nearest = interpolation_name(step.interpolation) == "nearest"
+    if not nearest or getattr(step, "expand", False):
+        context.require_levels(same_on_tensors=False)
+    return rounding_of(step, context, "affine")
