@@ -108,7 +108,8 @@ RandomPolicy policy_from(const Fields& given) {
                     given.fill(),
                     given.get<std::vector<double>>("weights"),
                     given.get<bool>("distinct"),
-                    given.rounding()};
+                    given.rounding(),
+                    rounding_names.value(given.text("warp_rounding"))};
   for (const py::handle steps : given.at("policies")) {
     std::vector<PolicyStep> policy;
     for (const py::handle item : steps) {

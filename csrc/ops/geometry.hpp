@@ -36,8 +36,9 @@ void affine_transform(const Planes& in, Planes& out, int out_width, int out_heig
                       GeometryWorkspace& workspace);
 
 // torchvision's affine of a uint8 tensor, nearest; the matrix is about the middle of the image.
-void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, const Color& fill,
-                   GeometryWorkspace& workspace);
+// With `fused` sums of products are rounded once, where torch multiplies matrices that way.
+void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, bool fused,
+                   const Color& fill, GeometryWorkspace& workspace);
 
 // Image.transform(image.size, PERSPECTIVE, coefficients, interpolation, fillcolor=fill)
 void perspective_transform(const Planes& in, Planes& out,

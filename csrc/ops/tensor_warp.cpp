@@ -13,7 +13,7 @@ struct Grid {
   bool fused;
 };
 
-// Torch multiplies small matrices by plain loops, others by a library that rounds sums once.
+// Torch multiplies small matrices by plain loops, others by a library.
 constexpr size_t most_unfused = 66;
 
 FUSIONLOADER_INLINE float product(const float (&by)[3], float x, float y, bool fused) {
@@ -42,13 +42,14 @@ FUSIONLOADER_PER_LEVEL(find_places, places_loop)
 
 }  // namespace
 
-void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, const Color& fill,
-                   GeometryWorkspace& workspace) {
+void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, bool fused,
+                   const Color& fill, GeometryWorkspace& workspace) {
   out.reset(in.channels(), in.width(), in.height());
   if (in.size() == 0) return;
   const float half_width = 0.5f * static_cast<float>(in.width());
   const float half_height = 0.5f * static_cast<float>(in.height());
-  Grid grid{{}, {}, half_width, half_height, in.width(), in.height(), in.size() > most_unfused};
+  Grid grid{
+      {}, {}, half_width, half_height, in.width(), in.height(), fused && in.size() > most_unfused};
   for (size_t i = 0; i < 3; ++i) {
     grid.across[i] = static_cast<float>(matrix[i]) / half_width;
     grid.down[i] = static_cast<float>(matrix[i + 3]) / half_height;

@@ -30,7 +30,8 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
   if (const auto* affine = std::get_if<AffineWith>(&operation))
     return warp(image, [&] {
       if (affine->rounding != Rounding::pillow)
-        return tensor_affine(image, other_, affine->matrix, affine->fill, workspace_);
+        return tensor_affine(image, other_, affine->matrix, affine->rounding != Rounding::torch_v1,
+                             affine->fill, workspace_);
       affine_transform(image, other_, image.width(), image.height(), affine->matrix,
                        affine->interpolation, affine->fill, workspace_);
     });

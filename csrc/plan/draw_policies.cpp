@@ -159,9 +159,9 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
   }
   const auto count = static_cast<uint32_t>(policy.interpolations.size());
   const Interpolation interpolation = policy.interpolations[count > 1 ? random.below(count) : 0];
-  if (policy.rounding != Rounding::pillow)
+  if (policy.warp_rounding != Rounding::pillow)
     operations.push_back(AffineWith{tensor_policy_matrix(step.op, value, size), interpolation,
-                                    policy.fill, policy.rounding});
+                                    policy.fill, policy.warp_rounding});
   else if (step.op == PolicyOp::rotate)
     operations.push_back(RotateBy{value, interpolation, false, std::nullopt, policy.fill});
   else

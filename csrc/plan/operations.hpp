@@ -65,7 +65,8 @@ struct BoxBlurWith {
 };
 
 // Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image; on tensors
-// with places from the middle of the image, and nearest alone.
+// with places from the middle of the image, and nearest alone: there torch_v1 stands for products
+// that are rounded before their sum, torch_v2 for those that are not, in either version.
 struct AffineWith {
   AffineMatrix matrix;
   Interpolation interpolation;

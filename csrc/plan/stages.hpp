@@ -168,7 +168,7 @@ struct RandomPolicy {
   Color fill;
   std::vector<double> weights;
   bool distinct;
-  Rounding rounding;
+  Rounding rounding, warp_rounding;
 };
 
 // Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and

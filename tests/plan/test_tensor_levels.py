@@ -16,6 +16,7 @@ from torchvision.transforms.v2 import functional
 from fusionloader import compile_plan
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.arguments import Context
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
 from fusionloader.transforms.plan.stages import (
     Magnitude,
@@ -24,7 +25,7 @@ from fusionloader.transforms.plan.stages import (
     RandomPolicy,
     Resize,
 )
-from fusionloader.transforms.plan.torchvision import policies
+from fusionloader.transforms.plan.torchvision import on_tensors, policies
 from fusionloader.transforms.plan.transforms import compile_transform
 
 SIDES = st.integers(1, 90)
@@ -104,7 +105,7 @@ FUNCTIONS = {
 
 def on_tensor(image, name, *arguments):
     """A drawn operation by v2 on a tensor, wherever it lies."""
-    if str(arguments[-1:]).startswith("('torch_v2"):
+    if str(arguments[-1:]).startswith("('torch_v"):
         arguments = arguments[:-1]
     if name == "affine":
         matrix, mode, fill = arguments
@@ -189,6 +190,7 @@ def test_a_chain_of_v2_has_the_levels_of_torch(names, sides, seed):
     assert np.array_equal(np.asarray(found), image.permute(1, 2, 0).numpy()), operations
 
 
+WARP_ROUNDING = on_tensors.warp_rounding(v2.RandomRotation(1), Context(3, "tensor"))
 MAGNITUDES = {
     "ShearX": (-0.3, 0.17),
     "ShearY": (-0.05, 0.3),
@@ -213,7 +215,8 @@ def test_a_step_of_a_policy_has_the_levels_of_torch(name, rounding):
     for level in MAGNITUDES[name]:
         offset = 1.0 if op in policies._ENHANCING else 0.0
         step = PolicyStep(op, 1.0, Magnitude((level,), offset=offset))
-        stage = RandomPolicy(((step,),), 1, ("nearest",), (5, 80, 250), rounding=rounding)
+        stage = RandomPolicy(((step,),), 1, ("nearest",), (5, 80, 250))
+        stage = replace(stage, rounding=rounding, warp_rounding=WARP_ROUNDING)
         for height, width in ((41, 58), (7, 9), (64, 64)):
             levels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
             image = torch.from_numpy(levels).permute(2, 0, 1)
@@ -225,6 +228,11 @@ def test_a_step_of_a_policy_has_the_levels_of_torch(name, rounding):
                 )
             found = native(Plan((stage,), None, height, width), levels)
             assert torch.equal(found.permute(2, 0, 1), expected), (level, height, width)
+
+
+def test_of_two_roundings_of_warps_one_is_torch_s_here():
+    found = {on_tensors.rounds_natively("affine", each) for each in ("torch_v1", "torch_v2")}
+    assert found == {True, False}
 
 
 def test_a_resize_of_tensors_by_the_older_transforms_goes_by_floats_and_is_left_to_it():

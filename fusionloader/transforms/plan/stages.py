@@ -18,7 +18,9 @@ Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Rounding = Literal["pillow", "torch_v1", "torch_v2"]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
-torchvision's older functions or of v2's. A drawn contrast of v2 may also have
+torchvision's older functions or of v2's. For affine transforms of tensors, which are the same in
+both, ``"torch_v1"`` says that torch rounds products before it adds them, ``"torch_v2"`` that it
+does not; this depends on the processor. A drawn contrast of v2 may also have
 ``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
@@ -283,7 +285,8 @@ class RandomPolicy:
     """Applies one of ``policies``, with all of its steps in turn, ``repeats`` times.
 
     Policies are drawn by ``weights``, or equally likely without weights; each at most once if
-    ``distinct``. One of ``interpolations`` is drawn for each geometric step.
+    ``distinct``. One of ``interpolations`` is drawn for each geometric step. These steps have
+    ``warp_rounding``, the others ``rounding``.
     """
 
     policies: tuple[tuple[PolicyStep, ...], ...]
@@ -293,6 +296,7 @@ class RandomPolicy:
     weights: tuple[float, ...] = ()
     distinct: bool = False
     rounding: Rounding = "pillow"
+    warp_rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)

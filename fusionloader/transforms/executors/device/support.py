@@ -37,7 +37,7 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     for place, stage in enumerate(_flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
-        if get_rounding(stage) != "pillow":
+        if {get_rounding(stage), getattr(stage, "warp_rounding", "pillow")} != {"pillow"}:
             return f"{type(stage).__name__} rounds as torchvision does on tensors"
         noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
         if noisy:

@@ -10,12 +10,21 @@ import numpy.typing as npt
 import torch
 
 from fusionloader import _native
-from fusionloader.transforms.plan.arguments import Context, NotCompiled, Transform
+from fusionloader.transforms.plan.arguments import (
+    Context,
+    NotCompiled,
+    Transform,
+    interpolation_name,
+)
 from fusionloader.transforms.plan.stages import Filter, Fixed, Operation, Resize, Rounding, Stage
 
 TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 _FACTORS = ((0.3,), (0.7,), (1.7,))
-_MATRICES = ((0.93, -0.21, 3.4, 0.17, 1.11, -2.3), (1.0, 0.3, 5.0, 0.0, 1.0, 0.0))
+_MATRICES = (
+    (0.93, -0.21, 3.4, 0.17, 1.11, -2.3),
+    (1.0, 0.3, 5.0, 0.0, 1.0, 0.0),
+    (0.5, 0.5, 0.0, -0.5, 0.5, 0.0),
+)
 # By operation whose levels are not those for Pillow images: torchvision's function, and arguments
 # to try.
 _FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
@@ -27,6 +36,8 @@ _FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
     "grayscale": ("rgb_to_grayscale", ((),)),
     "affine": ("affine", tuple((matrix, "nearest", (7, 80, 250)) for matrix in _MATRICES)),
 }
+
+_OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
 
 
 def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
@@ -44,8 +55,25 @@ def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
     v2 = type(step).__module__.startswith("torchvision.transforms.v2.")
     rounding: Rounding = "torch_v2" if v2 else "torch_v1"
     if not all(rounds_natively(name, rounding) for name in names):
-        raise NotCompiled("the installed torch rounds otherwise: put it before the conversion")
+        raise NotCompiled(_OTHERWISE)
     return rounding
+
+
+def warp_rounding(step: Transform, context: Context) -> Rounding:
+    """Returns the rounding of the affine transforms that a transform does.
+
+    Raises:
+        NotCompiled: native code does not have the levels that they have on tensors.
+    """
+    nearest = interpolation_name(step.interpolation) == "nearest"
+    context.require_levels(same_on_tensors=nearest)
+    if context.held == "pil" or not context.exact:
+        return "pillow"
+    known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
+    for rounding in known:
+        if rounds_natively("affine", rounding):
+            return rounding
+    raise NotCompiled(_OTHERWISE)
 
 
 def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:

@@ -26,7 +26,7 @@ from fusionloader.transforms.plan.stages import (
     RandomPolicy,
     Stage,
 )
-from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of
+from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of, warp_rounding
 
 if TYPE_CHECKING:
     import torch
@@ -118,17 +118,14 @@ def _augmix(step: Transform, context: Context) -> Stage:
 def _policy(
     step: Transform, context: Context, policies: tuple[tuple[PolicyStep, ...], ...], repeats: int
 ) -> RandomPolicy:
-    interpolation = interpolation_name(step.interpolation)
-    if interpolation != "nearest":
-        context.require_levels(same_on_tensors=False)
     names = {each.op for policy in policies for each in policy}
-    warped = names & {"shear_x", "shear_y", "translate_x", "translate_y", "rotate"}
     return RandomPolicy(
         policies,
         repeats,
-        (interpolation,),
+        (interpolation_name(step.interpolation),),
         color(step.fill, context.channels),
-        rounding=rounding_of(step, context, *names, *(("affine",) if warped else ())),
+        rounding=rounding_of(step, context, *names),
+        warp_rounding=warp_rounding(step, context),
     )
 
 

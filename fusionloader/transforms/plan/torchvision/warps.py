@@ -17,10 +17,9 @@ from fusionloader.transforms.plan.stages import (
     RandomApply,
     RandomPerspective,
     RandomRotation,
-    Rounding,
     Stage,
 )
-from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of
+from fusionloader.transforms.plan.torchvision.on_tensors import warp_rounding
 
 
 def converters() -> dict[type, Converter]:
@@ -33,13 +32,14 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_rotation(step: Transform, context: Context) -> Stage:
+    context.require_levels(same_on_tensors=not step.expand)
     return RandomRotation(
         numbers(step.degrees, "degrees"),
         interpolation_name(step.interpolation),
         bool(step.expand),
         _centre(step),
         color(step.fill, context.channels),
-        _rounding(step, context),
+        warp_rounding(step, context),
     )
 
 
@@ -54,7 +54,7 @@ def _random_affine(step: Transform, context: Context) -> Stage:
         interpolation_name(step.interpolation),
         _centre(step),
         color(step.fill, context.channels),
-        _rounding(step, context),
+        warp_rounding(step, context),
     )
 
 
@@ -71,11 +71,3 @@ def _random_perspective(step: Transform, context: Context) -> Stage:
 
 def _centre(step: Transform) -> tuple[float, float] | None:
     return None if step.center is None else numbers(step.center, "center")
-
-
-def _rounding(step: Transform, context: Context) -> Rounding:
-    """Returns the rounding of a rotation or an affine transform."""
-    nearest = interpolation_name(step.interpolation) == "nearest"
-    if not nearest or getattr(step, "expand", False):
-        context.require_levels(same_on_tensors=False)
-    return rounding_of(step, context, "affine")
