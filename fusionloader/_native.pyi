@@ -1436,6 +1436,7 @@ class testing:
         pixels: typing_extensions.Buffer,
         arguments: collections.abc.Sequence[float],
         simd: str | None = None,
+        rounding: str = "pillow",
     ) -> bytes:
         """An image's pixels, row by row, after a color operation."""
 

@@ -60,12 +60,14 @@ does not have, are compared with their definition on Pillow images, `box_blur` w
 _TENSOR = """\
 torchvision has other functions for uint8 tensors than for Pillow images. These are the distances
 of Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`affine` and
-`perspective` with the same matrices). A plan with `decode="fast"` has them behind `ToImage`; with
-`decode="exact"` it leaves what differs [to torchvision](../guide/transforms.md#what-is-equal). With
-the nearest filter, points on an edge between two pixels go either way, and one such pixel may be
-black instead of white. Warps of tensors blend their border with the fill, which Pillow does not.
-Cases that torchvision refuses on tensors, or answers with another size, are left out, as are
-operations and filters that it lacks there.
+`perspective` with the same matrices). A plan with `decode="fast"` has them behind `ToImage`. With
+`decode="exact"` it has torchvision's own arithmetic for resizes, color changes, and affine
+transforms and rotations by the nearest filter, without a difference
+(`tests/plan/test_tensor_levels.py`). It leaves blurs and other warps
+[to torchvision](../guide/transforms.md#what-is-equal). With the nearest filter, points on an edge
+between two pixels go either way, and one such pixel may be black instead of white. Warps of tensors
+blend their border with the fill, which Pillow does not. Cases that torchvision refuses on tensors,
+or answers with another size, are left out, as are operations and filters that it lacks there.
 """
 _WORKER = """\
 Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/names.hpp"
 #include "bindings/testing.hpp"
 #include "ops/color.hpp"
 
@@ -19,6 +20,7 @@ struct Call {
   Planes& image;
   const std::vector<double>& arguments;
   SimdLevel simd;
+  Rounding rounding;
   ColorScratch scratch = {};
 
   double number(size_t position) const { return arguments[position]; }
@@ -44,19 +46,20 @@ void run_blur(Call& call) {
 const std::map<std::string, Operation>& operations() {
   static const std::map<std::string, Operation> all = {
       {"brightness", {1, [](Call& c) { adjust_brightness(c.image, c.number(0), c.simd); }}},
-      {"contrast", {1, [](Call& c) { adjust_contrast(c.image, c.number(0), c.simd); }}},
-      {"saturation", {1, [](Call& c) { adjust_saturation(c.image, c.number(0), c.simd); }}},
+      {"contrast", {1, [](Call& c) { adjust_contrast(c.image, c.number(0), c.rounding, c.simd); }}},
+      {"saturation",
+       {1, [](Call& c) { adjust_saturation(c.image, c.number(0), c.rounding, c.simd); }}},
       {"sharpness",
-       {1, [](Call& c) { adjust_sharpness(c.image, c.number(0), c.scratch, c.simd); }}},
-      {"hue", {1, [](Call& c) { adjust_hue(c.image, c.number(0), c.simd); }}},
+       {1, [](Call& c) { adjust_sharpness(c.image, c.number(0), c.rounding, c.scratch, c.simd); }}},
+      {"hue", {1, [](Call& c) { adjust_hue(c.image, c.number(0), c.rounding, c.simd); }}},
       {"posterize", {1, [](Call& c) { posterize(c.image, c.whole(0), c.simd); }}},
       {"solarize", {1, [](Call& c) { solarize(c.image, c.number(0), c.simd); }}},
       {"solarize_add",
        {2, [](Call& c) { solarize_add(c.image, c.whole(0), c.number(1), c.simd); }}},
       {"invert", {0, [](Call& c) { invert(c.image, c.simd); }}},
-      {"autocontrast", {0, [](Call& c) { autocontrast(c.image, c.simd); }}},
+      {"autocontrast", {0, [](Call& c) { autocontrast(c.image, c.rounding, c.simd); }}},
       {"equalize", {0, [](Call& c) { equalize(c.image, c.simd); }}},
-      {"to_grayscale", {1, [](Call& c) { to_grayscale(c.image, c.whole(0), c.simd); }}},
+      {"to_grayscale", {1, [](Call& c) { to_grayscale(c.image, c.whole(0), c.rounding, c.simd); }}},
       {"gaussian_blur", {4, run_blur}},
       {"box_blur", {1, [](Call& c) { box_gaussian_blur(c.image, c.number(0), c.scratch); }}},
       {"erase", {7, run_erase}},
@@ -84,7 +87,8 @@ py::bytes join(const Planes& image) {
 }
 
 py::bytes color_op(const std::string& name, const py::buffer& pixels,
-                   const std::vector<double>& arguments, const std::optional<std::string>& simd) {
+                   const std::vector<double>& arguments, const std::optional<std::string>& simd,
+                   const std::string& rounding) {
   const auto found = operations().find(name);
   if (found == operations().end()) throw py::value_error("no color operation " + name);
   if (arguments.size() != found->second.arguments)
@@ -99,7 +103,8 @@ py::bytes color_op(const std::string& name, const py::buffer& pixels,
   image.reset(static_cast<int>(info.shape[2]), static_cast<int>(info.shape[1]),
               static_cast<int>(info.shape[0]));
   split(static_cast<const uint8_t*>(info.ptr), image);
-  Call call{image, arguments, simd ? simd_level_from_name(*simd) : best_simd_level()};
+  Call call{image, arguments, simd ? simd_level_from_name(*simd) : best_simd_level(),
+            rounding_names.value(rounding)};
   found->second.run(call);
   return join(image);
 }
@@ -109,7 +114,7 @@ py::bytes color_op(const std::string& name, const py::buffer& pixels,
 void bind_color(py::module_& m) {
   using namespace py::literals;
   m.def("color_op", &color_op, "name"_a, "pixels"_a, "arguments"_a, "simd"_a = py::none(),
-        "An image's pixels, row by row, after a color operation.");
+        "rounding"_a = "pillow", "An image's pixels, row by row, after a color operation.");
 }
 
 }  // namespace fusionloader

@@ -39,6 +39,13 @@ inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
                                                               {"bilinear", Interpolation::bilinear},
                                                               {"bicubic", Interpolation::bicubic}}};
 
+inline constexpr Names<Rounding, 4> rounding_names{
+    "rounding",
+    {{"pillow", Rounding::pillow},
+     {"torch_v1", Rounding::torch_v1},
+     {"torch_v2", Rounding::torch_v2},
+     {"torch_v2_interleaved", Rounding::torch_v2_interleaved}}};
+
 inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
                                                   {{"constant", PadMode::constant},
                                                    {"edge", PadMode::edge},

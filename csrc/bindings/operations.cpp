@@ -24,6 +24,14 @@ struct AsTuple {
   py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
   py::tuple operator()(const ColorTo& color) const {
     const char* name = color_names.name(color.kind);
+    const py::tuple plain = with_arguments(name, color);
+    return with_rounding(plain, color.rounding);
+  }
+  static py::tuple with_rounding(const py::tuple& plain, Rounding rounding) {
+    if (rounding == Rounding::pillow) return plain;
+    return plain + py::make_tuple(rounding_names.name(rounding));
+  }
+  static py::tuple with_arguments(const char* name, const ColorTo& color) {
     switch (color.kind) {
       case ColorKind::invert:
       case ColorKind::autocontrast:
@@ -44,8 +52,10 @@ struct AsTuple {
     return py::make_tuple("box_blur", blur.radius);
   }
   py::tuple operator()(const AffineWith& affine) const {
-    return py::make_tuple("affine", py::tuple(py::cast(affine.matrix)),
-                          interpolation_names.name(affine.interpolation), fill(affine.fill));
+    const py::tuple plain =
+        py::make_tuple("affine", py::tuple(py::cast(affine.matrix)),
+                       interpolation_names.name(affine.interpolation), fill(affine.fill));
+    return with_rounding(plain, affine.rounding);
   }
   py::tuple operator()(const PerspectiveWith& perspective) const {
     return py::make_tuple("perspective", py::tuple(py::cast(perspective.coefficients)),
@@ -94,6 +104,12 @@ class Arguments {
   }
   double real(size_t place) const { return at<double>(place); }
   Color fill(size_t place) const { return at<Color>(place); }
+  // Pillow's if there is none at that place.
+  Rounding rounding(size_t place, bool rounds) const {
+    if (place >= fields_.size()) return Rounding::pillow;
+    if (!rounds) throw std::invalid_argument(name() + " has no rounding like this");
+    return rounding_names.value(at<std::string>(place));
+  }
   Interpolation interpolation(size_t place) const {
     return interpolation_names.value(at<std::string>(place));
   }
@@ -155,8 +171,11 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "vflip") return FlipVertically{};
   if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
   if (name == "box_blur") return BoxBlurWith{given.real(1)};
-  if (name == "affine")
-    return AffineWith{given.at<std::array<double, 6>>(1), given.interpolation(2), given.fill(3)};
+  if (name == "affine") {
+    const Interpolation interpolation = given.interpolation(2);
+    const Rounding rounding = given.rounding(4, interpolation == Interpolation::nearest);
+    return AffineWith{given.at<std::array<double, 6>>(1), interpolation, given.fill(3), rounding};
+  }
   if (name == "perspective")
     return PerspectiveWith{given.at<std::array<double, 8>>(1), given.interpolation(2),
                            given.fill(3)};
@@ -174,7 +193,8 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   const ColorKind kind = color_names.value(name);
   const bool plain = kind == ColorKind::invert || kind == ColorKind::autocontrast ||
                      kind == ColorKind::equalize || kind == ColorKind::grayscale;
-  return ColorTo{kind, plain ? 0.0 : given.real(1)};
+  return ColorTo{kind, plain ? 0.0 : given.real(1),
+                 given.rounding(plain ? 1 : 2, rounds_on_tensors(kind))};
 }
 
 Parameters operations_from_list(const py::handle& operations, int depth) {

@@ -65,6 +65,7 @@ class Fields {
   }
   Color fill() const { return get<Color>("fill"); }
   Filter filter() const { return filter_names.value(text("filter")); }
+  Rounding rounding() const { return rounding_names.value(text("rounding")); }
   Interpolation interpolation() const { return interpolation_names.value(text("interpolation")); }
 
  private:
@@ -106,7 +107,9 @@ RandomPolicy policy_from(const Fields& given) {
                     {},
                     given.fill(),
                     given.get<std::vector<double>>("weights"),
-                    given.get<bool>("distinct")};
+                    given.get<bool>("distinct"),
+                    given.rounding(),
+                    rounding_names.value(given.text("warp_rounding"))};
   for (const py::handle steps : given.at("policies")) {
     std::vector<PolicyStep> policy;
     for (const py::handle item : steps) {
@@ -195,7 +198,8 @@ class Reader {
         {"ColorJitter",
          [](const Fields& given) {
            return ColorJitter{given.maybe_range("brightness"), given.maybe_range("contrast"),
-                              given.maybe_range("saturation"), given.maybe_range("hue")};
+                              given.maybe_range("saturation"), given.maybe_range("hue"),
+                              given.rounding()};
          }},
         {"GaussianBlur",
          [](const Fields& given) {
@@ -204,8 +208,9 @@ class Reader {
          }},
         {"RandomRotation",
          [](const Fields& given) {
-           return RandomRotation{given.range("degrees"), given.interpolation(),
-                                 given.get<bool>("expand"), given.centre(), given.fill()};
+           return RandomRotation{
+               given.range("degrees"), given.interpolation(), given.get<bool>("expand"),
+               given.centre(),         given.fill(),          given.rounding()};
          }},
         {"RandomAffine",
          [](const Fields& given) {
@@ -216,7 +221,8 @@ class Reader {
                                given.maybe_range("shear_y"),
                                given.interpolation(),
                                given.centre(),
-                               given.fill()};
+                               given.fill(),
+                               given.rounding()};
          }},
         {"RandomPerspective",
          [](const Fields& given) {

@@ -56,6 +56,11 @@ bool changes_nothing(const Pass& pass, int width, int height) {
 std::optional<std::string> unsupported(const Parameters& operations) {
   for (const Operation& operation : operations) {
     if (std::holds_alternative<MixOf>(operation)) return "mix";
+    const auto* color = std::get_if<ColorTo>(&operation);
+    const auto* affine = std::get_if<AffineWith>(&operation);
+    if ((color && color->rounding != Rounding::pillow) ||
+        (affine && affine->rounding != Rounding::pillow))
+      return "rounding as on tensors";
     const auto* erase = std::get_if<EraseResult>(&operation);
     if (erase && erase->values.empty() && erase->noise_per_pixel) return "erase with noise";
   }

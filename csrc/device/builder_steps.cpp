@@ -32,12 +32,19 @@ WarpStep warp_of(const double (&coefficients)[count], Filtering filtering, uint3
   return warp;
 }
 
+void require_pillow(Rounding rounding) {
+  if (rounding != Rounding::pillow)
+    throw std::invalid_argument("a device program cannot round as torchvision does on tensors");
+}
+
 }  // namespace
 
 void BatchBuilder::add_operation(const Operation& operation) {
   if (const auto* color = std::get_if<ColorTo>(&operation)) return add_color(*color);
-  if (const auto* affine = std::get_if<AffineWith>(&operation))
+  if (const auto* affine = std::get_if<AffineWith>(&operation)) {
+    require_pillow(affine->rounding);
     return add_affine(affine->matrix.data(), affine->interpolation, affine->fill, width_, height_);
+  }
   if (const auto* turn = std::get_if<RotateBy>(&operation)) return add_rotation(*turn);
   if (const auto* box = std::get_if<EraseBox>(&operation)) return add_erased(*box);
   if (const auto* padding = std::get_if<PadBy>(&operation)) return add_border(*padding);
@@ -58,6 +65,7 @@ void BatchBuilder::add_operation(const Operation& operation) {
 }
 
 void BatchBuilder::add_color(const ColorTo& color) {
+  require_pillow(color.rounding);
   const bool grey = plan_.channels == 1;
   switch (color.kind) {
     case ColorKind::contrast:

@@ -43,6 +43,36 @@ void for_each_plane(Planes& image, Work work) {
     work(image.plane(channel), image.padded_size());
 }
 
+// Torch adds the mean times a number to 16 elements at a time. Of those left over, as they lie in
+// memory, it rounds that product before the sum for all but the first and the last up to 3: their
+// loop was compiled that way.
+class UnfusedEnd {
+ public:
+  UnfusedEnd(Planes& image, float mean, const Blending& by) {
+    if (by.way != Blending::Way::fused) return;
+    const auto channels = static_cast<size_t>(image.channels());
+    const size_t elements = image.size() * channels, left = elements % 16;
+    if (left == 0) return;
+    count_ = (left - 1) / 4 * 4;
+    for (size_t i = 0; i < count_; ++i) {
+      const size_t element = elements - left + 1 + i;
+      const bool interleaved = by.rounding == Rounding::torch_v2_interleaved;
+      const size_t channel = interleaved ? element % channels : element / image.size();
+      const size_t pixel = interleaved ? element / channels : element % image.size();
+      at_[i] = image.plane(static_cast<int>(channel)) + pixel;
+      levels_[i] = blend_rounded(mean, *at_[i], by.factor, by.rest);
+    }
+  }
+  void store() const {
+    for (size_t i = 0; i < count_; ++i) *at_[i] = levels_[i];
+  }
+
+ private:
+  size_t count_ = 0;
+  uint8_t* at_[12];
+  uint8_t levels_[12];
+};
+
 // The first level that is not below the threshold, 256 if there is none.
 int first_level_from(double threshold) {
   if (!(threshold > 0.0)) return 0;
@@ -58,21 +88,25 @@ int whole_number(double value) {
 }
 
 void adjust_brightness(Planes& image, double factor, SimdLevel level) {
-  look_up(image, blend_table(0, blend_factor(factor), level), level);
+  look_up(image, blend_table(0.0f, Blending(factor), level), level);
 }
 
-void adjust_contrast(Planes& image, double factor, SimdLevel level) {
+void adjust_contrast(Planes& image, double factor, Rounding rounding, SimdLevel level) {
   if (image.size() == 0) return;
-  const int mean = mean_level(sum_of_grey(image, level), image.size());
-  look_up(image, blend_table(mean, blend_factor(factor), level), level);
+  const float mean = mean_of_grey(image, rounding, level);
+  const Blending by(factor, rounding);
+  const UnfusedEnd end(image, mean, by);
+  look_up(image, blend_table(mean, by, level), level);
+  end.store();
 }
 
-void adjust_saturation(Planes& image, double factor, SimdLevel level) {
-  if (image.channels() == 3) blend_from_grey(image, blend_factor(factor), level);
+void adjust_saturation(Planes& image, double factor, Rounding rounding, SimdLevel level) {
+  if (image.channels() == 3) blend_from_grey(image, Blending(factor, rounding), level);
 }
 
-void adjust_sharpness(Planes& image, double factor, ColorScratch& scratch, SimdLevel level) {
-  blend_from_smooth(image, blend_factor(factor), scratch.rows, level);
+void adjust_sharpness(Planes& image, double factor, Rounding rounding, ColorScratch& scratch,
+                      SimdLevel level) {
+  blend_from_smooth(image, Blending(factor, rounding, true), scratch.rows, level);
 }
 
 void posterize(Planes& image, int bits, SimdLevel level) {
@@ -110,11 +144,12 @@ void invert(Planes& image, SimdLevel level) {
   });
 }
 
-void autocontrast(Planes& image, SimdLevel level) {
+void autocontrast(Planes& image, Rounding rounding, SimdLevel level) {
   for (int channel = 0; channel < image.channels(); ++channel) {
     uint8_t* plane = image.plane(channel);
     const LevelRange range = range_of_levels(plane, image.size(), level);
-    if (range.most > range.least) look_up(plane, image.size(), stretching_table(range), level);
+    if (range.most > range.least)
+      look_up(plane, image.size(), stretching_table(range, rounding), level);
   }
 }
 
@@ -127,8 +162,8 @@ void equalize(Planes& image, SimdLevel level) {
   }
 }
 
-void to_grayscale(Planes& image, int channels, SimdLevel level) {
-  if (image.channels() == 3) red_to_grey(image, level);
+void to_grayscale(Planes& image, int channels, Rounding rounding, SimdLevel level) {
+  if (image.channels() == 3) red_to_grey(image, rounding, level);
   image.set_channels(channels);
   for (int channel = 1; channel < channels; ++channel)
     std::memcpy(image.plane(channel), image.plane(0), image.size());

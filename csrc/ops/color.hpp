@@ -1,7 +1,9 @@
 #pragma once
 // Color operations, in place. Each gives the levels that torchvision's function of that name gives
-// for a Pillow image ("RGB", or "L" for 1 channel) with the same arguments, bit for bit.
+// for a Pillow image ("RGB", or "L" for 1 channel) with the same arguments, bit for bit, or for a
+// uint8 tensor where a rounding is given.
 #include "ops/planes.hpp"
+#include "ops/rounding.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {
@@ -13,10 +15,12 @@ struct ColorScratch {
 };
 
 void adjust_brightness(Planes& image, double factor, SimdLevel level);
-void adjust_contrast(Planes& image, double factor, SimdLevel level);
-void adjust_saturation(Planes& image, double factor, SimdLevel level);
-void adjust_sharpness(Planes& image, double factor, ColorScratch& scratch, SimdLevel level);
-void adjust_hue(Planes& image, double factor, SimdLevel level);
+void adjust_contrast(Planes& image, double factor, Rounding rounding, SimdLevel level);
+void adjust_saturation(Planes& image, double factor, Rounding rounding, SimdLevel level);
+void adjust_sharpness(Planes& image, double factor, Rounding rounding, ColorScratch& scratch,
+                      SimdLevel level);
+void adjust_hue(Planes& image, double factor, Rounding rounding, SimdLevel level);
+void adjust_tensor_hue(Planes& image, double factor, Rounding rounding, SimdLevel level);
 
 // The whole part; throws std::invalid_argument for what is no number or far out of range.
 int whole_number(double value);
@@ -27,11 +31,11 @@ void solarize(Planes& image, double threshold, SimdLevel level);
 // does.
 void solarize_add(Planes& image, int add, double threshold, SimdLevel level);
 void invert(Planes& image, SimdLevel level);
-void autocontrast(Planes& image, SimdLevel level);
+void autocontrast(Planes& image, Rounding rounding, SimdLevel level);
 void equalize(Planes& image, SimdLevel level);
 
 // The result has 1 or 3 channels, whatever the image had.
-void to_grayscale(Planes& image, int channels, SimdLevel level);
+void to_grayscale(Planes& image, int channels, Rounding rounding, SimdLevel level);
 
 // Kernel sizes are odd and the image is larger than half of them. Not bit for bit: torch adds up a
 // square of products where this takes columns after rows, so a level may differ by 1.

@@ -48,10 +48,18 @@ Histogram histogram(const uint8_t* plane, size_t count) {
   return sum;
 }
 
-LevelTable stretching_table(LevelRange range) {
+LevelTable stretching_table(LevelRange range, Rounding rounding) {
   const Stretching by = stretching(range.least, range.most);
   LevelTable table;
-  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = stretched_level(i, by);
+  const auto least = static_cast<float>(range.least);
+  const auto length = static_cast<float>(range.most - range.least);
+  for (int i = 0; i < 256; ++i) {
+    const float above = static_cast<float>(i) - least;
+    table[static_cast<size_t>(i)] = rounding == Rounding::pillow ? stretched_level(i, by)
+                                    : rounding == Rounding::torch_v1
+                                        ? cut_off(above * (1.0f / length * 255.0f))
+                                        : cut_off(above / (length * static_cast<float>(1 / 255.0)));
+  }
   return table;
 }
 

@@ -119,7 +119,8 @@ void turn_pixels(Planes& image, int turn) {
 
 }  // namespace
 
-void adjust_hue(Planes& image, double factor, SimdLevel level) {
+void adjust_hue(Planes& image, double factor, Rounding rounding, SimdLevel level) {
+  if (rounding != Rounding::pillow) return adjust_tensor_hue(image, factor, rounding, level);
   if (image.channels() != 3) return;
   const int turn = whole_number(factor * 255.0) & 255;
   if (level < SimdLevel::avx2) return turn_pixels(image, turn);

@@ -70,6 +70,17 @@ AffineMatrix translate_y_matrix(double magnitude, int width, int height) {
                                {0, 0});
 }
 
+AffineMatrix tensor_shear_matrix(Point magnitudes, int width, int height) {
+  return inverse_affine_matrix(
+      {width * -0.5, height * -0.5}, 0, {0, 0}, 1,
+      {degrees(std::atan(magnitudes.x)), degrees(std::atan(magnitudes.y))});
+}
+
+AffineMatrix tensor_translation_matrix(Point magnitudes) {
+  return inverse_affine_matrix({0, 0}, 0, {std::trunc(magnitudes.x), std::trunc(magnitudes.y)}, 1,
+                               {0, 0});
+}
+
 double whole_turn_remainder(double angle) {
   const double remainder = std::fmod(angle, 360.0);
   return remainder < 0 ? remainder + 360.0 : remainder;

@@ -22,6 +22,10 @@ AffineMatrix shear_y_matrix(double magnitude);
 AffineMatrix translate_x_matrix(double magnitude, int width, int height);
 AffineMatrix translate_y_matrix(double magnitude, int width, int height);
 
+// The same for tensors, whose matrices are about the middle.
+AffineMatrix tensor_shear_matrix(Point magnitudes, int width, int height);
+AffineMatrix tensor_translation_matrix(Point magnitudes);
+
 // As timm calls Image.transform.
 inline AffineMatrix plain_shear_x_matrix(double factor) { return {1, factor, 0, 0, 1, 0}; }
 inline AffineMatrix plain_shear_y_matrix(double factor) { return {1, 0, 0, factor, 1, 0}; }

@@ -66,10 +66,10 @@ void WeightedSum::store(Planes& image, SimdLevel level) {
 }
 
 void blend_over(Planes& image, const Planes& other, double weight, SimdLevel level) {
-  const float factor = blend_factor(weight);
+  const Blending by(weight);
   for (int channel = 0; channel < image.channels(); ++channel)
     blend_levels(level, image.plane(channel), other.plane(channel), image.plane(channel),
-                 image.size(), factor);
+                 image.size(), by);
 }
 
 }  // namespace fusionloader

@@ -29,6 +29,9 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
   }
   if (const auto* affine = std::get_if<AffineWith>(&operation))
     return warp(image, [&] {
+      if (affine->rounding != Rounding::pillow)
+        return tensor_affine(image, other_, affine->matrix, affine->rounding != Rounding::torch_v1,
+                             affine->fill, workspace_);
       affine_transform(image, other_, image.width(), image.height(), affine->matrix,
                        affine->interpolation, affine->fill, workspace_);
     });
@@ -60,13 +63,13 @@ void Augmenter::apply(const ColorTo& color, Planes& image) {
     case ColorKind::brightness:
       return adjust_brightness(image, color.value, simd_);
     case ColorKind::contrast:
-      return adjust_contrast(image, color.value, simd_);
+      return adjust_contrast(image, color.value, color.rounding, simd_);
     case ColorKind::saturation:
-      return adjust_saturation(image, color.value, simd_);
+      return adjust_saturation(image, color.value, color.rounding, simd_);
     case ColorKind::hue:
-      return adjust_hue(image, color.value, simd_);
+      return adjust_hue(image, color.value, color.rounding, simd_);
     case ColorKind::sharpness:
-      return adjust_sharpness(image, color.value, scratch_, simd_);
+      return adjust_sharpness(image, color.value, color.rounding, scratch_, simd_);
     case ColorKind::posterize:
       return posterize(image, whole_number(color.value), simd_);
     case ColorKind::solarize:
@@ -76,11 +79,11 @@ void Augmenter::apply(const ColorTo& color, Planes& image) {
     case ColorKind::invert:
       return invert(image, simd_);
     case ColorKind::autocontrast:
-      return autocontrast(image, simd_);
+      return autocontrast(image, color.rounding, simd_);
     case ColorKind::equalize:
       return equalize(image, simd_);
     case ColorKind::grayscale:
-      return to_grayscale(image, image.channels(), simd_);
+      return to_grayscale(image, image.channels(), color.rounding, simd_);
   }
 }
 

@@ -26,6 +26,12 @@ double uniform_float(const Range& range, Stream& random) {
   return static_cast<float>(random.uniform(range[0], range[1]));
 }
 
+// Of a matrix for tensors: as pixels from the middle of the image.
+Point centre_on_tensors(const std::optional<Point>& centre, Size size) {
+  if (!centre) return {0, 0};
+  return {centre->x - size.width * 0.5, centre->y - size.height * 0.5};
+}
+
 }  // namespace
 
 Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height,
@@ -40,6 +46,23 @@ Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int heigh
     if (stage_ends) stage_ends->push_back(drawing.count());
   }
   return drawing.finish();
+}
+
+void Drawing::add(Operation operation) {
+  const bool flip = std::holds_alternative<FlipHorizontally>(operation) ||
+                    std::holds_alternative<FlipVertically>(operation);
+  auto* color = std::get_if<ColorTo>(&operation);
+  const bool keeps =
+      flip || (color && color->kind != ColorKind::hue && color->kind != ColorKind::equalize &&
+               color->kind != ColorKind::grayscale);
+  if (color && color->kind == ColorKind::contrast && color->rounding == Rounding::torch_v2 &&
+      memory_ != Memory::planar)
+    color->rounding = Rounding::torch_v2_interleaved;
+  if (!keeps)
+    memory_ = Memory::planar;
+  else if (memory_ == Memory::window)
+    memory_ = Memory::interleaved;
+  operations_.push_back(std::move(operation));
 }
 
 void Drawing::run(const std::vector<StageNode>& stages) {
@@ -67,7 +90,7 @@ void Drawing::operator()(const RandomOrder& stage) {
 }
 
 void Drawing::operator()(const Fixed& stage) {
-  operations_.push_back(stage.operation);
+  add(stage.operation);
   if (const auto* pad = std::get_if<PadBy>(&stage.operation))
     size_ = {size_.width + pad->padding.left + pad->padding.right,
              size_.height + pad->padding.top + pad->padding.bottom};
@@ -87,21 +110,27 @@ void Drawing::operator()(const ColorJitter& stage) {
   const std::vector<size_t> order = permutation(std::size(factors), random);
   for (const size_t which : order) {
     const auto& [kind, range] = factors[which];
-    if (*range) operations_.push_back(ColorTo{kind, uniform_float(**range, random)});
+    if (!*range) continue;
+    const Rounding rounding = rounds_on_tensors(kind) ? stage.rounding : Rounding::pillow;
+    add(ColorTo{kind, uniform_float(**range, random), rounding});
   }
 }
 
 void Drawing::operator()(const GaussianBlur& stage) {
   Stream random = shared_stream();
   const double sigma = uniform_float(stage.sigma, random);
-  operations_.push_back(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
+  add(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
 }
 
 void Drawing::operator()(const RandomRotation& stage) {
   Stream random = shared_stream();
   const double angle = uniform_float(stage.degrees, random);
-  operations_.push_back(
-      RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
+  if (stage.rounding != Rounding::pillow) {
+    const Point centre = centre_on_tensors(stage.centre, size_);
+    const AffineMatrix matrix = inverse_affine_matrix(centre, -angle, {0, 0}, 1, {0, 0});
+    return add(AffineWith{matrix, stage.interpolation, stage.fill, stage.rounding});
+  }
+  add(RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
   if (!stage.expand) return;
   const Point centre = stage.centre.value_or(Point{size_.width / 2.0, size_.height / 2.0});
   rotation_matrix(whole_turn_remainder(angle), centre, true, size_.width, size_.height);
@@ -120,9 +149,11 @@ void Drawing::operator()(const RandomAffine& stage) {
   const double scale = stage.scale ? uniform_float(*stage.scale, random) : 1.0;
   if (stage.shear_x) shear.x = uniform_float(*stage.shear_x, random);
   if (stage.shear_y) shear.y = uniform_float(*stage.shear_y, random);
-  const Point centre = stage.centre.value_or(Point{size_.width * 0.5, size_.height * 0.5});
+  const Point centre = stage.rounding != Rounding::pillow
+                           ? centre_on_tensors(stage.centre, size_)
+                           : stage.centre.value_or(Point{size_.width * 0.5, size_.height * 0.5});
   const AffineMatrix matrix = inverse_affine_matrix(centre, angle, translation, scale, shear);
-  operations_.push_back(AffineWith{matrix, stage.interpolation, stage.fill});
+  add(AffineWith{matrix, stage.interpolation, stage.fill, stage.rounding});
 }
 
 void Drawing::operator()(const RandomPerspective& stage) {
@@ -140,8 +171,7 @@ void Drawing::operator()(const RandomPerspective& stage) {
   end[1] = {near_end(width, reach_x), near_start(reach_y)};
   end[2] = {near_end(width, reach_x), near_end(height, reach_y)};
   end[3] = {near_start(reach_x), near_end(height, reach_y)};
-  operations_.push_back(
-      PerspectiveWith{perspective_coefficients(start, end), stage.interpolation, stage.fill});
+  add(PerspectiveWith{perspective_coefficients(start, end), stage.interpolation, stage.fill});
 }
 
 void Drawing::operator()(const RandomErasing& stage) {
@@ -165,8 +195,7 @@ void Drawing::operator()(const RandomErasing& stage) {
           static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height + 1)));
       const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width + 1)));
       if (width > 0 && height > 0)
-        operations_.push_back(
-            EraseResult{x, y, width, height, stage.values, stage.noise_per_pixel, noise});
+        add(EraseResult{x, y, width, height, stage.values, stage.noise_per_pixel, noise});
       break;
     }
   }
@@ -174,7 +203,9 @@ void Drawing::operator()(const RandomErasing& stage) {
 
 void Drawing::operator()(const RandomPolicy& stage) {
   Stream random = shared_stream();
-  draw_policy(stage, random, size_, operations_);
+  Parameters drawn;
+  draw_policy(stage, random, size_, drawn);
+  for (Operation& operation : drawn) add(std::move(operation));
 }
 
 }  // namespace fusionloader

@@ -101,6 +101,23 @@ AffineMatrix policy_matrix(PolicyOp op, double value, Size size) {
   }
 }
 
+AffineMatrix tensor_policy_matrix(PolicyOp op, double value, Size size) {
+  switch (op) {
+    case PolicyOp::shear_x:
+      return tensor_shear_matrix({value, 0}, size.width, size.height);
+    case PolicyOp::shear_y:
+      return tensor_shear_matrix({0, value}, size.width, size.height);
+    case PolicyOp::translate_x:
+      return tensor_translation_matrix({value, 0});
+    case PolicyOp::translate_y:
+      return tensor_translation_matrix({0, value});
+    case PolicyOp::rotate:
+      return inverse_affine_matrix({0, 0}, -value, {0, 0}, 1, {0, 0});
+    default:
+      throw std::invalid_argument("a policy for tensors has torchvision's operations alone");
+  }
+}
+
 // DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout"
 // (2017): the square's centre is anywhere, so that part of it may lie outside the image.
 void cut_out(double part, Stream& random, Size size, Color fill, Parameters& operations) {
@@ -124,7 +141,14 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
   const double value = draw_magnitude(step.magnitude, random, size);
   if (const auto kind = color_kind(step.op)) {
     const bool whole = step.op == PolicyOp::posterize;
-    operations.push_back(ColorTo{*kind, whole ? std::trunc(value) : value});
+    const Rounding rounding = rounds_on_tensors(*kind) ? policy.rounding : Rounding::pillow;
+    // Torch compares the levels of tensors with a threshold in float32.
+    const bool single = step.op == PolicyOp::solarize && policy.rounding != Rounding::pillow;
+    operations.push_back(ColorTo{*kind,
+                                 whole    ? std::trunc(value)
+                                 : single ? static_cast<float>(value)
+                                          : value,
+                                 rounding});
     return;
   }
   if (step.op == PolicyOp::cutout) return cut_out(value, random, size, policy.fill, operations);
@@ -135,7 +159,10 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
   }
   const auto count = static_cast<uint32_t>(policy.interpolations.size());
   const Interpolation interpolation = policy.interpolations[count > 1 ? random.below(count) : 0];
-  if (step.op == PolicyOp::rotate)
+  if (policy.warp_rounding != Rounding::pillow)
+    operations.push_back(AffineWith{tensor_policy_matrix(step.op, value, size), interpolation,
+                                    policy.fill, policy.warp_rounding});
+  else if (step.op == PolicyOp::rotate)
     operations.push_back(RotateBy{value, interpolation, false, std::nullopt, policy.fill});
   else
     operations.push_back(
@@ -220,7 +247,7 @@ void Drawing::operator()(const AugMix& stage) {
     mix.chains.push_back(std::move(chain));
   }
   if (stage.mixing == Mixing::successive) make_successive(mix, of_chains);
-  operations_.push_back(std::move(mix));
+  add(std::move(mix));
 }
 
 }  // namespace fusionloader

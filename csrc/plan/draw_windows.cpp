@@ -89,7 +89,7 @@ void Drawing::operator()(const CropOrPad& stage) {
     return crop({x - left, y - top, stage.width, stage.height, stage.fill});
   if (missing_x > 0 || missing_y > 0) {
     const Padding border{left, top, missing_x - left, missing_y - top};
-    operations_.push_back(PadBy{border, stage.mode, stage.fill});
+    add(PadBy{border, stage.mode, stage.fill});
   }
   crop({x, y, stage.width, stage.height, {0, 0, 0}});
 }
@@ -146,6 +146,7 @@ void Drawing::operator()(const RandomCrop& stage) {
   if (height < stage.height || width < stage.width)
     throw std::invalid_argument("Required crop size " + pair_text(stage.height, stage.width) +
                                 " is larger than input image size " + pair_text(height, width));
+  if (width > size_.width || height > size_.height) memory_ = Memory::planar;
   Stream random = stream();
   const int y = static_cast<int>(random.below(static_cast<uint32_t>(height - stage.height) + 1));
   const int x = static_cast<int>(random.below(static_cast<uint32_t>(width - stage.width) + 1));
@@ -153,17 +154,25 @@ void Drawing::operator()(const RandomCrop& stage) {
 }
 
 void Drawing::operator()(const RandomHorizontalFlip& stage) {
-  if (stream().uniform() < stage.probability) operations_.push_back(FlipHorizontally{});
+  if (stream().uniform() < stage.probability) add(FlipHorizontally{});
 }
 
 void Drawing::operator()(const RandomVerticalFlip& stage) {
-  if (stream().uniform() < stage.probability) operations_.push_back(FlipVertically{});
+  if (stream().uniform() < stage.probability) add(FlipVertically{});
 }
 
 void Drawing::crop(const CropTo& window) {
   if (window.width < 1 || window.height < 1)
     throw std::invalid_argument("a crop of " + pair_text(window.height, window.width) +
                                 " pixels (height, width) is not possible");
+  const bool inside = window.x >= 0 && window.y >= 0 && window.width <= size_.width - window.x &&
+                      window.height <= size_.height - window.y;
+  if (!inside)
+    memory_ = Memory::planar;
+  else if (memory_ != Memory::planar && window.height == 1)
+    memory_ = Memory::interleaved;
+  else if (memory_ == Memory::interleaved && window.width < size_.width)
+    memory_ = Memory::window;
   operations_.push_back(window);
   size_ = {window.width, window.height};
 }
@@ -171,6 +180,10 @@ void Drawing::crop(const CropTo& window) {
 void Drawing::resize(Size size, Filter filter) {
   if (size.width <= 0 || size.height <= 0)
     throw std::invalid_argument("height and width must be > 0");
+  if (size_.width == 1 && size_.height == 1)
+    memory_ = Memory::interleaved;
+  else if (memory_ == Memory::window && (size.width != size_.width || size.height != size_.height))
+    memory_ = Memory::planar;
   operations_.push_back(ResizeTo{size.width, size.height, filter});
   size_ = size;
 }

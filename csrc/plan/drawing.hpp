@@ -47,12 +47,16 @@ class Drawing {
   Stream stream() const { return Stream(key_, number_); }
   // For everything that is not about windows, flips and erasing.
   Stream shared_stream() const { return Stream(key_.shared(), number_); }
+  void add(Operation operation);
   void crop(const CropTo& window);
   void resize(Size size, Filter filter);
   CropTo random_window(const RandomResizedCrop& stage, Stream& random) const;
 
   SampleKey key_;
   Size size_;
+  // How torchvision's v2 would have a tensor lie in memory: as made of a Pillow image, as a window
+  // of such a one, or channel by channel.
+  enum class Memory { interleaved, window, planar } memory_ = Memory::interleaved;
   unsigned number_ = 0;
   Parameters operations_;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/geometry.hpp"
+#include "ops/rounding.hpp"
 #include "resize/filter.hpp"
 
 namespace fusionloader {
@@ -42,7 +43,15 @@ enum class ColorKind {
 struct ColorTo {
   ColorKind kind;
   double value;
+  Rounding rounding = Rounding::pillow;
 };
+
+// Whether torchvision's functions for uint8 tensors give other levels than those for Pillow images.
+constexpr bool rounds_on_tensors(ColorKind kind) {
+  return kind == ColorKind::contrast || kind == ColorKind::saturation || kind == ColorKind::hue ||
+         kind == ColorKind::sharpness || kind == ColorKind::autocontrast ||
+         kind == ColorKind::grayscale;
+}
 
 // Separable; kernel sizes are odd, sigmas in pixels.
 struct BlurWith {
@@ -55,11 +64,14 @@ struct BoxBlurWith {
   double radius;
 };
 
-// Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image.
+// Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image; on tensors
+// with places from the middle of the image, and nearest alone: there torch_v1 stands for products
+// that are rounded before their sum, torch_v2 for those that are not, in either version.
 struct AffineWith {
   AffineMatrix matrix;
   Interpolation interpolation;
   Color fill;
+  Rounding rounding = Rounding::pillow;
 };
 
 // Pixel (x, y) comes from ((a x + b y + c) / w, (d x + e y + f) / w) with w = g x + h y + 1.

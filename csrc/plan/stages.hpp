@@ -67,6 +67,7 @@ struct RandomVerticalFlip {
 // The factors that are there, in random order.
 struct ColorJitter {
   std::optional<Range> brightness, contrast, saturation, hue;
+  Rounding rounding;
 };
 struct GaussianBlur {
   int kernel_width, kernel_height;
@@ -78,6 +79,7 @@ struct RandomRotation {
   bool expand;
   std::optional<Point> centre;
   Color fill;
+  Rounding rounding;
 };
 struct RandomAffine {
   Range degrees;
@@ -86,6 +88,7 @@ struct RandomAffine {
   Interpolation interpolation;
   std::optional<Point> centre;
   Color fill;
+  Rounding rounding;
 };
 struct RandomPerspective {
   double distortion;
@@ -165,6 +168,7 @@ struct RandomPolicy {
   Color fill;
   std::vector<double> weights;
   bool distinct;
+  Rounding rounding, warp_rounding;
 };
 
 // Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and

@@ -11,12 +11,21 @@ from PIL import Image
 from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 from fusionloader import compile_plan
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.plan.arguments import Context
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
-from fusionloader.transforms.plan.stages import Plan, Resize
+from fusionloader.transforms.plan.stages import (
+    Magnitude,
+    Plan,
+    PolicyStep,
+    RandomPolicy,
+    Resize,
+)
+from fusionloader.transforms.plan.torchvision import on_tensors, policies
 from fusionloader.transforms.plan.transforms import compile_transform
 
 SIDES = st.integers(1, 90)
@@ -26,9 +35,22 @@ SAME = {
     "darker": lambda module: module.ColorJitter(brightness=(0.37, 0.37)),
     "invert": lambda module: module.RandomInvert(1.0),
     "posterize": lambda module: module.RandomPosterize(3, 1.0),
+    "threshold": lambda module: module.RandomSolarize(100.000001, 1.0),
     "solarize": lambda module: module.RandomSolarize(100, 1.0),
     "equalize": lambda module: module.RandomEqualize(1.0),
     "sharpness": lambda module: module.RandomAdjustSharpness(1.7, 1.0),
+    "sharper": lambda module: module.RandomAdjustSharpness(0.1, 1.0),
+    "contrast": lambda module: module.ColorJitter(contrast=(1.3, 1.3)),
+    "saturation": lambda module: module.ColorJitter(saturation=(0.7, 0.7)),
+    "hue": lambda module: module.ColorJitter(hue=(0.1, 0.1)),
+    "grayscale": lambda module: module.Grayscale(3),
+    "autocontrast": lambda module: module.RandomAutocontrast(1.0),
+    "rotation": lambda module: module.RandomRotation((11.3, 11.3), fill=[1, 80, 200]),
+    "turn": lambda module: module.Compose([module.CenterCrop(30), module.RandomRotation((90, 90))]),
+    "half a turn": lambda module: module.RandomRotation((180, 180)),
+    "about a corner": lambda module: module.RandomRotation((-50.1, -50.1), center=(3, 8)),
+    "affine": lambda module: module.RandomAffine((3.0, 3.0), scale=(0.8, 0.8), shear=(7, 7, 3, 3)),
+    "one of many": lambda module: module.RandomApply([module.ColorJitter(hue=(-0.1, -0.1))], 1.0),
     "flips": lambda module: module.Compose(
         [module.RandomHorizontalFlip(1.0), module.RandomVerticalFlip(1.0)]
     ),
@@ -36,19 +58,63 @@ SAME = {
     "cropped": lambda module: module.CenterCrop(30),
 }
 OTHER = {
-    "contrast": lambda module: module.ColorJitter(contrast=0.3),
-    "hue": lambda module: module.ColorJitter(hue=0.1),
-    "saturation": lambda module: module.ColorJitter(saturation=0.1),
-    "grayscale": lambda module: module.Grayscale(3),
-    "autocontrast": lambda module: module.RandomAutocontrast(1.0),
     "blur": lambda module: module.GaussianBlur(3),
-    "rotation": lambda module: module.RandomRotation(10),
-    "policy": lambda module: module.RandAugment(),
+    "rotation": lambda module: module.RandomRotation(10, v1.InterpolationMode.BILINEAR),
+    "larger rotation": lambda module: module.RandomRotation(10, expand=True),
+    "perspective": lambda module: module.RandomPerspective(),
+    "policy": lambda module: module.RandAugment(interpolation=v1.InterpolationMode.BILINEAR),
+    "mixed": lambda module: module.AugMix(),
     "nearest": lambda module: module.Resize((9, 9), v1.InterpolationMode.NEAREST),
     "lanczos": lambda module: module.Resize((9, 9), v1.InterpolationMode.LANCZOS),
     "aliased": lambda module: module.Resize((9, 9), antialias=False),
-    "one of many": lambda module: module.RandomApply([module.ColorJitter(hue=0.1)], 1.0),
+    "one of many": lambda module: module.RandomApply([module.GaussianBlur(3)], 1.0),
 }
+# v2's transforms in any order: some change how the tensor lies in memory, which contrast shows.
+CHAINED = {
+    "contrast": v2.ColorJitter(contrast=(10.0, 10.0)),
+    "jitter": v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    "window": v2.RandomCrop((7, 5)),
+    "rows": v2.RandomCrop((9, 13)),
+    "larger": v2.CenterCrop((22, 8)),
+    "middle": v2.CenterCrop((11, 8)),
+    "resize": v2.Resize((10, 13)),
+    "same size": v2.Resize((9, 13)),
+    "flip": v2.RandomHorizontalFlip(1.0),
+    "upside down": v2.RandomVerticalFlip(0.5),
+    "border": v2.Pad(1),
+    "posterize": v2.RandomPosterize(5, 0.5),
+    "equalize": v2.RandomEqualize(0.5),
+    "grayscale": v2.RandomGrayscale(0.5),
+    "sharpness": v2.RandomAdjustSharpness(1.9, 1.0),
+    "rotation": v2.RandomRotation(40, fill=9),
+    "affine": v2.RandomAffine(10, (0.2, 0.1), (0.8, 1.2), 5),
+    "RandAugment": v2.RandAugment(3, 12),
+    "TrivialAugment": v2.TrivialAugmentWide(fill=[3, 2, 90]),
+    "AutoAugment": v2.AutoAugment(),
+}
+FUNCTIONS = {
+    "hflip": functional.horizontal_flip,
+    "vflip": functional.vertical_flip,
+    "grayscale": lambda image: functional.rgb_to_grayscale(image, 3),
+    "pad": lambda image, *sides: functional.pad(image, list(sides[:4]), 0),
+    "resize": lambda image, width, height, _: functional.resize(
+        image, [height, width], antialias=True
+    ),
+}
+
+
+def on_tensor(image, name, *arguments):
+    """A drawn operation by v2 on a tensor, wherever it lies."""
+    if str(arguments[-1:]).startswith("('torch_v"):
+        arguments = arguments[:-1]
+    if name == "affine":
+        matrix, mode, fill = arguments
+        return v1._functional_tensor.affine(image, list(matrix), mode, list(map(float, fill)))
+    if name == "crop":
+        left, top, width, height, _ = arguments
+        return functional.crop(image, top, left, height, width)
+    function = FUNCTIONS.get(name) or getattr(functional, name, None)
+    return (function or getattr(functional, f"adjust_{name}"))(image, *arguments)
 
 
 def native(plan, image):
@@ -101,19 +167,89 @@ def test_what_torch_rounds_otherwise_is_left_to_it(name, module):
     assert len(compiled.tail.transforms) == 2
 
 
+@given(
+    st.lists(st.sampled_from(sorted(CHAINED)), min_size=1, max_size=6),
+    st.tuples(st.integers(9, 20), st.integers(9, 20)),
+    st.integers(0, 99),
+)
+@example(["contrast"], (9, 18), 0)
+@example(["rows", "resize", "contrast"], (20, 13), 0)
+@example(["window", "flip", "resize", "contrast"], (19, 17), 0)
+def test_a_chain_of_v2_has_the_levels_of_torch(names, sides, seed):
+    levels = np.random.default_rng(seed).integers(0, 256, (*sides, 3), np.uint8)
+    plan = compile_plan(v2.Compose([v2.ToImage(), *map(CHAINED.get, names)]))
+    assert plan.tail is None, plan.explain()
+    try:
+        operations = plan.draw(sides[1], sides[0], index=seed)
+    except ValueError:  # a crop that is larger than the image
+        return
+    image = functional.to_image(Image.fromarray(levels))
+    for operation in operations:
+        image = on_tensor(image, *operation)
+    found = plan.picture(Image.fromarray(levels), operations)
+    assert np.array_equal(np.asarray(found), image.permute(1, 2, 0).numpy()), operations
+
+
+WARP_ROUNDING = on_tensors.warp_rounding(v2.RandomRotation(1), Context(3, "tensor"))
+MAGNITUDES = {
+    "ShearX": (-0.3, 0.17),
+    "ShearY": (-0.05, 0.3),
+    "TranslateX": (-9.3, 4.0),
+    "TranslateY": (12.7, -1.0),
+    "Rotate": (-30.0, 21.1),
+    "Brightness": (0.3,),
+    "Color": (-0.9, 0.4),
+    "Contrast": (-0.2, 0.9),
+    "Sharpness": (0.6, -0.9),
+    "Posterize": (5.0,),
+    "AutoContrast": (0.0,),
+    "Equalize": (0.0,),
+}
+
+
+@pytest.mark.parametrize("rounding", ["torch_v1", "torch_v2"])
+@pytest.mark.parametrize("name", MAGNITUDES)
+def test_a_step_of_a_policy_has_the_levels_of_torch(name, rounding):
+    mode, fill = v1.InterpolationMode.NEAREST, [5.0, 80.0, 250.0]
+    op = policies._OPS[name]
+    for level in MAGNITUDES[name]:
+        offset = 1.0 if op in policies._ENHANCING else 0.0
+        step = PolicyStep(op, 1.0, Magnitude((level,), offset=offset))
+        stage = RandomPolicy(((step,),), 1, ("nearest",), (5, 80, 250))
+        stage = replace(stage, rounding=rounding, warp_rounding=WARP_ROUNDING)
+        for height, width in ((41, 58), (7, 9), (64, 64)):
+            levels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+            image = torch.from_numpy(levels).permute(2, 0, 1)
+            if rounding == "torch_v1":
+                expected = v1.autoaugment._apply_op(image, name, level, mode, fill)
+            else:
+                expected = v2.RandAugment()._apply_image_or_video_transform(
+                    image, name, level, mode, {torch.Tensor: fill}
+                )
+            found = native(Plan((stage,), None, height, width), levels)
+            assert torch.equal(found.permute(2, 0, 1), expected), (level, height, width)
+
+
+def test_of_two_roundings_of_warps_one_is_torch_s_here():
+    found = {on_tensors.rounds_natively("affine", each) for each in ("torch_v1", "torch_v2")}
+    assert found == {True, False}
+
+
 def test_a_resize_of_tensors_by_the_older_transforms_goes_by_floats_and_is_left_to_it():
     compiled = compile_transform(v1.Compose([v1.PILToTensor(), v1.Resize((9, 9))]))
     assert "resizes tensors otherwise" in compiled.explain()
 
 
 def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():
-    for make in (OTHER["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
+    for make in (SAME["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
         compiled = compile_transform(v2.Compose([v2.ToImage(), make(v2)]), "fast")
         assert compiled.tail is None and "as on PIL images" in compiled.explain()
 
 
 def test_a_drawn_resize_of_tensors_can_be_replayed_and_sent():
-    transform = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(20), v2.RandomHorizontalFlip()])
+    jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    steps = [v2.RandomResizedCrop(20), v2.RandomHorizontalFlip(), jitter, v2.RandomGrayscale(0.5)]
+    transform = v2.Compose([v2.ToImage(), *steps])
     plan = compile_plan(transform)
     image = photo(np.random.default_rng(0), 50, 40)
     for index in range(5):

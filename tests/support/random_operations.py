@@ -16,6 +16,8 @@ EXTREME_WHOLES = (0, -1, 255, 256, 32767, 65536, 1 << 20, (1 << 20) + 1, 1 << 24
 EXTREME_WHOLES += (-(2**31), 2**31, -(1 << 20), 2**40)
 FACTORS = ("brightness", "contrast", "saturation", "sharpness", "hue", "posterize", "solarize")
 FACTORS += ("solarize_add",)
+ROUNDED = ("contrast", "saturation", "sharpness", "hue", "autocontrast", "grayscale")
+ROUNDINGS = ("pillow", "torch_v1", "torch_v2", "torch_v2_interleaved")
 PLAIN = ("invert", "autocontrast", "equalize", "grayscale")
 
 
@@ -71,10 +73,14 @@ def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
     interpolation = random.choice(INTERPOLATIONS)
     if kind == "flip":
         return (random.choice(("hflip", "vflip")),)
+    rounding = (random.choice(ROUNDINGS),) if random.random() < 0.3 else ()
     if kind == "plain":
-        return (random.choice(PLAIN),)
+        name = random.choice(PLAIN)
+        return (name, *(rounding if name in ROUNDED else ()))
     if kind == "factor":
-        return (random.choice(FACTORS), real(random, -1.0, 260.0 if random.random() < 0.3 else 2.0))
+        name = random.choice(FACTORS)
+        rounding = rounding if name in ROUNDED else ()
+        return (name, real(random, -1.0, 260.0 if random.random() < 0.3 else 2.0), *rounding)
     if kind in ("crop", "cutout"):
         corner = whole(random, -20), whole(random, -20)
         return (kind, *corner, whole(random), whole(random), fill(random))
@@ -86,7 +92,8 @@ def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
     if kind == "box_blur":
         return ("box_blur", real(random, 0.0, 30.0))
     if kind == "affine":
-        return ("affine", matrix(random, 6), interpolation, fill(random))
+        rounding = rounding if interpolation == "nearest" else ()
+        return ("affine", matrix(random, 6), interpolation, fill(random), *rounding)
     if kind == "perspective":
         return ("perspective", matrix(random, 8), interpolation, fill(random))
     if kind == "rotate":

@@ -12,6 +12,7 @@ from torchvision.transforms import _functional_pil as functional_pil
 from torchvision.transforms.v2 import functional as functional_v2
 
 from fusionloader.transforms.plan.stages import Operation
+from fusionloader.transforms.plan.torchvision.on_tensors import run_on_tensor
 
 
 def replay(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
@@ -21,7 +22,9 @@ def replay(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
     which torchvision does not have, are applied by definition.
     """
     for name, *arguments in operations:
-        if name != "erase":
+        if arguments and str(arguments[-1]).startswith("torch_v"):
+            image = _on_tensor(image, (name, *arguments))
+        elif name != "erase":
             image = OPERATIONS[name](image, *arguments)
     return image
 
@@ -36,6 +39,12 @@ def _crop(
         image = functional.pad(image, padding, _fill(image, fill))
         x, y = x + left, y + top
     return image.crop((x, y, x + width, y + height))
+
+
+def _on_tensor(image: Image.Image, operation: Operation) -> Image.Image:
+    changed = run_on_tensor(functional_v2.pil_to_tensor(image), operation)
+    result: Image.Image = functional_v2.to_pil_image(changed)
+    return result
 
 
 def _fill(image: Image.Image, fill: tuple[int, int, int]) -> Any:

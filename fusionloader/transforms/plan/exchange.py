@@ -23,6 +23,7 @@ from fusionloader.transforms.plan.stages import (
     PadMode,
     Plan,
     PolicyStep,
+    Rounding,
     Stage,
 )
 
@@ -49,7 +50,7 @@ _BOUNDS = {
     "bins": (0, _LARGEST),
     "AugMix.width": (1, MOST_REPEATS),
 }
-# Operations that ``Fixed`` may have, with the types of their arguments.
+# Operations that ``Fixed`` may have, with the types of their arguments; a rounding may follow.
 _OPERATIONS: dict[str, tuple[Any, ...]] = {
     "grayscale": (),
     "invert": (),
@@ -60,6 +61,8 @@ _OPERATIONS: dict[str, tuple[Any, ...]] = {
     "sharpness": (float,),
     "pad": (int, int, int, int, PadMode, Color),
 }
+
+_ROUNDED = ("grayscale", "autocontrast", "sharpness")
 
 _Json: TypeAlias = Any
 
@@ -169,7 +172,9 @@ class _Reader:
         name = data[0] if isinstance(data, list) and data else None
         if not isinstance(name, str) or name not in _OPERATIONS:
             raise _unlike(f"one of the operations {', '.join(_OPERATIONS)}", name, where)
-        return (name, *self._tuple(_OPERATIONS[name], data[1:], where, 1))
+        types = _OPERATIONS[name]
+        rounded = (Rounding,) if len(data) == len(types) + 2 and name in _ROUNDED else ()
+        return (name, *self._tuple((*types, *rounded), data[1:], where, 1))
 
     def _instance(self, kinds: Sequence[Any], data: _Json, where: str) -> object:
         name = data.get("type") if isinstance(data, dict) else None

@@ -16,6 +16,12 @@ PillowFilter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
 Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic"]
 """Pillow's filters, and torch's antialiased ones for uint8 tensors, with weights of 16 bits."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Rounding = Literal["pillow", "torch_v1", "torch_v2"]
+"""Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
+torchvision's older functions or of v2's. For affine transforms of tensors, which are the same in
+both, ``"torch_v1"`` says that torch rounds products before it adds them, ``"torch_v2"`` that it
+does not; this depends on the processor. A drawn contrast of v2 may also have
+``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]
@@ -172,6 +178,7 @@ class ColorJitter:
     contrast: Range | None
     saturation: Range | None
     hue: Range | None
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +199,7 @@ class RandomRotation:
     expand: bool
     centre: tuple[float, float] | None
     fill: Color
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +217,7 @@ class RandomAffine:
     interpolation: Interpolation
     centre: tuple[float, float] | None
     fill: Color
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +285,8 @@ class RandomPolicy:
     """Applies one of ``policies``, with all of its steps in turn, ``repeats`` times.
 
     Policies are drawn by ``weights``, or equally likely without weights; each at most once if
-    ``distinct``. One of ``interpolations`` is drawn for each geometric step.
+    ``distinct``. One of ``interpolations`` is drawn for each geometric step. These steps have
+    ``warp_rounding``, the others ``rounding``.
     """
 
     policies: tuple[tuple[PolicyStep, ...], ...]
@@ -285,6 +295,8 @@ class RandomPolicy:
     fill: Color
     weights: tuple[float, ...] = ()
     distinct: bool = False
+    rounding: Rounding = "pillow"
+    warp_rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +389,15 @@ def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
     if isinstance(stage, RandomApply):
         return (stage.stages,)
     return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
+
+
+def get_rounding(stage: Stage) -> Rounding:
+    """Returns whose levels a stage gives; ``"pillow"`` also if they are the same on tensors."""
+    if isinstance(stage, Fixed):
+        known: tuple[Rounding, ...] = ("torch_v1", "torch_v2")
+        return next((each for each in known if stage.operation[-1] == each), "pillow")
+    rounding: Rounding = getattr(stage, "rounding", "pillow")
+    return rounding
 
 
 _WITHOUT_DRAWS = (CenterCrop, Fixed, Resize, ResizeShorterSide, TrimBorder)

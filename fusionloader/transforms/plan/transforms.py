@@ -376,7 +376,7 @@ def _container_converters() -> dict[type, Converter]:
 
 
 def _makes_grey(stage: Stage) -> bool:
-    return isinstance(stage, Fixed) and stage.operation == ("grayscale",)
+    return isinstance(stage, Fixed) and stage.operation[0] == "grayscale"
 
 
 def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, ...]:

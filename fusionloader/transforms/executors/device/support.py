@@ -20,6 +20,7 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
     get_branches,
+    get_rounding,
 )
 
 _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
@@ -36,6 +37,8 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     for place, stage in enumerate(_flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
+        if {get_rounding(stage), getattr(stage, "warp_rounding", "pillow")} != {"pillow"}:
+            return f"{type(stage).__name__} rounds as torchvision does on tensors"
         noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
         if noisy:
             return "RandomErasing with noise, which a device would round otherwise"

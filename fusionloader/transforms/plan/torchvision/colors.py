@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from fusionloader.transforms.plan.arguments import (
     Argument,
     Context,
@@ -22,16 +24,17 @@ from fusionloader.transforms.plan.stages import (
     Range,
     Stage,
 )
+from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of
 
 
 def converters() -> dict[type, Converter]:
     known = {
         "ColorJitter": _color_jitter,
         "Grayscale": _grayscale,
-        "RandomGrayscale": _sometimes(lambda step: ("grayscale",), same_on_tensors=False),
+        "RandomGrayscale": _sometimes(lambda step: ("grayscale",)),
         "GaussianBlur": _gaussian_blur,
         "RandomInvert": _sometimes(lambda step: ("invert",)),
-        "RandomAutocontrast": _sometimes(lambda step: ("autocontrast",), same_on_tensors=False),
+        "RandomAutocontrast": _sometimes(lambda step: ("autocontrast",)),
         "RandomEqualize": _sometimes(lambda step: ("equalize",)),
         "RandomPosterize": _sometimes(lambda step: ("posterize", _bits(step.bits))),
         "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
@@ -40,14 +43,19 @@ def converters() -> dict[type, Converter]:
     return for_both_versions(known)
 
 
-def _sometimes(
-    operation: Callable[[Transform], Operation], same_on_tensors: bool = True
-) -> Converter:
+def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
     def convert(step: Transform, context: Context) -> Stage:
-        context.require_levels(same_on_tensors)
-        return RandomApply(float(step.p), (Fixed(operation(step)),))
+        return RandomApply(float(step.p), (_fixed(operation(step), step, context),))
 
     return convert
+
+
+def _fixed(operation: Operation, step: Transform, context: Context) -> Fixed:
+    rounding = rounding_of(step, context, operation[0])
+    if operation[0] == "solarize" and context.held == "tensor" and context.exact:
+        # Torch compares levels with a threshold in float32.
+        operation = ("solarize", torch.tensor(operation[1], dtype=torch.float32).item())
+    return Fixed(operation if rounding == "pillow" else (*operation, rounding))
 
 
 def _bits(bits: Argument) -> int:
@@ -63,7 +71,7 @@ def _factor(step: Transform) -> float:
 
 
 def _color_jitter(step: Transform, context: Context) -> Stage:
-    context.require_levels(all(part is None for part in (step.contrast, step.saturation, step.hue)))
+    changed = (name for name in ("contrast", "saturation", "hue") if getattr(step, name))
 
     def factors(value: Argument, name: str) -> Range | None:
         return None if value is None else numbers(value, name)
@@ -73,16 +81,16 @@ def _color_jitter(step: Transform, context: Context) -> Stage:
         factors(step.contrast, "contrast"),
         factors(step.saturation, "saturation"),
         factors(step.hue, "hue"),
+        rounding_of(step, context, *changed),
     )
 
 
 def _grayscale(step: Transform, context: Context) -> Stage:
-    context.require_levels(same_on_tensors=False)
     if step.num_output_channels not in (1, 3):
         raise NotCompiled(f"num_output_channels={step.num_output_channels!r}")
     if context.channels == 1 and step.num_output_channels == 3:
         raise NotCompiled("it makes three channels of one")
-    return Fixed(("grayscale",))
+    return _fixed(("grayscale",), step, context)
 
 
 def _gaussian_blur(step: Transform, context: Context) -> Stage:

@@ -26,6 +26,7 @@ from fusionloader.transforms.plan.stages import (
     RandomPolicy,
     Stage,
 )
+from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of, warp_rounding
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +110,7 @@ def _augmix(step: Transform, context: Context) -> Stage:
     policies = tuple(
         (_policy_step(step, name, space, lambda count: range(step.severity)),) for name in names
     )
+    context.require_levels(same_on_tensors=False)
     operations = _policy(step, context, policies, 1)
     return AugMix(operations, int(step.mixture_width), int(step.chain_depth), float(step.alpha))
 
@@ -116,9 +118,15 @@ def _augmix(step: Transform, context: Context) -> Stage:
 def _policy(
     step: Transform, context: Context, policies: tuple[tuple[PolicyStep, ...], ...], repeats: int
 ) -> RandomPolicy:
-    context.require_levels(same_on_tensors=False)
-    interpolations = (interpolation_name(step.interpolation),)
-    return RandomPolicy(policies, repeats, interpolations, color(step.fill, context.channels))
+    names = {each.op for policy in policies for each in policy}
+    return RandomPolicy(
+        policies,
+        repeats,
+        (interpolation_name(step.interpolation),),
+        color(step.fill, context.channels),
+        rounding=rounding_of(step, context, *names),
+        warp_rounding=warp_rounding(step, context),
+    )
 
 
 def _spaces(step: Transform, bins: int) -> list[Space]:

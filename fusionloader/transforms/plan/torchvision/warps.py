@@ -13,13 +13,13 @@ from fusionloader.transforms.plan.arguments import (
     numbers,
 )
 from fusionloader.transforms.plan.stages import (
-    Color,
     RandomAffine,
     RandomApply,
     RandomPerspective,
     RandomRotation,
     Stage,
 )
+from fusionloader.transforms.plan.torchvision.on_tensors import warp_rounding
 
 
 def converters() -> dict[type, Converter]:
@@ -32,12 +32,14 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_rotation(step: Transform, context: Context) -> Stage:
+    context.require_levels(same_on_tensors=not step.expand)
     return RandomRotation(
         numbers(step.degrees, "degrees"),
         interpolation_name(step.interpolation),
         bool(step.expand),
         _centre(step),
-        _fill(step, context),
+        color(step.fill, context.channels),
+        warp_rounding(step, context),
     )
 
 
@@ -51,7 +53,8 @@ def _random_affine(step: Transform, context: Context) -> Stage:
         None if shear is None or len(shear) < 4 else numbers(shear[2:], "shear"),
         interpolation_name(step.interpolation),
         _centre(step),
-        _fill(step, context),
+        color(step.fill, context.channels),
+        warp_rounding(step, context),
     )
 
 
@@ -60,14 +63,11 @@ def _random_perspective(step: Transform, context: Context) -> Stage:
     if not 0 <= distortion <= 1:
         raise NotCompiled(f"distortion_scale={distortion}")
     interpolation = interpolation_name(step.interpolation)
-    stage = RandomPerspective(distortion, interpolation, _fill(step, context))
+    context.require_levels(same_on_tensors=False)
+    fill = color(step.fill, context.channels)
+    stage = RandomPerspective(distortion, interpolation, fill)
     return RandomApply(float(step.p), (stage,))
 
 
 def _centre(step: Transform) -> tuple[float, float] | None:
     return None if step.center is None else numbers(step.center, "center")
-
-
-def _fill(step: Transform, context: Context) -> Color:
-    context.require_levels(same_on_tensors=False)
-    return color(step.fill, context.channels)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-import numpy as np
-import torch
-
-from fusionloader import _native
 from fusionloader.transforms.plan.arguments import (
     Context,
     Converter,
@@ -31,8 +25,7 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
 )
-
-_TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
+from fusionloader.transforms.plan.torchvision.on_tensors import TORCH_FILTERS, resizes_levels
 
 
 def converters() -> dict[type, Converter]:
@@ -86,41 +79,9 @@ def _filter(step: Transform, context: Context) -> Filter:
         return name
     from torchvision.transforms import v2
 
-    if type(step) not in (v2.Resize, v2.RandomResizedCrop) or not _resizes_levels(name):
+    if type(step) not in (v2.Resize, v2.RandomResizedCrop) or not resizes_levels(name):
         raise NotCompiled("torchvision resizes tensors otherwise: put it before the conversion")
-    return _TORCH_FILTERS[name]
-
-
-@functools.cache
-def _resizes_levels(name: Filter) -> bool:
-    """Whether torchvision resizes uint8 tensors without floats, with the weights of native code.
-
-    This depends on its version and on the processor, so that it is tried.
-    """
-    if name not in _TORCH_FILTERS:
-        return False
-    from torchvision.transforms import v2
-
-    levels = np.random.default_rng(1).integers(0, 256, (53, 37, 3), np.uint8)
-    image = torch.from_numpy(levels).permute(2, 0, 1)
-    for height, width in ((23, 51), (64, 19)):
-        expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
-        executor = _native.Executor(
-            stages=(Resize(height, width, _TORCH_FILTERS[name]),),
-            convert=None,
-            channels=3,
-            result_channels=3,
-            height=height,
-            width=width,
-            fast_decode=False,
-            strict=True,
-            vertical_first_allowed=False,  # torch's filters never are
-        )
-        pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
-        found = np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
-        if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
-            return False
-    return True
+    return TORCH_FILTERS[name]
 
 
 def _center_crop(step: Transform, context: Context) -> Stage:

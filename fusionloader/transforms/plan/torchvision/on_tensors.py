@@ -1,0 +1,154 @@
+"""torchvision's functions for uint8 tensors, and whether native code has their levels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fusionloader import _native
+from fusionloader.transforms.plan.arguments import (
+    Context,
+    NotCompiled,
+    Transform,
+    interpolation_name,
+)
+from fusionloader.transforms.plan.stages import Filter, Fixed, Operation, Resize, Rounding, Stage
+
+TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
+_FACTORS = ((0.3,), (0.7,), (1.7,))
+_MATRICES = (
+    (0.93, -0.21, 3.4, 0.17, 1.11, -2.3),
+    (1.0, 0.3, 5.0, 0.0, 1.0, 0.0),
+    (0.5, 0.5, 0.0, -0.5, 0.5, 0.0),
+)
+# By operation whose levels are not those for Pillow images: torchvision's function, and arguments
+# to try.
+_FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
+    "contrast": ("adjust_contrast", _FACTORS),
+    "saturation": ("adjust_saturation", _FACTORS),
+    "sharpness": ("adjust_sharpness", _FACTORS),
+    "hue": ("adjust_hue", ((-0.31,), (0.0,), (0.17,))),
+    "autocontrast": ("autocontrast", ((),)),
+    "grayscale": ("rgb_to_grayscale", ((),)),
+    "affine": ("affine", tuple((matrix, "nearest", (7, 80, 250)) for matrix in _MATRICES)),
+}
+
+_OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
+
+
+def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
+    """Returns whose levels the named operations of a transform have to give.
+
+    ``"pillow"`` also if none of them has other levels on tensors.
+
+    Raises:
+        NotCompiled: native code does not have them.
+    """
+    context.require_levels(same_on_tensors=True)
+    names = tuple(name for name in names if name in _FUNCTIONS)
+    if context.held == "pil" or not context.exact or not names:
+        return "pillow"
+    v2 = type(step).__module__.startswith("torchvision.transforms.v2.")
+    rounding: Rounding = "torch_v2" if v2 else "torch_v1"
+    if not all(rounds_natively(name, rounding) for name in names):
+        raise NotCompiled(_OTHERWISE)
+    return rounding
+
+
+def warp_rounding(step: Transform, context: Context) -> Rounding:
+    """Returns the rounding of the affine transforms that a transform does.
+
+    Raises:
+        NotCompiled: native code does not have the levels that they have on tensors.
+    """
+    nearest = interpolation_name(step.interpolation) == "nearest"
+    context.require_levels(same_on_tensors=nearest)
+    if context.held == "pil" or not context.exact:
+        return "pillow"
+    known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
+    for rounding in known:
+        if rounds_natively("affine", rounding):
+            return rounding
+    raise NotCompiled(_OTHERWISE)
+
+
+def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """Returns a uint8 tensor after an operation whose last argument is a rounding of torch's."""
+    from torchvision.transforms import _functional_tensor
+    from torchvision.transforms import functional as v1
+    from torchvision.transforms.v2 import functional as v2
+
+    name, *arguments, rounding = operation
+    if name == "affine":  # the same for both
+        matrix, interpolation, fill = arguments
+        colors = [float(level) for level in fill[: image.shape[0]]]
+        moved: torch.Tensor = _functional_tensor.affine(image, list(matrix), interpolation, colors)
+        return moved
+    if name == "grayscale":
+        arguments = [image.shape[0]]
+    if rounding != "torch_v2_interleaved":
+        image = image.contiguous()
+    module = v1 if rounding == "torch_v1" else v2
+    result: torch.Tensor = getattr(module, _FUNCTIONS[name][0])(image, *arguments)
+    return result
+
+
+# The levels depend on torch's version and on the processor, so that they are tried.
+
+
+@functools.cache
+def rounds_natively(name: str, rounding: Rounding) -> bool:
+    """Whether native code gives the levels that torchvision gives uint8 tensors."""
+    memory = "torch_v2_interleaved" if rounding == "torch_v2" else rounding
+    for operation in ((name, *arguments) for arguments in _FUNCTIONS[name][1]):
+        for height, width in ((53, 37), (5, 9)):
+            levels = _levels(height, width)
+            image = torch.from_numpy(levels).permute(2, 0, 1)
+            expected = run_on_tensor(image, (*operation, memory))
+            found = _run_natively(Fixed((*operation, rounding)), levels, height, width)
+            if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
+                return False
+    return True
+
+
+@functools.cache
+def resizes_levels(name: Filter) -> bool:
+    """Whether torchvision resizes uint8 tensors without floats, with the weights of native code."""
+    if name not in TORCH_FILTERS:
+        return False
+    from torchvision.transforms import v2
+
+    levels = _levels(53, 37)
+    image = torch.from_numpy(levels).permute(2, 0, 1)
+    for height, width in ((23, 51), (64, 19)):
+        expected = v2.Resize((height, width), v2.InterpolationMode(name))(image)
+        found = _run_natively(Resize(height, width, TORCH_FILTERS[name]), levels, height, width)
+        if not np.array_equal(found, expected.permute(1, 2, 0).numpy()):
+            return False
+    return True
+
+
+def _levels(height: int, width: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(1).integers(20, 256, (height, width, 3), np.uint8)
+
+
+def _run_natively(
+    stage: Stage, levels: npt.NDArray[np.uint8], height: int, width: int
+) -> npt.NDArray[Any]:
+    executor = _native.Executor(
+        stages=(stage,),
+        convert=None,
+        channels=3,
+        result_channels=3,
+        height=height,
+        width=width,
+        fast_decode=False,
+        strict=True,
+        vertical_first_allowed=False,  # torch's filters never are
+    )
+    pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
+    return np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
