@@ -17,9 +17,10 @@ from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.recorders import TransformRecorder
 from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
-from fusionloader.data.deferred.core import DeferredCore, copy_info, deferred_core, wrap_pixels
+from fusionloader.data.deferred.core import DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.unparsed import copy_info, is_transparent
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
     Context,
@@ -274,7 +275,7 @@ def _accepts(recorder: TransformRecorder, core: DeferredCore) -> bool:
 def _recordable(image: PillowImage) -> DeferredCore | None:
     """Returns the core of an image that recorders take; an open file is not loaded for it."""
     core = getattr(image, "_im", None) if isinstance(image, Image.Image) else None
-    if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
+    if type(core) is not DeferredCore or core.mode != "RGB" or is_transparent(image):
         return None
     return core
 
@@ -292,7 +293,7 @@ def _lifted(image: PillowImage) -> Any:
     kind = type(image)
     if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
         return image
-    if type(image._im) is DeferredCore or "transparency" in image.info:
+    if type(image._im) is DeferredCore or is_transparent(image):
         return image
     return wrap_pixels(np.array(image), copy_info(image))
 
