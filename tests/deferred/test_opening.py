@@ -153,6 +153,9 @@ LOOKS = (
     lambda image: copy.copy(image).layers,
     lambda image: np.asarray(image).tolist(),
     lambda image: image.thumbnail((9, 9)),
+    lambda image: image.__exit__(None, None, None),
+    lambda image: image.close(),
+    lambda image: image.verify(),
 )
 
 

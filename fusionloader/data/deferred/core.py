@@ -94,7 +94,8 @@ class DeferredCore:
         channels = _CHANNELS[self.mode]
         dtype = ELEMENT_TYPES[convert.element_type]
         out = sample_tensor((channels, height, width), dtype)
-        memory = out.view(torch.uint8).numpy().reshape(-1)
+        # numpy has no bfloat16, and the executor takes bytes.
+        memory = (out.view(torch.uint8) if dtype is torch.bfloat16 else out).numpy()
         self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
         counts().results["tensor"] += 1
         return out

@@ -133,19 +133,19 @@ def counts() -> Counts:
     return _counts if _thread.scratch is None else _thread.scratch
 
 
-@contextlib.contextmanager
-def timed_decoding() -> Iterator[None]:
+class timed_decoding:  # noqa: N801  a context like those of contextlib, which take longer
     """Adds the time of the outermost block to ``decode_seconds``."""
-    if _thread.decodes:
-        yield
-        return
-    _thread.decodes = True
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        _thread.decodes = False
-        counts().decode_seconds += time.perf_counter() - start
+
+    __slots__ = ("_began",)
+
+    def __enter__(self) -> None:
+        self._began = 0.0 if _thread.decodes else time.perf_counter()
+        _thread.decodes = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._began:
+            _thread.decodes = False
+            counts().decode_seconds += time.perf_counter() - self._began
 
 
 def counted_read(read: Callable[[], Content]) -> Content:

@@ -7,7 +7,6 @@ Images made of it, as by ``convert``, lack ``info`` in the same way.
 
 from __future__ import annotations
 
-import builtins
 import io
 import threading
 from typing import Any
@@ -40,7 +39,11 @@ class UnparsedFile:
 
     def is_untouched(self, attributes: dict[str, Any]) -> bool:
         """Whether an image, and a file of the program, are as they were when it was opened."""
-        if attributes.get("fp") is not self.file or attributes["_size"] != self.opened.size:
+        if self.file is None:
+            same = "fp" not in attributes  # else the program has the file, or has closed it
+        else:
+            same = attributes.get("fp") is self.file
+        if not same or attributes["_size"] != self.opened.size:
             return False
         if type(self.file) is io.BytesIO:  # its value is another object after a change
             if self.file.closed or self.file.getvalue() is not self.opened.encoded:
@@ -108,7 +111,7 @@ class UnparsedFile:
         with _lock:
             if "fp" not in attributes and self.path:
                 descriptor = self.opened.take_descriptor()
-                file = builtins.open(self.path, "rb", opener=lambda *_: descriptor)
+                file = open(self.path, "rb", opener=lambda *_: descriptor)  # noqa: SIM115
                 file.seek(self.opened.header_bytes)
                 attributes["fp"] = file
 
