@@ -570,6 +570,15 @@ class ManagerQueue:
     def published(self) -> int:
         """How many mini-batches were published: the next one's sequence."""
 
+class RowMapping:
+    """A row of a slot, mapped once more; a buffer of bytes."""
+
+    def make_private(self) -> None:
+        """Replaces the memory by a copy that is not the slot's, at the same address."""
+
+    @property
+    def address(self) -> int: ...
+
 class SampleEntry:
     """One sample of a mini-batch."""
 
@@ -723,6 +732,9 @@ class WorkerQueue:
         """Nothing of the GPU worker is on the device any more."""
 
     def leave_guest_slot(self) -> None: ...
+    def map_row(self, claim: Claim, begin: int, bytes: int) -> RowMapping:
+        """Bytes of the slot for the rows of a claim."""
+
     def ready(self) -> int:
         """Mini-batches that are complete, in a row, the oldest first."""
 

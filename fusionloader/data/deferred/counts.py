@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fusionloader.system.shm import cache_counts
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ, Spent
@@ -56,6 +56,12 @@ class Counts:
     decode_seconds: float = 0.0
     read_bytes: int = 0
     cache: list[int] = field(default_factory=cache_counts.nothing)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles plain values: a worker sends its counters with every claim."""
+        counters = (self.left, self.recorded, self.results, self.collated, self.ended)
+        rest = (self.failed, self.read_seconds, self.decode_seconds, self.read_bytes, self.cache)
+        return _unpickled, (self.files, tuple(map(dict, counters)), rest)
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another process; warns of replacements that have failed there."""
@@ -111,6 +117,10 @@ class Counts:
             )
         lines += [f"  failed in {name}: {error}" for name, error in self.failed.items()]
         return lines
+
+
+def _unpickled(files: int, counters: Iterable[dict[str, int]], rest: Iterable[Any]) -> Counts:
+    return Counts(files, *map(Counter, counters), *rest)
 
 
 def _listed(counter: Counter[str]) -> str:

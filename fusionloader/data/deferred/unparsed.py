@@ -39,11 +39,9 @@ class UnparsedFile:
 
     def is_untouched(self, attributes: dict[str, Any]) -> bool:
         """Whether an image, and a file of the program, are as they were when it was opened."""
-        if self.file is None:
-            same = "fp" not in attributes  # else the program has the file, or has closed it
-        else:
-            same = attributes.get("fp") is self.file
-        if not same or attributes["_size"] != self.opened.size:
+        if self.file is None and "fp" in attributes:  # the program has it, or has closed it
+            return False
+        if attributes.get("fp") is not self.file or attributes["_size"] != self.opened.size:
             return False
         if type(self.file) is io.BytesIO:  # its value is another object after a change
             if self.file.closed or self.file.getvalue() is not self.opened.encoded:
