@@ -14,7 +14,7 @@ from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
 from fusionloader.data.deferred import counts
 from fusionloader.data.deferred.rows import memory
-from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES, Column, SampleRows
+from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES, SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
@@ -149,10 +149,10 @@ class ClaimedSlot:
         return self.queue.map_row(self.claim, begin, nbytes)
 
 
-def find_columns(layout: Layout, rows: int) -> list[Column | None]:
+def find_columns(layout: Layout, rows: int) -> list[SampleColumn | None]:
     """Returns the leaves of a batch whose tensors can be made in their rows."""
     return [
-        Column((leaf.shape, leaf.dtype), begin, leaf.nbytes)
+        SampleColumn((leaf.shape, leaf.dtype), begin, leaf.nbytes)
         if leaf.kind == "tensor" and leaf.nbytes >= LEAST_BYTES
         else None
         for leaf, begin in zip(layout.leaves, layout.offsets(rows), strict=True)
@@ -176,7 +176,7 @@ class PythonWorker:
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
         self.sample_rows = SampleRows() if isinstance(source, DeferringSource) else None
-        self._columns: dict[int, list[Column | None]] = {}
+        self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
         self._reported = False

@@ -115,8 +115,8 @@ def find_core(image: Argument) -> DeferredCore | None:
     core: Any = getattr(image, "_im", None)
     if core is None:
         if UNPARSED in image.__dict__ and defer_unparsed(image):
-            return image._im  # type: ignore[no-any-return]
-        if getattr(image, "tile", None):  # an open file
+            core = image._im
+        elif getattr(image, "tile", None):  # an open file
             call_library(image.load)
             core = image._im
     return core if type(core) is DeferredCore else None

@@ -120,7 +120,8 @@ class Counts:
 
 
 def _unpickled(files: int, counters: Iterable[dict[str, int]], rest: Iterable[Any]) -> Counts:
-    return Counts(files, *map(Counter, counters), *rest)
+    values: list[Any] = [*map(Counter, counters), *rest]
+    return Counts(files, *values)
 
 
 def _listed(counter: Counter[str]) -> str:

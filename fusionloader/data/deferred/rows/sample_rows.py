@@ -36,25 +36,29 @@ _FEW_LOST, _MOST_LOST = 8, 0.02
 _NOWHERE = -1
 
 
-class Mapped(Protocol):
+class MappedRow(Protocol):
     """A row in a mapping of its own, with a buffer over it."""
 
-    address: int
+    @property
+    def address(self) -> int:
+        """Address of the row."""
 
     def make_private(self) -> None:
         """Replaces the memory by a copy at the same address."""
 
 
-class Slot(Protocol):
+class RowSlot(Protocol):
     """The memory of a batch."""
 
-    number: int
+    @property
+    def number(self) -> int:
+        """Number of the slot."""
 
-    def map_row(self, begin: int, nbytes: int) -> Mapped:
+    def map_row(self, begin: int, nbytes: int) -> MappedRow:
         """Maps bytes of the slot once more."""
 
 
-class Column(NamedTuple):
+class SampleColumn(NamedTuple):
     """The rows of one tensor of the samples.
 
     Attributes:
@@ -73,7 +77,7 @@ class _Row:
 
     __slots__ = ("_memory", "_rest", "address", "mapped", "place")
 
-    def __init__(self, mapped: Mapped, place: tuple[int, int, int]) -> None:
+    def __init__(self, mapped: MappedRow, place: tuple[int, int, int]) -> None:
         self.mapped, self.address, self.place = mapped, mapped.address, place
         self._memory = (ctypes.c_char * place[2]).from_buffer(mapped)  # type: ignore[arg-type]
         self._rest = self._count()
@@ -97,8 +101,8 @@ class SampleRows:
     """
 
     def __init__(self) -> None:
-        self._columns: Sequence[Column | None] = ()
-        self._slot: Slot | None = None
+        self._columns: Sequence[SampleColumn | None] = ()
+        self._slot: RowSlot | None = None
         self._mapped: dict[tuple[int, int, int], _Row] = {}  # none is in use but those given
         self._given: dict[tuple[int, int], _Row] = {}  # of this claim, by column and row
         self._thread = self._pid = 0
@@ -109,7 +113,7 @@ class SampleRows:
         self.is_empty = True
         self._is_given_up = False
 
-    def begin(self, slot: Slot | None, columns: Sequence[Column | None]) -> None:
+    def begin(self, slot: RowSlot | None, columns: Sequence[SampleColumn | None]) -> None:
         """Begins a claim, with the memory of its batch; ``None`` if it is not known yet."""
         self.settle()
         self._slot, self._columns = None if self._is_given_up else slot, columns
