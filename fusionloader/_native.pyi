@@ -142,6 +142,42 @@ class Executor:
     @property
     def simd_level(self) -> str: ...
 
+class OpenedJpeg:
+    """The content of a JPEG file that Pillow opens and decodes without an error or a warning.
+
+    Functions that make one return None for any other file, and for one that cannot be read.
+    """
+
+    @staticmethod
+    def of(content: bytes) -> OpenedJpeg: ...
+    @staticmethod
+    def open(path: typing.Any, most_bytes: int) -> OpenedJpeg:
+        """Reads a regular file of at most `most_bytes`, and leaves it open."""
+
+    @staticmethod
+    def read(fd: int, most_bytes: int) -> OpenedJpeg:
+        """Reads a regular file that is open; its position stays."""
+
+    def close(self) -> None:
+        """Closes the file, if it is open."""
+
+    def take_descriptor(self) -> int:
+        """The descriptor of the open file, which the caller closes; -1 if there is none."""
+
+    @property
+    def components(self) -> int:
+        """1 for levels of gray, 3 for colors."""
+
+    @property
+    def encoded(self) -> bytes: ...
+    @property
+    def header_bytes(self) -> int:
+        """Offset behind the header of the first scan, which Pillow reads up to."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+
 class DeviceBatch:
     """Programs of samples, for one launch; addresses are those of the memory it will run on."""
 
@@ -545,6 +581,15 @@ class ManagerQueue:
     def published(self) -> int:
         """How many mini-batches were published: the next one's sequence."""
 
+class RowMapping:
+    """A row of a slot, mapped once more; a buffer of bytes."""
+
+    def make_private(self) -> None:
+        """Replaces the memory by a copy that is not the slot's, at the same address."""
+
+    @property
+    def address(self) -> int: ...
+
 class SampleEntry:
     """One sample of a mini-batch."""
 
@@ -698,6 +743,9 @@ class WorkerQueue:
         """Nothing of the GPU worker is on the device any more."""
 
     def leave_guest_slot(self) -> None: ...
+    def map_row(self, claim: Claim, begin: int, bytes: int) -> RowMapping:
+        """Bytes of the slot for the rows of a claim."""
+
     def ready(self) -> int:
         """Mini-batches that are complete, in a row, the oldest first."""
 

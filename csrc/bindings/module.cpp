@@ -32,6 +32,7 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "Native parts of fusionloader; private, see the Python modules that use them.";
   // Classes before the signatures that name them.
   fusionloader::bind_plan(m);
+  fusionloader::bind_opened_jpeg(m);
   fusionloader::bind_device(m);
   fusionloader::bind_manager_queue(m);
   fusionloader::bind_worker_queue(m);

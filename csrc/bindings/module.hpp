@@ -6,6 +6,7 @@ void bind_cuda(pybind11::module_& m);
 void bind_delivery(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_manager_queue(pybind11::module_& m);
+void bind_opened_jpeg(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_file_stores(pybind11::module_& m);
 void bind_plan_worker(pybind11::module_& m);

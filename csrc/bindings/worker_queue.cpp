@@ -4,6 +4,7 @@
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -39,6 +40,34 @@ std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Cl
     groups.push_back(entry.group);
   }
   return {std::move(items), std::move(keys), std::move(occurrences), std::move(groups)};
+}
+
+// A row of a slot in a mapping of its own, which can be taken out of the slot's memory.
+class RowMapping {
+ public:
+  RowMapping(WorkerQueue& queue, uint64_t slot, size_t begin, size_t bytes)
+      : begin_(begin), bytes_(bytes), mapping_(queue.map_again(slot, begin_, bytes)) {}
+
+  uint8_t* data() const { return mapping_.data() + begin_; }
+  size_t bytes() const { return bytes_; }
+  void make_private() const { mapping_.make_private(); }
+
+ private:
+  size_t begin_;  // in the mapping
+  size_t bytes_;
+  Mapping mapping_;
+};
+
+void bind_row_mapping(py::module_& m) {
+  py::class_<RowMapping>(m, "RowMapping", py::buffer_protocol(),
+                         "A row of a slot, mapped once more; a buffer of bytes.")
+      .def_buffer([](const RowMapping& row) {
+        return py::buffer_info(row.data(), static_cast<py::ssize_t>(row.bytes()));
+      })
+      .def_property_readonly(
+          "address", [](const RowMapping& row) { return reinterpret_cast<uintptr_t>(row.data()); })
+      .def("make_private", &RowMapping::make_private,
+           "Replaces the memory by a copy that is not the slot's, at the same address.");
 }
 
 void bind_claim(py::module_& m) {
@@ -122,6 +151,12 @@ void bind_queue_of_worker(py::module_& m) {
             return view_of(rows.data(), rows.bytes());
           },
           "claim"_a, "The slot for the rows of a claim, to write to.")
+      .def(
+          "map_row",
+          [](WorkerQueue& queue, const Claim& claim, size_t begin, size_t bytes) {
+            return std::make_unique<RowMapping>(queue, claim.payload().value(), begin, bytes);
+          },
+          "claim"_a, "begin"_a, "bytes"_a, "Bytes of the slot for the rows of a claim.")
       .def("begin_sample", &WorkerQueue::begin_sample, "claim"_a, "tiny_batch"_a, "position"_a)
       .def("end_samples", &WorkerQueue::end_samples, "claim"_a, "tiny_batch"_a, "samples"_a,
            "So many more samples of a tiny-batch are done, since begin_sample().")
@@ -170,6 +205,7 @@ void bind_queue_of_worker(py::module_& m) {
 }  // namespace
 
 void bind_worker_queue(py::module_& m) {
+  bind_row_mapping(m);
   bind_claim(m);
   bind_queue_of_worker(m);
 }

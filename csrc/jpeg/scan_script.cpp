@@ -44,19 +44,31 @@ struct Natural {
 
 constexpr Natural natural;
 
+// The first place at or behind `at` of 0xFF without a stuffed 0 behind it, which is most of what
+// there is between markers; the last byte where there is none. Compilers use vectors here.
+size_t find_unstuffed(ByteView rest, size_t at) {
+  constexpr size_t block = 256;
+  const uint8_t* bytes = rest.data;
+  for (; at + block < rest.size; at += block) {
+    uint8_t found = 0;
+    for (size_t i = at; i < at + block; ++i)
+      found = static_cast<uint8_t>(found | ((bytes[i] == 0xFF) & (bytes[i + 1] != 0)));
+    if (found) break;
+  }
+  while (at + 1 < rest.size && !(bytes[at] == 0xFF && bytes[at + 1] != 0)) ++at;
+  return at;
+}
+
 // The entropy-coded data at the beginning of `rest`: up to the first marker that is no restart
 // marker. False if there is none, or data that encoders do not write.
 bool find_end(ByteView rest, size_t& end) {
   for (size_t at = 0; at < rest.size;) {
-    const auto* found =
-        static_cast<const uint8_t*>(std::memchr(rest.data + at, 0xFF, rest.size - at));
-    if (!found) return false;
-    at = end = static_cast<size_t>(found - rest.data);
+    at = end = find_unstuffed(rest, at);
     while (at < rest.size && rest.data[at] == 0xFF) ++at;
-    if (at == rest.size) return false;
+    if (at == rest.size || rest.data[end] != 0xFF) return false;
     const uint8_t code = rest.data[at++];
-    if (code == 0 && at - end != 2) return false;  // filled and stuffed
-    if (code != 0 && !is_restart(code)) return true;
+    if (code == 0) return false;  // filled and stuffed
+    if (!is_restart(code)) return true;
   }
   return false;
 }

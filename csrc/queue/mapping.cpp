@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 
 namespace fusionloader {
@@ -109,6 +110,17 @@ void Mapping::copy_all() const {
     __atomic_compare_exchange_n(data_ + at, &there, there, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
   }
+}
+
+void Mapping::make_private() const {
+  void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+  std::memcpy(copy, data_, bytes_);
+  // In one step: the addresses are never without memory.
+  if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) != MAP_FAILED) return;
+  const int error = errno;
+  munmap(copy, bytes_);
+  throw std::system_error(error, std::generic_category(), "mremap");
 }
 
 Mapping::~Mapping() {

@@ -42,6 +42,9 @@ class Mapping {
   // Of a mapping with copy_on_write: copies what was not written here, so that what others write
   // shows no more. Another thread may write meanwhile.
   void copy_all() const;
+  // Replaces shared memory by a copy that is this process's, at the same addresses: what looks into
+  // it stays valid, and is shared no more. A write of another thread meanwhile may be lost.
+  void make_private() const;
   // Throws MappingMismatch unless the memory behind a descriptor is sealed against shrinking, or is
   // a file of /dev/shm without a name that belongs to this user: what there is where memfd_create
   // is refused. Processes that have such a file could shrink it; those of FusionLoader do not.

@@ -60,6 +60,15 @@ const Mapping& Shared::slot(uint64_t number) {
   return *slots_[number];
 }
 
+Mapping Shared::map_again(uint64_t number, size_t& begin, size_t bytes) {
+  const Mapping& whole = slot(number);
+  if (begin > whole.bytes() || bytes > whole.bytes() - begin)
+    throw std::out_of_range("bytes of a slot");
+  const uint64_t from = control_->slots()[number].offset.load() + begin;
+  begin = static_cast<size_t>(from % static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
+  return {data_fd_, from - begin, begin + bytes};
+}
+
 void Shared::tell_completed() {
   ControlHeader& header = control_->header;
   if (header.watches_completed.load() == 0) return;

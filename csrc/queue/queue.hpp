@@ -73,6 +73,9 @@ class Shared {
   Shared(int control_fd, int data_fd);
   Control& control() { return *control_; }
   const Mapping& slot(uint64_t number);
+  // Another mapping of bytes begin .. begin + bytes - 1 of a slot, and what lies around them in
+  // their pages; `begin` becomes their offset in it.
+  Mapping map_again(uint64_t number, size_t& begin, size_t bytes);
   Batch* batch(uint64_t slot) { return reinterpret_cast<Batch*>(this->slot(slot).data()); }
   // Of those that sleep, at most so many.
   void wake_workers(uint32_t most = UINT32_MAX);

@@ -61,6 +61,7 @@ class BatchWorker(PythonWorker):
         collating: Collating,
     ) -> None:
         super().__init__(config, source, pool)
+        self.sample_rows = None  # its tensors are made in the rows of whole batches
         assert collating.sends is not None
         self._sender = Sender(collating.sends)
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
 from fusionloader.data.deferred import counts
+from fusionloader.data.deferred.rows import memory
+from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES, SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource, without_deferral
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
@@ -135,6 +137,32 @@ def _first_unpicklable(samples: list[Any]) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedSlot:
+    """The slot with the rows of a claim."""
+
+    queue: _native.WorkerQueue
+    claim: _native.Claim
+
+    @property
+    def number(self) -> int:
+        assert self.claim.payload is not None
+        return self.claim.payload
+
+    def map_row(self, begin: int, nbytes: int) -> _native.RowMapping:
+        return self.queue.map_row(self.claim, begin, nbytes)
+
+
+def find_columns(layout: Layout, rows: int) -> list[SampleColumn | None]:
+    """Returns the leaves of a batch whose tensors can be made in their rows."""
+    return [
+        SampleColumn((leaf.shape, leaf.dtype), begin, leaf.nbytes)
+        if leaf.kind == "tensor" and leaf.nbytes >= LEAST_BYTES
+        else None
+        for leaf, begin in zip(layout.leaves, layout.offsets(rows), strict=True)
+    ]
+
+
 class PythonWorker:
     """Claims tiny-batches, loads their samples from the source, and writes them."""
 
@@ -151,6 +179,8 @@ class PythonWorker:
         self._layout_version = 0
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
+        self.sample_rows = SampleRows() if isinstance(source, DeferringSource) else None
+        self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
         self._reported = False
@@ -204,6 +234,14 @@ class PythonWorker:
         return why
 
     def _serve_claim(self, claim: _native.Claim) -> None:
+        memory.use_sample_rows(self.sample_rows)  # other loaders of a pool have other rows
+        try:
+            self._begin_rows(claim)
+            self._make(claim)
+        finally:
+            memory.use_sample_rows(None)
+
+    def _make(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
         size, begin = claim.tiny_size, claim.first * claim.tiny_size
@@ -215,11 +253,12 @@ class PythonWorker:
         for tiny_batch in range(claim.first, claim.first + claim.count):
             try:
                 at = tiny_batch * size - begin
-                made = self._load(claim, tiny_batch, keys[at : at + size])
-                whole.append((tiny_batch, made))
+                # No name for the samples: each one would count as a use of their rows.
+                whole.append((tiny_batch, self._load(claim, tiny_batch, keys[at : at + size])))
             except BadSample as bad:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
+                self._settle_rows()
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._count(self._source.take_spent())
         self._report_deferred()  # before finish(), since the epoch may end with these samples
@@ -231,10 +270,15 @@ class PythonWorker:
             self.queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - start])
             # Before finish(), so that the spans of a finished mini-batch are complete.
             self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
+            whole.clear()
+            self._settle_rows()
             for tiny_batch, result in results:
                 self.queue.finish(claim, tiny_batch, result)
             return
-        for tiny_batch, _ in whole:
+        left = [tiny_batch for tiny_batch, _ in whole]
+        whole.clear()
+        self._settle_rows()
+        for tiny_batch in left:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
             before.restore()  # the samples are made again, with the same draws
@@ -247,6 +291,7 @@ class PythonWorker:
         self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
     ) -> list[tuple[int, list[Any]]]:
         """Finishes tiny-batches without a sample, which need no layout; returns the others."""
+        self._settle_rows()
         left = []
         for tiny_batch, samples in whole:
             if all(sample is SKIPPED for sample in samples):
@@ -254,6 +299,24 @@ class PythonWorker:
             else:
                 left.append((tiny_batch, samples))
         return left
+
+    def _begin_rows(self, claim: _native.Claim) -> None:
+        """Lets tensors be made in the rows of a claim, if their places are known."""
+        if self.sample_rows is None:
+            return
+        known = self.queue.layout_version == self._layout_version and claim.payload is not None
+        if self._layout is None or not known:
+            self.sample_rows.begin(None, ())
+            return
+        rows = claim.payload_rows
+        if rows not in self._columns:
+            self._columns[rows] = find_columns(self._layout, rows)
+        self.sample_rows.begin(ClaimedSlot(self.queue, claim), self._columns[rows])
+
+    def _settle_rows(self) -> None:
+        """Leaves user code what it still has of the samples, before one of them is finished."""
+        if self.sample_rows is not None:
+            self.sample_rows.settle()
 
     def _may_come_back(self, claim: _native.Claim) -> bool:
         """Whether the claim may be given back, with samples that depend on earlier draws."""
@@ -276,12 +339,17 @@ class PythonWorker:
             self.queue.end_samples,
         )
         samples = []
+        rows = self.sample_rows
         for position, key in enumerate(keys, tiny_batch * claim.tiny_size):
             begin_sample(claim, tiny_batch, position)
+            if rows is not None:
+                rows.begin_sample(position)
             try:
                 sample = load(key)
             except Exception as error:
                 sample = self._resolve(claim, position, key, error)
+            if rows is not None:
+                rows.end_sample()
             samples.append(sample)
             end_samples(claim, tiny_batch, 1)
         return samples
@@ -330,6 +398,7 @@ class PythonWorker:
                 self._layout_version = queue.layout_version
                 self._layout = pickle.loads(queue.layout())
                 self._writers.clear()
+                self._columns.clear()
             if self._layout is not None and claim.payload is not None:
                 return True
             if queue.stopping:
@@ -410,6 +479,8 @@ class PythonWorker:
         where = (self._layout_version, claim.payload, claim.payload_rows)
         writer = self._writers.get(where)
         if writer is None:
-            writer = Writer(self._layout, self.queue.rows(claim), claim.payload_rows)
+            writer = Writer(
+                self._layout, self.queue.rows(claim), claim.payload_rows, self.sample_rows
+            )
             self._writers[where] = writer
         return writer

@@ -22,6 +22,7 @@ Modules:
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
     array_decoders: the JPEG decoders of OpenCV and torchvision.
+    opening, unparsed: JPEG files that are read once, and parsed on request.
     patches: the replaced functions, checked before they are replaced.
     guard: how errors in a replacement are handled.
     activity, scope: in which threads, and how long, images are deferred.

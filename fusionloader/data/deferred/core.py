@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
+from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels
+from fusionloader.data.deferred.unparsed import UNPARSED, UnparsedFile
 from fusionloader.transforms.executors.native import sized_executor
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
 from fusionloader.transforms.plan.stages import Convert, Operation
@@ -92,7 +94,8 @@ class DeferredCore:
         channels = _CHANNELS[self.mode]
         dtype = ELEMENT_TYPES[convert.element_type]
         out = sample_tensor((channels, height, width), dtype)
-        memory = out.view(torch.uint8).numpy().reshape(-1)
+        # numpy has no bfloat16, and the executor takes bytes.
+        memory = (out.view(torch.uint8) if dtype is torch.bfloat16 else out).numpy()
         self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
         counts().results["tensor"] += 1
         return out
@@ -110,9 +113,12 @@ def find_core(image: Argument) -> DeferredCore | None:
     if not isinstance(image, Image.Image):
         return None
     core: Any = getattr(image, "_im", None)
-    if core is None and getattr(image, "tile", None):  # an open file
-        call_library(image.load)
-        core = image._im
+    if core is None:
+        if UNPARSED in image.__dict__ and defer_unparsed(image):
+            core = image._im
+        elif getattr(image, "tile", None):  # an open file
+            call_library(image.load)
+            core = image._im
     return core if type(core) is DeferredCore else None
 
 
@@ -132,6 +138,24 @@ def defer(image: PillowImage, source: EncodedSource) -> None:
     image.fp = None
     counts().files += 1
     source.track(image)
+
+
+def defer_unparsed(image: PillowImage) -> bool:
+    """Defers the pixels of an open file that Pillow has not parsed; returns whether it could."""
+    attributes = image.__dict__
+    unparsed: UnparsedFile = attributes[UNPARSED]
+    # Attributes that the program has asked for, it may have changed.
+    if not unparsed.is_untouched(attributes) or not activity.is_active():
+        return False
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        return False
+    source = EncodedSource(unparsed.opened.encoded, image.size)
+    attributes.update(tile=[], _readonly=0, map=None, fp=None)
+    attributes["_im"] = DeferredCore(source, (), image.mode, image.size)
+    unparsed.leave()
+    counts().files += 1
+    source.track(image)
+    return True
 
 
 def make_image(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
@@ -154,16 +178,18 @@ def wrap_pixels(pixels: Pixels, info: dict[Any, Any]) -> Image.Image:
 
 def like(image: PillowImage, core: DeferredCore) -> Image.Image:
     """Returns a new image of a core with the ``info`` of ``image``, as ``image._new`` does."""
-    made: Image.Image = image._new(core)
+    made: PillowImage
+    unparsed = image.__dict__.get(UNPARSED)
+    if unparsed is None or "info" in image.__dict__:
+        made = image._new(core)
+    else:
+        made = Image.Image.__new__(Image.Image)
+        made.__dict__.update(
+            _im=core, _mode=core.mode, _size=core.size, _readonly=0, palette=None, _exif=None
+        )
+        made.__dict__[UNPARSED] = unparsed
     core.source.track(made)
-    return made
-
-
-def copy_info(image: PillowImage) -> dict[Any, Any]:
-    """Returns a copy of ``image.info``, as Pillow makes it for a new image."""
-    if hasattr(image, "_copy_info"):  # since Pillow 13
-        return image._copy_info()  # type: ignore[no-any-return]
-    return image.info.copy()  # type: ignore[no-any-return]
+    return made  # type: ignore[no-any-return]
 
 
 def settle(image: PillowImage, why: str = "") -> None:

@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fusionloader.system.shm import cache_counts
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, READ, Spent
@@ -56,6 +56,12 @@ class Counts:
     decode_seconds: float = 0.0
     read_bytes: int = 0
     cache: list[int] = field(default_factory=cache_counts.nothing)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles plain values: a worker sends its counters with every claim."""
+        counters = (self.left, self.recorded, self.results, self.collated, self.ended)
+        rest = (self.failed, self.read_seconds, self.decode_seconds, self.read_bytes, self.cache)
+        return _unpickled, (self.files, tuple(map(dict, counters)), rest)
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another process; warns of replacements that have failed there."""
@@ -113,6 +119,11 @@ class Counts:
         return lines
 
 
+def _unpickled(files: int, counters: Iterable[dict[str, int]], rest: Iterable[Any]) -> Counts:
+    values: list[Any] = [*map(Counter, counters), *rest]
+    return Counts(files, *values)
+
+
 def _listed(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())
 
@@ -133,19 +144,19 @@ def counts() -> Counts:
     return _counts if _thread.scratch is None else _thread.scratch
 
 
-@contextlib.contextmanager
-def timed_decoding() -> Iterator[None]:
+class timed_decoding:  # noqa: N801  a context like those of contextlib, which take longer
     """Adds the time of the outermost block to ``decode_seconds``."""
-    if _thread.decodes:
-        yield
-        return
-    _thread.decodes = True
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        _thread.decodes = False
-        counts().decode_seconds += time.perf_counter() - start
+
+    __slots__ = ("_began",)
+
+    def __enter__(self) -> None:
+        self._began = 0.0 if _thread.decodes else time.perf_counter()
+        _thread.decodes = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._began:
+            _thread.decodes = False
+            counts().decode_seconds += time.perf_counter() - self._began
 
 
 def counted_read(read: Callable[[], Content]) -> Content:

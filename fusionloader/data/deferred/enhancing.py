@@ -8,10 +8,11 @@ from typing import Any
 
 from PIL import ImageEnhance
 
-from fusionloader.data.deferred.core import DeferredCore, copy_info, deferred_core, like, make_image
+from fusionloader.data.deferred.core import DeferredCore, deferred_core, like, make_image
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.methods import parse_color
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.unparsed import copy_info, is_transparent
 from fusionloader.transforms.plan.stages import Operation
 
 Function = Callable[..., Any]
@@ -33,7 +34,7 @@ def enhancer(original: Function) -> Function:
 
     def attempt(self: PillowImage, image: PillowImage) -> Any:
         core = deferred_core(image) if type(self) in _ENHANCERS else None
-        if core is None or core.mode != "RGB" or "transparency" in image.info:
+        if core is None or core.mode != "RGB" or is_transparent(image):
             return PLAIN
         self.image = image
         if type(self) is ImageEnhance.Color:

@@ -81,11 +81,11 @@ class OpenStores:
         self.pixels = [(stores[name], count) for name, count in _PIXELS if name in stores]
         self.encoded = [(stores[name], count) for name, count in _BYTES if name in stores]
         self.tiers = opened.native
-        self._any = bool(stores)
+        self.any = bool(stores)
 
     def find_file(self, opened: Any) -> KnownFile | None:
         """Returns the identity of an open file; ``None`` for other file-like objects."""
-        if not self._any:
+        if not self.any:
             return None
         # Another class may return the descriptor of a larger file, such as a shard.
         raw = opened.raw if type(opened) is io.BufferedReader else opened
@@ -229,6 +229,11 @@ def use(stores: OpenStores) -> None:
     """Makes ``stores`` the cache of the files that this process opens from now on."""
     global _current
     _current = stores
+
+
+def is_in_use() -> bool:
+    """Whether files of this process are cached."""
+    return _current.any
 
 
 def find_file(opened: Any) -> KnownFile | None:

@@ -17,12 +17,13 @@ from PIL import ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
 from fusionloader._native import RunStatus, is_never_refused
 from fusionloader.data.deferred import activity, file_cache
-from fusionloader.data.deferred.core import Access, DeferredCore, defer
+from fusionloader.data.deferred.core import Access, DeferredCore, defer, defer_unparsed
 from fusionloader.data.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.data.deferred.file_cache import KnownFile
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.pillow import PillowImage
 from fusionloader.data.deferred.source import EncodedSource, is_too_large, read_known
+from fusionloader.data.deferred.unparsed import UNPARSED
 from fusionloader.transforms.executors.native import file_decoder
 
 NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
@@ -36,6 +37,8 @@ _SEARCHED = 4096  # bytes at the end of a file; some cameras write data behind t
 
 def load_file(self: PillowImage) -> Any:
     """Replaces ``ImageFile.load``: defers the pixels of the formats in ``_FORMATS``."""
+    if UNPARSED in self.__dict__ and self._im is None and defer_unparsed(self):
+        return Access(self)
     deferring = _FORMATS.get(type(self))
     if deferring is None or not self.tile or self._im is not None or not activity.is_active():
         return PLAIN

@@ -20,6 +20,7 @@ from fusionloader.data.deferred.core import (
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.unparsed import is_transparent
 
 Method = Callable[..., Any]
 # Returns the core after a call of the method, or None if the call needs pixels.
@@ -54,7 +55,7 @@ def recording(recorder: Recorder) -> Method:
     def attempt(self: PillowImage, *arguments: Argument, **named: Argument) -> Any:
         core = core_for(self)
         # Pillow converts the transparent color together with the image.
-        if core is None or "transparency" in self.info:
+        if core is None or is_transparent(self):
             return PLAIN
         after = recorder(core, *arguments, **named)
         return PLAIN if after is None else like(self, after)

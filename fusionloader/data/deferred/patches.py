@@ -77,7 +77,7 @@ def _pillow() -> list[Patch]:
     from PIL import Image, ImageEnhance, ImageFile, ImageOps
     from PIL.WebPImagePlugin import WebPImageFile
 
-    from fusionloader.data.deferred import enhancing, formats, methods
+    from fusionloader.data.deferred import enhancing, formats, methods, opening, unparsed
 
     image = Image.Image
     recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
@@ -89,7 +89,12 @@ def _pillow() -> list[Patch]:
         "equalize": enhancing.without_arguments("equalize"),
     }
     kinds, base = enhancing.ENHANCERS, ImageEnhance._Enhance
+    opened = [
+        Patch(Image, "open", opening.open_image),
+        Patch(image, "__getattr__", make=lambda _: unparsed.missing_attribute, added=True),
+    ]
     return [
+        *(opened if unparsed.is_expected() else []),
         Patch(image, "im", make=methods.core_property),
         Patch(image, "load", formats.load),
         Patch(ImageFile.ImageFile, "load", formats.load_file),

@@ -35,6 +35,7 @@ def _settle(images: list[Any]) -> None:
 
     from fusionloader.data.deferred.core import settle
     from fusionloader.data.deferred.enhancing import ENHANCERS, settle_enhancer
+    from fusionloader.data.deferred.unparsed import settle_attributes
 
     for reference in images:
         found = reference()
@@ -42,6 +43,7 @@ def _settle(images: list[Any]) -> None:
             if isinstance(found, ENHANCERS):
                 settle_enhancer(found)
             elif found is not None:
+                settle_attributes(found)
                 settle(found, "the end of the fetch")
         except Exception as error:  # Pillow raises it on first access to the pixels
             found._im = DeferredError(error)

@@ -139,7 +139,9 @@ class EncodedSource:
         return self._file is not None and self._file.wants_pixels(self.size)
 
     def _run_window(self, operations: Operations, runner: Executor, out: Any) -> bool:
-        index = b"" if self._file is None else self._file.index(self._encoded, runner)
+        if self._file is None:
+            return runner.run_with(self._encoded, operations, out) is RunStatus.OK
+        index = self._file.index(self._encoded, runner)
         with self._measured("made_of_bytes"):
             return runner.run_with(self._encoded, operations, out, index) is RunStatus.OK
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,12 +25,28 @@ class LayoutMismatch(Exception):
     """A sample has another structure, shape or type than the layout."""
 
 
+class Placed(Protocol):
+    """Tensors that were made in their rows."""
+
+    is_empty: bool
+    """Whether it knows none of the tensors that are written."""
+
+    def holds(self, column: int, at: int, tensor: torch.Tensor) -> bool:
+        """Whether leaf ``column`` of row ``at`` lies there; else the row may be overwritten."""
+
+
 class Writer:
     """Writes samples into the rows of one batch's memory."""
 
-    def __init__(self, layout: Layout, buffer: Memory, rows: int) -> None:
-        """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes."""
-        self._write = _compile_writer(layout.root, iter(layout.tensors(buffer, rows, rows)))
+    def __init__(
+        self, layout: Layout, buffer: Memory, rows: int, placed: Placed | None = None
+    ) -> None:
+        """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes.
+
+        Tensors that ``placed`` holds are not written again.
+        """
+        tensors = enumerate(layout.tensors(buffer, rows, rows))
+        self._write = _compile_writer(layout.root, tensors, placed)
 
     def write(self, row: int, samples: Sequence[Sample]) -> None:
         """Writes ``samples`` into consecutive rows from ``row`` on.
@@ -43,10 +60,12 @@ class Writer:
 _Write = Callable[[int, Sequence[Sample]], None]
 
 
-def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
+def _compile_writer(
+    node: Node, tensors: Iterator[tuple[int, torch.Tensor]], placed: Placed | None
+) -> _Write:
     if isinstance(node, Leaf):
-        return _leaf_writer(node, next(tensors))
-    writers = [_compile_writer(child, tensors) for child in node.children]
+        return _leaf_writer(node, *next(tensors), placed)
+    writers = [_compile_writer(child, tensors, placed) for child in node.children]
     kind, count = node.kind, len(writers)
     if node.keys is not None:
         return _mapping_writer(node.keys, writers)
@@ -74,9 +93,9 @@ def _mapping_writer(keys: tuple[Hashable, ...], writers: list[_Write]) -> _Write
     return write
 
 
-def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+def _leaf_writer(leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | None) -> _Write:
     if leaf.kind == "tensor":
-        return _tensor_writer(leaf, block)
+        return _tensor_writer(leaf, number, block, placed)
     if leaf.kind == "array":
         return _array_writer(leaf, block)
     if leaf.kind == "text":
@@ -84,7 +103,7 @@ def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     return _scalar_writer(leaf, block)
 
 
-def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+def _tensor_writer(leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | None) -> _Write:
     dtype, shape = leaf.dtype, torch.Size(leaf.shape)
     kind = leaf.tensor
 
@@ -100,7 +119,12 @@ def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
             ):
                 raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
         with _as_plain(kind):
-            torch.stack(list(column), out=block[row : row + len(column)])
+            if placed is None or placed.is_empty:
+                torch.stack(list(column), out=block[row : row + len(column)])
+                return
+            for at, tensor in enumerate(column, row):
+                if not placed.holds(number, at, tensor):
+                    block[at].copy_(tensor)
 
     return write
 

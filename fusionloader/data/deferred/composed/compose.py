@@ -15,11 +15,12 @@ from PIL import Image
 
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.recorders import TransformRecorder
-from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
+from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshots
 from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
-from fusionloader.data.deferred.core import DeferredCore, copy_info, deferred_core, wrap_pixels
+from fusionloader.data.deferred.core import DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.unparsed import copy_info, is_transparent
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
     Context,
@@ -78,13 +79,14 @@ class _Steps:
 
     def __init__(self, listed: Sequence[Transform]) -> None:
         self._listed = list(listed)
-        self._dtype, self._device = torch.get_default_dtype(), torch.get_default_device()
-        self._snapshots: list[Snapshot | ListSnapshot] = []
+        self._dtype, self._device = torch.get_default_dtype(), _default_device()
+        self._attributes = Snapshots()
+        self._lists: list[ListSnapshot] = []
         flat = [(step, at) for at, each in enumerate(listed) for step in self._flattened(each)]
         first = len(flat)
         while first and conversions.is_conversion(flat[first - 1][0]):
             first -= 1
-        if not all([self._is_watched(step) for step, _ in flat[first:]]):
+        if not all([self._attributes.add(step) for step, _ in flat[first:]]):
             first = len(flat)
         self._last = [step for step, _ in flat[first:]]
         self._tables: dict[str, tuple[Convert, type] | None] = {}
@@ -106,20 +108,12 @@ class _Steps:
         inner = [each for one in step.transforms for each in self._flattened(one, depth + 1)]
         if not all(conversions.is_conversion(each) or _is_known(each) for each in inner):
             return [step]
-        self._snapshots.append(ListSnapshot(step))
+        self._lists.append(ListSnapshot(step))
         return inner
-
-    def _is_watched(self, step: Transform) -> bool:
-        """Takes a snapshot of a transform; returns whether later changes can be detected."""
-        try:
-            self._snapshots.append(Snapshot(step))
-        except Unknown:
-            return False
-        return True
 
     def _recorder(self, step: Transform) -> TransformRecorder | None:
         recorder = tried_recorder(step)
-        return recorder if recorder is not None and self._is_watched(step) else None
+        return recorder if recorder is not None and self._attributes.add(step) else None
 
     def are(self, steps: Sequence[Transform]) -> bool:
         """Whether these are the steps that this was made of, all of them unchanged."""
@@ -127,8 +121,9 @@ class _Steps:
             len(steps) == len(self._listed)
             and all(map(operator.is_, steps, self._listed))
             and self._dtype is torch.get_default_dtype()
-            and self._device == torch.get_default_device()
-            and all(snapshot.is_current() for snapshot in self._snapshots)
+            and self._device == _default_device()
+            and self._attributes.are_current()
+            and all(map(ListSnapshot.is_current, self._lists))
         )
 
     def run(
@@ -274,7 +269,7 @@ def _accepts(recorder: TransformRecorder, core: DeferredCore) -> bool:
 def _recordable(image: PillowImage) -> DeferredCore | None:
     """Returns the core of an image that recorders take; an open file is not loaded for it."""
     core = getattr(image, "_im", None) if isinstance(image, Image.Image) else None
-    if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
+    if type(core) is not DeferredCore or core.mode != "RGB" or is_transparent(image):
         return None
     return core
 
@@ -292,9 +287,19 @@ def _lifted(image: PillowImage) -> Any:
     kind = type(image)
     if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
         return image
-    if type(image._im) is DeferredCore or "transparency" in image.info:
+    if type(image._im) is DeferredCore or is_transparent(image):
         return image
     return wrap_pixels(np.array(image), copy_info(image))
+
+
+_CPU = torch.device("cpu")
+
+
+def _default_device() -> torch.device:
+    """Returns ``torch.get_default_device()``, which is the CPU where no mode is active."""
+    if torch._C._len_torch_function_stack() == 0:
+        return _CPU
+    return torch.get_default_device()
 
 
 def _is_list(step: Transform) -> bool:

@@ -19,21 +19,28 @@ class Unknown(Exception):
     """A value whose changes cannot be detected."""
 
 
-class Snapshot:
-    """The attributes of a transform and of the transforms within it.
+class Snapshots:
+    """The attributes of transforms and of the transforms within them."""
 
-    Raises:
-        Unknown: changes of one of them cannot be detected.
-    """
-
-    def __init__(self, step: Transform) -> None:
-        self._found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    def __init__(self) -> None:
+        # Two lists, so that Python compares all attributes in one call.
+        self._now: list[dict[str, Any]] = []
+        self._then: list[dict[str, Any]] = []
         self._arrays: list[tuple[Any, Any]] = []
-        self._add(step)
 
-    def is_current(self) -> bool:
+    def add(self, step: Transform) -> bool:
+        """Adds a transform; returns whether later changes of it can be detected."""
+        counts = len(self._now), len(self._arrays)
         try:
-            return all(now == then for now, then in self._found) and all(
+            self._add(step)
+        except Unknown:
+            del self._now[counts[0] :], self._then[counts[0] :], self._arrays[counts[1] :]
+            return False
+        return True
+
+    def are_current(self) -> bool:
+        try:
+            return self._now == self._then and all(
                 array.tolist() == values for array, values in self._arrays
             )
         except (RuntimeError, ValueError):  # an array without a truth value: it was not there then
@@ -41,10 +48,11 @@ class Snapshot:
 
     def _add(self, step: Transform) -> None:
         attributes = getattr(step, "__dict__", {})
-        if any(attributes is now for now, _ in self._found):  # it holds itself
+        if any(attributes is now for now in self._now):  # seen, or it holds itself
             return
-        self._found.append((attributes, {}))
-        then = self._found[-1][1]
+        then: dict[str, Any] = {}
+        self._now.append(attributes)
+        self._then.append(then)
         then.update((name, self._copied(value)) for name, value in attributes.items())
 
     def _copied(self, value: Argument) -> Any:

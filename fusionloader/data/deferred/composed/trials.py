@@ -11,7 +11,7 @@ import torch
 
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.recorders import TransformRecorder, make_recorder
-from fusionloader.data.deferred.core import DeferredCore, copy_info, make_image
+from fusionloader.data.deferred.core import DeferredCore, like, make_image
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.source import EncodedSource
 from fusionloader.transforms.executors.python import preserved_generators
@@ -51,7 +51,7 @@ def recorded_image(image: Any, core: DeferredCore) -> Any:
         return image
     recorded = core.operations[len(image._im.operations) :]
     keeps_info = not any(operation[0] in _WITHOUT_INFO for operation in recorded)
-    return make_image(core, copy_info(image) if keeps_info else None)
+    return like(image, core) if keeps_info else make_image(core)
 
 
 def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], seed: int) -> bool:

@@ -1,5 +1,7 @@
 """Sample tensors that are made at their place in the batch, so that collating copies nothing.
 
+What follows is about workers that make whole batches; ``sample_rows`` is for the others.
+
 **How it works.** A worker that makes whole batches collates them in shared memory. The row of a
 tensor in its batch is not known when the tensor is made, since user code may do anything with it.
 But batches are alike, so the rows are predicted. The tensors of deferred images are numbered. A
@@ -20,4 +22,5 @@ Modules:
     region: the rows of one batch.
     memory: the tensors of samples and batches.
     collating: the collate functions of torch and WebDataset.
+    sample_rows: the same for workers that fill the rows of a batch together.
 """

@@ -13,6 +13,7 @@ import torch
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.rows.layout import Kind, Place, RowLayout
 from fusionloader.data.deferred.rows.region import Opened, Region, batch_nbytes
+from fusionloader.data.deferred.rows.sample_rows import SampleRows
 
 _MOST_NUMBERS = 1 << 16  # of tensors that are not collated yet
 
@@ -152,6 +153,7 @@ def _is_plain(tensor: torch.Tensor, kind: Kind) -> bool:
 
 
 _current: BatchRows | None = None
+_of_samples: SampleRows | None = None
 
 
 def use(rows: BatchRows | None) -> None:
@@ -163,6 +165,12 @@ def use(rows: BatchRows | None) -> None:
     _current = rows
 
 
+def use_sample_rows(rows: SampleRows | None) -> None:
+    """Makes tensors in the rows of single samples, where no ``BatchRows`` are in use."""
+    global _of_samples
+    _of_samples = rows
+
+
 def current() -> BatchRows | None:
     """Returns the rows in use; ``None`` if each tensor has memory of its own."""
     return _current
@@ -170,12 +178,14 @@ def current() -> BatchRows | None:
 
 def sample_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns an uninitialized tensor for a sample."""
-    if _current is None:
+    rows = _current or _of_samples
+    if rows is None:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
-    return _current.empty(shape, dtype)
+    return rows.empty(shape, dtype)
 
 
 def made_elsewhere(tensor: object) -> None:
     """Numbers a tensor that was made of an image without ``sample_tensor``."""
-    if _current is not None and type(tensor) is torch.Tensor and tensor.is_cpu:
-        _current.made_elsewhere(tensor)
+    rows = _current or _of_samples
+    if rows is not None and type(tensor) is torch.Tensor and tensor.is_cpu:
+        rows.made_elsewhere(tensor)

@@ -63,7 +63,7 @@ class Region:
         offset = self._offsets[column] + row * nbytes
         memory = (ctypes.c_char * nbytes).from_buffer(self.opened.owner, offset)
         self._given[column, row] = weakref.ref(memory)
-        return _tensor(memory, shape, dtype)
+        return tensor_over(memory, shape, dtype)
 
     def find_column(self, address: int) -> int | None:
         offset = address - self.opened.begin
@@ -95,7 +95,7 @@ class Region:
             self.opened.owner, self._offsets[column]
         )
         shape, dtype = kind
-        batch = _tensor(whole, (len(tensors), *shape), dtype)
+        batch = tensor_over(whole, (len(tensors), *shape), dtype)
         for row in elsewhere:
             batch[row].copy_(tensors[row])
         return batch
@@ -109,7 +109,7 @@ class Region:
         return memory is not None and memory() is not None
 
 
-def _tensor(memory: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def tensor_over(memory: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a tensor over memory that is no view of another tensor."""
     flat = torch.frombuffer(memory, dtype=torch.uint8)
     tensor = torch.empty(0, dtype=dtype, device="cpu")
