@@ -88,25 +88,21 @@ class WorkerSet:
             raise
 
     def _launch(self, number: int) -> RunningWorker:
-        read, write = os.pipe()
-        process: Process | None = None
-        receiver: messages.Receiver | None = None
+        receiver, process = messages.Receiver(-1), None
         try:
+            read, write = os.pipe()
+            receiver.fd = read  # which the receiver closes once, whatever raises from here on
             try:
+                os.set_blocking(read, False)
                 if self._hand_over is not None:
                     self._hand_over(number, read)
-                    os.close(read)
-                    read = -1
-                receiver = messages.Receiver(read)
+                    receiver.close()
                 worker = RunningWorker(number, receiver)
                 worker.process = process = self._start(number, write)
             finally:
                 os.close(write)
         except BaseException:
-            if receiver is not None:
-                receiver.close()
-            elif read >= 0:
-                os.close(read)
+            receiver.close()
             if process is not None:  # a replacement would have the same number
                 process.kill()
                 process.join(_PATIENCE_SECONDS)

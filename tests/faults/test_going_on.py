@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import resource
+import select
 import signal
 import time
 
@@ -38,28 +39,35 @@ def fours(count):
     return [list(range(4 * n, 4 * n + 4)) for n in range(count)]
 
 
-class Spilling(Numbers):
-    """Whose first worker holds sample 0 until it is killed; other batches have one odd sample."""
+TO_BE_EQUAL = "each tensor to be equal size"  # samples of unlike shapes cannot be collated
 
-    def __init__(self, flag):
+
+class Spilling(Numbers):
+    """Whose workers wait for a flag each, behind sample 7; batches have one odd sample."""
+
+    def __init__(self, folder):
         super().__init__()
-        self.flag = flag
+        self.folder = folder
+
+    def reached(self, worker):
+        return self.folder / f"{worker} is at a sample"
+
+    def flag(self, worker):
+        return Flag(self.folder / f"{worker} may go on")
+
+    def start(self, worker):
+        """Raises in the successor of worker 0."""
+        failed = self.folder / "failed"
+        if worker == 0 and self.reached(0).exists() and not failed.exists():
+            failed.touch()
+            raise ConnectionError("no server")
 
     def __getitem__(self, index):
-        if index == 0:
-            self.flag.wait()
-        size = 9 if index % 4 == 3 else 8
-        return torch.full((size,), float(index))
-
-
-def raises_once(folder):
-    def init(worker):
-        if worker == 0:
-            (folder / str(len(list(folder.iterdir())))).touch()
-            if len(list(folder.iterdir())) == 2:
-                raise ConnectionError("no server")
-
-    return init
+        worker = torch.utils.data.get_worker_info().id
+        if index >= 8:
+            self.reached(worker).touch()
+            self.flag(worker).wait()
+        return torch.full((9 if index % 4 == 3 else 8,), float(index))
 
 
 def at_the_first_batch(iterator):
@@ -69,39 +77,41 @@ def at_the_first_batch(iterator):
 
 
 def test_messages_behind_one_that_raises_are_not_lost(tmp_path):
-    """Samples that another worker has sent lie behind the failure of a new worker."""
-    started, flag = tmp_path / "started", Flag(tmp_path / "flag")
-    started.mkdir()
+    """Samples that worker 1 has sent lie behind the failure of worker 0's successor."""
+    dataset = Spilling(tmp_path)
     loader = FusionLoader(
-        Spilling(flag),
+        dataset,
         4,
         num_workers=2,
-        worker_init_fn=raises_once(started),
+        worker_init_fn=dataset.start,
         collate_fn=None,
         prefetch_factor=4,
     )
     iterator = iter(loader)
-    sizes, errors = [], 0
-    holder = None
-    while len(sizes) < 16:
-        if holder is None:
-            wait_until(lambda: at_the_first_batch(iterator))
-            (holder,) = at_the_first_batch(iterator)
-        if holder == 0:
-            iterator._workers[0].kill()
-        flag.set()
-        try:
+    errors = []
+    with pytest.raises(RuntimeError, match=TO_BE_EQUAL) as raised:
+        next(iterator)
+    errors.append(str(raised.value))
+    wait_until(lambda: dataset.reached(0).exists() and dataset.reached(1).exists())
+    first = iterator._workers[0]
+    first.kill()
+    first.join(PATIENCE)
+    dataset.flag(0).set()
+    manager = iterator._manager
+    wait_until(lambda: manager._look() or iterator._workers[0] is not first)
+    dataset.flag(1).set()
+    for worker in manager._workers._set.workers:  # until both have sent something
+        assert select.select([worker.receiver.fd], [], [], PATIENCE)[0]
+    with pytest.raises(ConnectionError, match="no server"):
+        next(iterator)
+    for _ in range(15):
+        with pytest.raises(RuntimeError, match=TO_BE_EQUAL) as raised:
             next(iterator)
-        except ConnectionError:
-            errors += 1
-        except RuntimeError as error:  # samples of unlike shapes cannot be collated
-            assert "stack expects each tensor to be equal size" in str(error)
-            sizes.append(str(error))
+        errors.append(str(raised.value))
+    for number, said in enumerate(errors):
+        assert f"index {4 * number + 3} " in said
     with pytest.raises(StopIteration):
         next(iterator)
-    assert errors <= (holder == 0)
-    for number, said in enumerate(sizes):
-        assert f"index {4 * number + 3} " in said
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(2, 2), (1, 1)])
@@ -236,20 +246,30 @@ def test_rows_that_are_left_out_are_not_read():
     assert texts == [f"text {n}" for n in range(51) if n != 48]
 
 
-def test_tiny_batches_that_a_stopped_worker_has_left_out_are_found():
+class HeldAt16(Numbers):
+    def __init__(self, folder):
+        super().__init__()
+        self.reached, self.flag = folder / "reached", Flag(folder / "flag")
+
+    def __getitem__(self, index):
+        if index == 16:
+            self.reached.touch()
+            self.flag.wait()
+        return super().__getitem__(index)
+
+
+def test_tiny_batches_that_a_stopped_worker_has_left_out_are_found(tmp_path):
     """A worker stopped between the two steps of a claim: the queue word has moved on, alone."""
-    loader = FusionLoader(Numbers(), 8, num_workers=1)
-    iterator = iter(loader)
+    dataset = HeldAt16(tmp_path)
+    iterator = iter(FusionLoader(dataset, 8, num_workers=1, prefetch_factor=3))
     batches = [next(iterator)]
-    process = iterator._workers[0]
-    os.kill(process.pid, signal.SIGSTOP)
-    manager = iterator._manager
-    job = manager.in_flight.wanted[-1]
+    wait_until(dataset.reached.exists)  # the worker has half of mini-batch 2, and nothing later
+    (job,) = (job for job in iterator._manager.in_flight.wanted if job.number == 3)
     word = ctypes.c_uint64.from_address(job.descriptor.address)
     head, tail = word.value & 0xFFFFF, word.value >> 20 & 0xFFFFF
-    if tail > head:  # as the claim's first step leaves it
-        word.value = (word.value & ~(0xFFFFF << 20)) | (head << 20)
-    os.kill(process.pid, signal.SIGCONT)
+    assert (head, tail) == (0, 2)
+    word.value = (word.value & ~(0xFFFFF << 20)) | (head << 20)  # as a claim's first step leaves it
+    dataset.flag.set()
     assert labels([*batches, *iterator]) == [list(range(8 * n, 8 * n + 8)) for n in range(8)]
 
 

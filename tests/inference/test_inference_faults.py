@@ -1,5 +1,6 @@
 """Workers that die or stop, forks, and ends of the process: nothing is lost, nothing is left."""
 
+import ctypes
 import gc
 import os
 import resource
@@ -75,6 +76,22 @@ def test_a_worker_that_is_stopped_goes_on_where_it_was(make, jpegs):
     assert not any(future.done() for future in futures)
     os.kill(pid, signal.SIGCONT)
     assert all(map(torch.equal, [f.result() for f in futures], all_expected(jpegs)))
+
+
+def test_an_image_that_a_stopped_worker_has_left_out_is_found(make, jpegs, gate):
+    """A worker stopped between the two steps of a claim: the queue word has moved on, alone."""
+    prepare = make(num_workers=1)
+    first = prepare.submit(gate.image)
+    gate.wait_until_begun()  # so the worker claims nothing now
+    left_out = prepare.submit(jpegs[0])
+    (*_, job) = prepare._queue._jobs.values()
+    word = ctypes.c_uint64.from_address(job.descriptor.address)
+    head, tail = word.value & 0xFFFFF, word.value >> 20 & 0xFFFFF
+    assert (head, tail) == (0, 1)
+    word.value &= ~(0xFFFFF << 20)
+    gate.open()
+    assert torch.equal(left_out.result(), all_expected(jpegs[:1])[0])
+    assert torch.is_tensor(first.result())
 
 
 def test_an_image_that_takes_longer_than_the_timeout_fails_alone(make, jpegs, gate):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import re
 import resource
 import sys
@@ -16,6 +17,7 @@ from support.waiting import PATIENCE
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fusionloader import FusionLoader
+from fusionloader.transforms.executors.batch_transport import BatchReceiver, Packed
 
 ROWS = 5000  # enough for a slot
 
@@ -346,3 +348,12 @@ def test_no_python_code_runs_when_a_batch_is_dropped(collate):
         del batch
         sys.setprofile(None)
     assert {name for event, name in called if event == "call"} == set()
+
+
+def test_a_batch_of_an_ended_iterator_is_not_taken_for_one_of_another():
+    """The next receiver has the address of the last one, often, and never its number."""
+    packed = [Packed(BatchReceiver()._token, None, [], pickle.dumps("old")) for _ in range(5)]
+    receiver = BatchReceiver()
+    assert [pickle.loads(pickle.dumps(each)) for each in packed] == [None] * 5
+    own = Packed(receiver._token, None, [], pickle.dumps("new"))
+    assert pickle.loads(pickle.dumps(own)) == "new"

@@ -1,11 +1,15 @@
 """Workers that come and go while an epoch runs."""
 
+import os
+import signal
+
 import pytest
 import torch
 from support.batches import same_batches
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
+from fusionloader.workers import worker_set
 
 SIZES = [3, 1, 4, 2]
 
@@ -65,6 +69,26 @@ def test_the_next_iterator_has_the_new_number(train_set):
     iterator = iter(loader)
     next(iterator)
     assert len(iterator._workers) == 2
+
+
+def test_the_samples_of_a_worker_that_does_not_end_are_given_to_nobody(monkeypatch):
+    """A stopped process stands for one that waits in the kernel, and survives a kill."""
+    monkeypatch.setattr(worker_set, "_PATIENCE_SECONDS", 0.1)
+    expected = list(FusionLoader(Noise(), 4, num_workers=2, seed=3))
+    loader = FusionLoader(Noise(), 4, num_workers=2, seed=3)
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    process = iterator._workers[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "kill", lambda: os.kill(process.pid, signal.SIGSTOP))
+        loader.resize_workers(1)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=f"pid {process.pid}.*has not ended 0.1 s after"):
+                next(iterator)
+        assert len(iterator._workers) == 2
+    batches += iterator
+    assert len(iterator._workers) == 1
+    assert same_batches(expected, batches)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, None])

@@ -1,5 +1,6 @@
 """The queue through its two faces, several workers interleaved in one process."""
 
+import ctypes
 import os
 
 import pytest
@@ -9,8 +10,10 @@ from support.control_blocks import ControlBlock
 
 from fusionloader import _native
 from fusionloader._native import End, GpuState, TinyBatchState
+from fusionloader.engine.manager.in_flight import InFlight, Job, MiniBatch
 
 WORKERS = 3
+RETURNED = 16  # offset of `returned` in a descriptor
 
 
 class Bench(ControlBlock):
@@ -46,6 +49,47 @@ def test_nobody_claims_what_comes_back_to_a_mini_batch_that_was_withdrawn(bench,
         bench.workers[0].give_back(claim, claim.first)
     assert bench.status(0).done
     assert bench.workers[1].claim(End.SMALL, 0, 1) is None
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_what_is_given_back_is_looked_for_unless_its_mini_batch_was_withdrawn(bench, withdrawn):
+    """Another worker that looked would find it before it is dropped."""
+    bench.publish(0, 4, 2)
+    claim = bench.workers[0].claim(End.SMALL, 0, 1)
+    if withdrawn:
+        bench.manager.withdraw()
+    bench.workers[0].give_back(claim, claim.first)
+    address = bench.slot_of[0].address + RETURNED
+    assert ctypes.c_uint32.from_address(address).value == (not withdrawn)
+
+
+def test_a_mini_batch_in_which_a_tiny_batch_waits_is_not_dropped(bench):
+    bench.publish(0, 4, 2)
+    in_flight = InFlight(bench.manager, 2)
+    batch = MiniBatch(0, [0, 1, 2, 3], *[[0, 1, 2, 3]] * 4, 1, 2)
+    in_flight.jobs = [Job(batch, 0, bench.slot_of[0], None)]
+    in_flight.discard()
+    assert in_flight.dropped() == []
+    bench.manager.withdraw()
+    assert in_flight.dropped() == in_flight.jobs
+
+
+def test_a_mini_batch_that_is_still_to_be_found_is_not_overwritten(bench):
+    for sequence in range(8):
+        bench.publish(sequence, 4, 2)
+    with pytest.raises(RuntimeError, match="more mini-batches are published than the ring"):
+        bench.publish(8, 4, 2)
+    bench.manager.deliver_until(1)
+    bench.publish(8, 4, 2)
+    sequences = [bench.workers[0].claim(End.SMALL, 0, 1).sequence for _ in range(16)]
+    assert sequences == [n // 2 + 1 for n in range(16)]
+
+
+def test_plain_data_does_not_look_like_a_state():
+    """A worker that slept within a claim may look where a later descriptor has other data."""
+    states = {state.value for state in TinyBatchState}
+    assert min(states) > 1 << 15  # no row, count or number of a usual mini-batch
+    assert min((a ^ b).bit_count() for a in states for b in states if a != b) >= 4
 
 
 def test_what_is_hopeless_is_given_up_if_the_dead_worker_held_it(bench):

@@ -52,6 +52,36 @@ def test_the_rest_of_other_datasets_is_identical(dataset):
     assert same_batches(expected[2:], resumed)
 
 
+class Bad(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index == 5:
+            raise LookupError("bad")
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", [None, lambda samples: torch.stack(samples)])
+def test_an_epoch_is_resumed_behind_a_mini_batch_that_was_an_error(collate, workers):
+    def loader():
+        return FusionLoader(Bad(), 4, num_workers=workers, collate_fn=collate, seed=3)
+
+    failed = loader()
+    iterator = iter(failed)
+    next(iterator)
+    with pytest.raises(LookupError):
+        next(iterator)
+    state = failed.state_dict()
+    assert state["delivered"] == 2
+    resumed = loader()
+    resumed.load_state_dict(state)
+    indices = [batch.tolist() for batch in resumed]
+    assert indices == [batch.tolist() for batch in iterator]
+    assert indices[0] == [8, 9, 10, 11]
+
+
 def test_the_global_generator_is_resumed_and_left_alone():
     torch.manual_seed(9)
     expected = list(FusionLoader(Nested(), 4, shuffle=True, num_workers=2))

@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import itertools
+import multiprocessing
 import os
 import signal
 import threading
@@ -11,6 +13,7 @@ import pytest
 from support.raised_at import CALLS, Steps
 
 from fusionloader.system import processes, training_signals
+from fusionloader.workers.worker_set import WorkerSet
 
 EVENTS = (*CALLS, "c_return")
 
@@ -72,6 +75,41 @@ def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_starte
             left[steps.place] = more
     gc.unfreeze()
     assert not left
+
+
+@pytest.mark.parametrize("is_handed_over", [False, True])
+def test_each_end_of_a_pipe_is_closed_once_whatever_is_raised_where_a_worker_is_started(
+    is_handed_over,
+):
+    """Closed twice, it could be a file that another thread has opened in between."""
+
+    def start(number, write):
+        process = multiprocessing.get_context("fork").Process(target=signal.pause)
+        process.start()
+        return process
+
+    hand_over = (lambda number, read: None) if is_handed_over else None
+    start(0, 0).kill()  # multiprocessing opens files once
+    left = {}
+    # Not before calls of C functions, where Python raises nothing, such as that of close().
+    steps = Steps("workers/worker_set.py", "workers/messages.py", events=("call", "c_return"))
+    for position in itertools.count():
+        before = set(os.listdir("/proc/self/fd"))
+        workers = WorkerSet(0, start, 0, hand_over)
+        with contextlib.suppress(KeyboardInterrupt):  # and no OSError of a second close
+            steps.raise_at(position, KeyboardInterrupt(), lambda workers=workers: workers.add(0))
+        if steps.place is None:
+            break
+        for worker in workers.workers:
+            worker.process.kill()
+        workers.end()
+        gc.collect()
+        more = set(os.listdir("/proc/self/fd")) - before
+        if more and not steps.place.endswith("c_return pipe"):  # which nobody knows
+            left[steps.place] = more
+    workers.workers[0].process.kill()
+    workers.end()
+    assert not left and position > 5
 
 
 def fork():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,7 +199,7 @@ _TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
 _COMPILED = (types.BuiltinFunctionType, OpOverloadPacket)
 
 _lock = threading.RLock()
-_users = 0
+_users: set[object] = set()
 seen_modules = 0  # number of loaded modules at the last check
 _installed: set[str] = set()  # members of _MODULES
 
@@ -212,13 +213,23 @@ class _Made:
     replacement: Any
 
 
-def install() -> None:
-    """Installs the patches of all imported modules; ``uninstall`` undoes it."""
-    global _users
+def install(user: object = None) -> None:
+    """Installs the patches of all imported modules, in a worker for good."""
     with _lock:
-        _users += 1
-        if _users == 1 or len(_installed) < len(_MODULES):
+        _users.add(user)
+        if len(_users) == 1 or len(_installed) < len(_MODULES):
             _install_imported()
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Installs the patches for a block."""
+    user = object()
+    try:
+        install(user)
+        yield
+    finally:
+        _uninstall(user)
 
 
 def prepare() -> None:
@@ -237,11 +248,11 @@ def install_imported() -> None:
             _install_imported()
 
 
-def uninstall() -> None:
-    """Undoes one ``install()``; the last call restores what the program has not replaced since."""
-    global _users, seen_modules
+def _uninstall(user: object) -> None:
+    """Undoes ``install``; the last call restores what the program has not replaced since."""
+    global seen_modules
     with _lock:
-        _users -= 1
+        _users.discard(user)
         seen_modules = 0
         if _users:
             return

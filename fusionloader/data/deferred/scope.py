@@ -17,15 +17,13 @@ def begin_in_worker() -> None:
 @contextlib.contextmanager
 def deferring() -> Iterator[None]:
     """Defers images that this thread opens; at the end they get pixels, and Pillow is restored."""
-    patches.install()
-    try:
-        with activity.active() as images:
-            yield
-    finally:
+    images: list[Any] = []
+    with patches.installed():
         try:
-            _settle(images)
+            with activity.active() as images:
+                yield
         finally:
-            patches.uninstall()
+            _settle(images)
 
 
 def _settle(images: list[Any]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import pickle
 from collections.abc import Iterator, Sequence
 from operator import index as as_integer
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -17,6 +18,7 @@ from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
 
 _MASK = (1 << 64) - 1
+Drawn = TypeVar("Drawn")
 
 
 def make_key(index: Index) -> int:
@@ -166,24 +168,24 @@ def _listed(batch: Any, options: LoaderOptions) -> list[Index]:
     return list(batch) if options.auto_collation else [batch]
 
 
-class Draws:
+class Draws(Generic[Drawn]):
     """Iterates over an epoch's mini-batches and tells a failed sampler from an exhausted one.
 
     A generator, as most samplers are, raises StopIteration after any other exception.
     """
 
-    def __init__(self, batches: Iterator[SampledBatch]) -> None:
+    def __init__(self, batches: Iterator[Drawn]) -> None:
         self._batches = batches
         self._error: BaseException | None = None
 
-    def now(self) -> Iterator[SampledBatch]:
+    def now(self) -> Iterator[Drawn]:
         """Returns the mini-batches that are left; none after the sampler has failed."""
         return iter(()) if self._error is not None else self
 
-    def __iter__(self) -> Iterator[SampledBatch]:
+    def __iter__(self) -> Iterator[Drawn]:
         return self
 
-    def __next__(self) -> SampledBatch:
+    def __next__(self) -> Drawn:
         try:
             return next(self._batches)
         except StopIteration:
@@ -191,6 +193,20 @@ class Draws:
         except BaseException as error:
             self._error = error
             raise
+
+    def take(self, drawn: list[Drawn]) -> None:
+        """Appends the next mini-batch, if there is one, to a list.
+
+        It is in the list before Python can raise KeyboardInterrupt, which it does behind a call.
+        """
+        if self._error is None:
+            try:
+                drawn.extend(itertools.islice(self._batches, 1))
+            except BaseException as error:
+                # A generator that an exception has not left has a frame, and can be used.
+                if getattr(self._batches, "gi_frame", None) is None:
+                    self._error = error
+                raise
 
     def check(self) -> None:
         """Raises RuntimeError if the sampler failed before the end of the epoch."""

@@ -60,8 +60,8 @@ class InProcessIterator(_BaseDataLoaderIter):
             state.traces, f"{self._why_here}: the training process makes the samples, inside next()"
         )
         self._epoch_state: EpochState | None = None
-        self._batches = Draws(iter(()))
-        self._due: SampledBatch | None = None  # drawn, and neither delivered nor failed
+        self._batches: Draws[SampledBatch] = Draws(iter(()))
+        self._drawn: list[SampledBatch] = []  # at most one, which is delivered or not
         self._has_failed = False  # by its own error, not by Ctrl-C or a lack of memory
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
@@ -69,16 +69,18 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _begin(self) -> EpochState:
         self._clock.begin_epoch()
         self._statistics.workers.user_code = self._runs_user_code
-        self._epoch_state = self._epochs.start(self._options, int(self._base_seed))
+        self._epoch_state = None
+        epoch_state = self._epochs.start(self._options, int(self._base_seed))
         batches = undelivered_batches(
             self._options,
-            self._epoch_state,
+            epoch_state,
             self._sampler_iter,
             self._source.count(),
             self._is_keyed,
         )
-        self._batches, self._due = Draws(batches), None
-        return self._epoch_state
+        self._batches, self._drawn = Draws(batches), []
+        self._epoch_state = epoch_state  # last: an exception before it has the epoch begun again
+        return epoch_state
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
@@ -110,10 +112,12 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _next_due(self) -> SampledBatch | None:
         """Returns the next mini-batch: the last one again if Ctrl-C came before it was returned."""
         state = self._epoch_state
-        if self._due is None or state is None or state.has(self._due.number):
-            self._due = next(self._batches.now(), None)
+        if self._drawn and (state is None or state.has(self._drawn[0].number)):
+            self._drawn = []
+        if not self._drawn:
+            self._batches.take(self._drawn)
         self._has_failed = False
-        return self._due
+        return self._drawn[0] if self._drawn else None
 
     def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
         """Returns whether a mini-batch has samples to deliver, and the batch."""
@@ -180,8 +184,8 @@ class InProcessIterator(_BaseDataLoaderIter):
     def __next__(self) -> Batch:
         with self._tracer, self._clock:
             batch = to_device(next_batch(self, super().__next__), self._options.device)
-        if self._due is not None and self._epoch_state is not None:
-            returned = Returned(self._due.number)
+        if self._drawn and self._epoch_state is not None:
+            returned = Returned(self._drawn[0].number)
             # No call follows, so no exception can come between this and the return.
             self._epoch_state.returned = returned
         return batch
@@ -223,7 +227,7 @@ class GatheredIterator(InProcessIterator):
     def _begin(self) -> EpochState:
         epoch_state = super()._begin()
         if self._options.num_workers > 0:  # torch with workers draws from the sampler now
-            self._due = next(self._batches.now(), None)
+            self._batches.take(self._drawn)
         return epoch_state
 
     def _notice_changes(self) -> None:

@@ -179,7 +179,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _start_epoch(self) -> EpochState:
         return self._epochs.start(self._options, self.base_seed)
 
-    def _draws(self) -> Draws:
+    def _draws(self) -> Draws[SampledBatch]:
         options, fresh = self._options, iter(self._index_sampler)
         batches = undelivered_batches(options, self._epoch_state, fresh, self._backend.count)
         return Draws(self._backend.look_ahead(batches, options.in_flight))

@@ -25,7 +25,7 @@ from fusionloader.transforms.executors.fetchers import asked_samples, made_sampl
 from fusionloader.workers.stream_worker import Task
 
 
-class _Endless(Draws):
+class _Endless(Draws[SampledBatch]):
     """Endless mini-batches without indices, for an iterable dataset."""
 
     def __init__(self, options: LoaderOptions) -> None:
@@ -58,7 +58,7 @@ class StreamIterator(SlotIterator):
         self._to_repeat = epoch_state.delivered if again else 0
         return epoch_state
 
-    def _draws(self) -> Draws:
+    def _draws(self) -> Draws[SampledBatch]:
         return _Endless(self._options) if self._is_iterable else super()._draws()
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:

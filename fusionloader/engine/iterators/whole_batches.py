@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
+import reprlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 from torch.utils.data.dataloader import (
     _DatasetKind,
@@ -25,7 +28,7 @@ from torch.utils.data.dataloader import (
 
 from fusionloader.data.deferred import counts
 from fusionloader.data.epochs.epoch_state import EpochState, Returned, for_workers, pickled_states
-from fusionloader.data.epochs.sampling import numbered_batches
+from fusionloader.data.epochs.sampling import Draws, numbered_batches
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
@@ -82,7 +85,6 @@ class _Tracked:
     """Mixin for torch's iterators that tracks the epoch and its delivered batches."""
 
     _epoch_state: EpochState | None = None
-    _step = _Step.WAITING
     _num_yielded: int
     _sampler_iter: Iterator[Index]
 
@@ -109,28 +111,21 @@ class _Tracked:
             self._clock.begin_epoch()
             state = self._state.statistics.workers
             state.wanted, state.user_code = max(self._options.num_workers, 1), True
-            self._epoch_state = self._epochs.start(self._options, self._base_seed)
-            batches = numbered_batches(self._options, self._epoch_state, self._sampler_iter)
-            self._remaining = _not_delivered(batches, self._epoch_state)
-            stateful = any(self._epoch_state.worker_states())
-            self._to_repeat = 0 if stateful else self._epoch_state.delivered
+            epoch_state = self._epochs.start(self._options, self._base_seed)
+            batches = numbered_batches(self._options, epoch_state, self._sampler_iter)
+            self._remaining = Draws(_not_delivered(batches, epoch_state))
+            stateful = any(epoch_state.worker_states())
+            self._to_repeat = 0 if stateful else epoch_state.delivered
+            self._epoch_state = epoch_state
         return self._epoch_state
 
-    def _next_index(self) -> list[Index]:
-        self._begin()
-        number, batch = next(self._remaining)
-        self._note_sent(number, batch)
-        return batch
-
-    def _note_sent(self, number: int, indices: list[Index]) -> None:
-        """Called with the number and indices of a mini-batch that is about to be made."""
-
-    def _note_delivered(self, epoch_state: EpochState) -> None:
-        """Called when a mini-batch is about to be returned."""
-        epoch_state.deliver(Returned(epoch_state.delivered))
-
-    def _note_end(self, epoch_state: EpochState) -> None:
-        """Called when there are no more mini-batches."""
+    def _begun(self) -> EpochState:
+        """Returns the epoch; begins it again if ``set_epoch`` was called before its first batch."""
+        failed = self._epoch_state is None  # an exception came while it was begun
+        if failed or (self._num_yielded == 0 and self._epochs.changed(self._options)):
+            self._epochs.restart()
+            self._reset(self._view)
+        return self._begin()
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._epoch_state = None
@@ -138,14 +133,29 @@ class _Tracked:
             self._view, self._options = detached(loader), LoaderOptions.of(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
+    def _torchs_next(self) -> Batch:
+        return super().__next__()  # type: ignore[misc]
+
+    def _ended(self, epoch_state: EpochState) -> None:
+        self._epochs.finish(epoch_state)
+        self._state.statistics.epoch_ended()
+
+
+class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
+    """Workers of torch's ``DataLoader``, which make whole mini-batches."""
+
+    _shutdown = True  # torch's __del__ reads it, even if __init__ raised
+    _step = _Step.WAITING
+
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._track(loader, options, state)
+        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
+
     def __next__(self) -> Batch:
         with self._turn, self._tracer, self._clock:
             batch = self._next()
         self._step = _Step.WAITING  # no call follows, so no exception can come before the return
         return batch
-
-    def _torchs_next(self) -> Batch:
-        return super().__next__()  # type: ignore[misc]
 
     def _next(self) -> Batch:
         if self._step is _Step.HALF_WAY:
@@ -153,12 +163,8 @@ class _Tracked:
                 "an exception came while a mini-batch was taken from a worker, and this iterator "
                 "cannot go on: iter(loader) begins an epoch"
             )
-        statistics, epoch_state = self._state.statistics, self._begin()
+        statistics, epoch_state = self._state.statistics, self._begun()
         counted = statistics.samples
-        if self._num_yielded == 0 and self._epochs.changed(self._options):
-            self._epochs.restart()
-            self._reset(self._view)
-            epoch_state = self._begin()
         self._step = _Step.WAITING
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
@@ -168,9 +174,9 @@ class _Tracked:
                     self._to_repeat -= 1
             batch = self._torchs_next()
         except StopIteration:
+            self._remaining.check()
             self._note_end(epoch_state)
-            self._epochs.finish(epoch_state)
-            statistics.epoch_ended()
+            self._ended(epoch_state)
             raise
         except Exception:
             if self._step is _Step.PASSED_ON:
@@ -182,16 +188,6 @@ class _Tracked:
         statistics.batches += 1
         self._tracer.made(epoch_state.epoch, number, statistics.samples - counted)
         return to_device(batch, self._options.device)
-
-
-class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """Workers of torch's ``DataLoader``, which make whole mini-batches."""
-
-    _shutdown = True  # torch's __del__ reads it, even if __init__ raised
-
-    def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
-        self._track(loader, options, state)
-        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
@@ -213,9 +209,12 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         self._states: dict[int, bytes] = {}  # pickled state of the worker's dataset
         self._ends: dict[int, int] = {}  # worker whose iterable dataset ended at this task
 
-    def _note_sent(self, number: int, indices: list[Index]) -> None:
+    def _next_index(self) -> list[Index]:
+        self._begin()
+        number, indices = next(self._remaining)
         self._numbers[self._send_idx] = number
         self._asked[self._send_idx] = asked_samples(indices)
+        return indices
 
     def _get_data(self) -> Any:
         self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
@@ -351,28 +350,117 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         create: Callable[..., Any] = _DatasetKind.create_fetcher
         return create(*arguments, self._drop_last)
 
-    def _torchs_next(self) -> Batch:
-        if self._options.dataset_kind == _DatasetKind.Iterable:  # torch checks its length there
-            return super()._torchs_next()
-        return next_batch(self, super()._torchs_next)
-
-    def _next_data(self) -> Batch:
-        statistics, start = self._state.statistics, time.perf_counter()
-        with self._deferral.fetching():
-            batch = super()._next_data()  # type: ignore[no-untyped-call]
-        statistics.workers.made += self._asked
-        statistics.workers.worker_seconds += time.perf_counter() - start
-        statistics.samples += self._asked
-        return batch
-
-    def _note_sent(self, number: int, indices: list[Index]) -> None:
-        self._asked = asked_samples(indices)
-
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
+            # The mini-batch that was drawn and not returned: number and indices, and samples of an
+            # iterable dataset. None once it was returned; the numbers are empty at the end.
+            self._drawn: list[tuple[int, list[Index]]] | None = None
+            self._samples: list[Any] | None = None
+            self._left_by: BaseException | None = None  # what an iterable dataset was left by
             fetcher = self._dataset_fetcher
             super()._begin().live = lambda: fetcher_state(fetcher)
         return super()._begin()
+
+    def __next__(self) -> Batch:
+        with self._turn, self._tracer, self._clock:
+            batch, returned = self._next()
+        assert self._epoch_state is not None
+        # No call follows, so no exception can come before the return.
+        self._epoch_state.returned = returned
+        self._drawn = self._samples = None
+        return batch
+
+    def _next(self) -> tuple[Batch, Returned]:
+        statistics, epoch_state = self._state.statistics, self._begun()
+        epoch_state.settle()
+        try:
+            if self._options.dataset_kind == _DatasetKind.Iterable:
+                # Without a dataset state, resuming means to make and drop the batches again.
+                while self._to_repeat > 0:
+                    self._torchs_next()
+                    self._to_repeat, self._drawn, self._samples = self._to_repeat - 1, None, None
+                batch = self._torchs_next()  # torch checks the dataset's length there
+                number = epoch_state.delivered
+            else:
+                batch = next_batch(self, self._torchs_next)
+                number = self._drawn[0][0]  # type: ignore[index]  # made a moment ago
+        except StopIteration:
+            self._ended(epoch_state)
+            raise
+        statistics.batches += 1
+        statistics.samples += self._asked
+        self._tracer.made(epoch_state.epoch, number, self._asked)
+        return to_device(batch, self._options.device), Returned(number)
+
+    def _next_data(self) -> Batch:
+        if self._drawn is None:
+            self._drawn = []
+        if not self._drawn:
+            self._remaining.take(self._drawn)
+            if not self._drawn:
+                self._remaining.check()
+                raise StopIteration
+        number, indices = self._drawn[0]
+        self._asked = asked_samples(indices)
+        workers, start = self._state.statistics.workers, time.perf_counter()
+        with self._deferral.fetching():
+            batch = self._fetch(number, indices)
+        workers.made += self._asked
+        workers.worker_seconds += time.perf_counter() - start
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
+
+    def _fetch(self, number: int, indices: list[Index]) -> Batch:
+        """Makes a mini-batch. An error of user code stands for it; the next one follows."""
+        fetcher, epoch_state = self._dataset_fetcher, self._epoch_state
+        assert epoch_state is not None
+        is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
+        if self._left_by is not None:
+            raise RuntimeError(
+                f"the dataset's iterator was left by {type(self._left_by).__name__}, and may have "
+                "lost a sample. This iterator cannot go on: iter(loader) begins the next epoch"
+            ) from self._left_by
+        try:
+            if not is_iterable:
+                return fetcher.fetch(indices)
+            if samples := self._draw_samples(asked_samples(indices)):
+                return fetcher.collate_fn(samples if fetcher.auto_collation else samples[0])
+        except StopIteration:  # ends the epoch, as in torch
+            raise
+        except Exception as error:
+            returned = Returned(epoch_state.delivered if is_iterable else number)
+            if hasattr(error, "add_note"):  # Python 3.11
+                which = "" if is_iterable else f" (indices {reprlib.repr(indices)})"
+                error.add_note(f"Mini-batch {number}{which}. The next call goes on behind it.")
+            epoch_state.returned = returned
+            self._drawn = self._samples = None
+            raise
+        raise StopIteration
+
+    def _draw_samples(self, wanted: int) -> list[Any]:
+        """Returns the samples of a mini-batch; empty if an iterable dataset has no more.
+
+        Each is in the list before Python can raise KeyboardInterrupt.
+        """
+        fetcher = self._dataset_fetcher
+        if self._samples is None:
+            self._samples = []
+        missing = wanted - len(self._samples)
+        if missing and not fetcher.ended:
+            fresh = itertools.islice(fetcher.dataset_iter, missing)
+            try:
+                self._samples.extend(fresh)
+            except Exception:
+                raise
+            except BaseException as error:  # a generator is exhausted after it
+                if len(self._samples) < wanted:
+                    self._left_by = error
+                raise
+            fetcher.ended = len(self._samples) < wanted
+        if len(self._samples) < wanted and fetcher.drop_last:
+            return []
+        return self._samples
 
 
 class _WithContext:

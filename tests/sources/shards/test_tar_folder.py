@@ -3,10 +3,12 @@
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
+from support.limits import limited
 from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
@@ -98,6 +100,16 @@ def test_where_the_folder_cannot_be_written_to_the_users_cache_has_the_index(sha
     before = written(kept)
     assert len(TarFolder(shard)) == 6 and written(kept) == before
     assert found.name(1) == "train-000.tar: a/1.jpg"
+
+
+def test_on_a_full_disk_there_is_no_index_and_the_same_samples(shard, users_cache, caplog):
+    with limited(resource.RLIMIT_FSIZE, 0):
+        found = TarFolder(shard)
+    assert "cannot be kept: no folder for it can be written to" in caplog.text
+    assert not index_of(shard).exists() and not list(users_cache.iterdir())
+    assert list(shard.parent.iterdir()) == [shard]
+    read = [found.read_encoded(index) for index in range(6)]
+    assert read == [TarFolder(shard).read_encoded(index) for index in range(6)]
 
 
 def test_a_damaged_index_is_made_again(shard, caplog):
