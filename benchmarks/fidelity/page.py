@@ -97,13 +97,13 @@ element:
 _PERSPECTIVE = """\
 A plan draws the corners of `RandomPerspective` natively and solves for the coefficients by
 elimination; torchvision has LAPACK's least squares (`torch.linalg.lstsq`) do it. Both round to
-float32. {sets:,} sets of corners were drawn, for images of 2 to 1200 pixels a side and distortions of 0.1 to
-1. The coefficients of {different:.2%} of them differ. In {zeros:.2%} only coefficients differ that
-are zero apart from rounding errors (by at most {most_in_zeros:.1e}). In {real:.4%} another
-coefficient differs, by at most {ulps} unit(s) in the last place. In {visible} set(s), of images
-with a side of a few pixels, a corner of the result moves by more than {limit} pixels. Elimination
-in 80-bit arithmetic gives the same shares, so the difference is the rounding of the least squares.
-The tables above use the same coefficients on both sides.
+float32. {sets:,} sets of corners were drawn, for images of 2 to 1200 pixels a side and distortions
+of 0.1 to 1. The coefficients of {different:.2%} of them differ. In {zeros:.2%} only coefficients
+differ that are zero apart from rounding errors (by at most {most_in_zeros:.1e}). In {real:.4%}
+another coefficient differs, by at most {ulps} unit(s) in the last place. In {visible} set(s), of
+images with a side of a few pixels, a corner of the result moves by more than {limit} pixels.
+Elimination in 80-bit arithmetic gives the same shares, so the difference is the rounding of the
+least squares. The tables above use the same coefficients on both sides.
 """
 
 
