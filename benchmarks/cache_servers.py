@@ -26,7 +26,7 @@ from benchmarks.study import parser_of, publish
 from fusionloader.cache.range_reading import FileRange
 from fusionloader.cache.servers.fetcher import Fetcher
 from fusionloader.cache.servers.owners import Owners, Servers
-from fusionloader.cache.servers.requests import Stamp
+from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cli.progress import Progress
 from fusionloader.system.transport import connection
@@ -50,12 +50,12 @@ class Memory:
     def __init__(self) -> None:
         self._memory = memoryview(bytearray(os.urandom(NBYTES)) * ITEMS)
 
-    def get(self, item: int, stamp: Stamp | None = None) -> memoryview:
+    def get(self, item: int, stamp: FileStamp | None = None) -> memoryview:
         """Returns a sample."""
         start = item % ITEMS * NBYTES
         return self._memory[start : start + NBYTES]
 
-    def put(self, item: int, stamp: Stamp, data: memoryview) -> bool:
+    def put(self, item: int, stamp: FileStamp, data: memoryview) -> bool:
         """Keeps nothing more."""
         return False
 

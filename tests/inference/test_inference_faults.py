@@ -84,7 +84,7 @@ def test_an_image_that_a_stopped_worker_has_left_out_is_found(make, jpegs, gate)
     first = prepare.submit(gate.image)
     gate.wait_until_begun()  # so the worker claims nothing now
     left_out = prepare.submit(jpegs[0])
-    (*_, job) = prepare._queue._jobs.values()
+    (*_, job) = prepare._queue._jobs
     word = ctypes.c_uint64.from_address(job.descriptor.address)
     head, tail = word.value & 0xFFFFF, word.value >> 20 & 0xFFFFF
     assert (head, tail) == (0, 1)

@@ -10,7 +10,8 @@ from support.control_blocks import ControlBlock
 
 from fusionloader import _native
 from fusionloader._native import End, GpuState, TinyBatchState
-from fusionloader.engine.manager.in_flight import InFlight, Job, MiniBatch
+from fusionloader.engine.manager.in_flight import InFlight, Job
+from fusionloader.engine.manager.publications import MiniBatch
 
 WORKERS = 3
 RETURNED = 16  # offset of `returned` in a descriptor
@@ -65,9 +66,9 @@ def test_what_is_given_back_is_looked_for_unless_its_mini_batch_was_withdrawn(be
 
 def test_a_mini_batch_in_which_a_tiny_batch_waits_is_not_dropped(bench):
     bench.publish(0, 4, 2)
-    in_flight = InFlight(bench.manager, 2)
+    in_flight = InFlight(bench.manager, 10)
     batch = MiniBatch(0, [0, 1, 2, 3], *[[0, 1, 2, 3]] * 4, 1, 2)
-    in_flight.jobs = [Job(batch, 0, bench.slot_of[0], None)]
+    in_flight.jobs = [Job(batch, 2, sequence=0, descriptor=bench.slot_of[0], name=str)]
     in_flight.discard()
     assert in_flight.dropped() == []
     bench.manager.withdraw()
