@@ -171,7 +171,7 @@ class WorkerSet:
             raise RuntimeError(
                 f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: three in a row ended "
                 f"before they asked for work (the last one {death.manner}). Until then they run "
-                "worker_init_fn, and import what the dataset needs"
+                "worker_init_fn, and import what the dataset needs. None is started any more"
             )
         log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
         self.restart(death)

@@ -172,15 +172,18 @@ class Draws(Generic[Drawn]):
     """Iterates over an epoch's mini-batches and tells a failed sampler from an exhausted one.
 
     A generator, as most samplers are, raises StopIteration after any other exception.
+
+    Attributes:
+        error: the exception that the sampler was left by; ``None`` if it can draw more.
     """
 
     def __init__(self, batches: Iterator[Drawn]) -> None:
         self._batches = batches
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     def now(self) -> Iterator[Drawn]:
         """Returns the mini-batches that are left; none after the sampler has failed."""
-        return iter(()) if self._error is not None else self
+        return iter(()) if self.error is not None else self
 
     def __iter__(self) -> Iterator[Drawn]:
         return self
@@ -191,7 +194,7 @@ class Draws(Generic[Drawn]):
         except StopIteration:
             raise
         except BaseException as error:
-            self._error = error
+            self.error = error
             raise
 
     def take(self, drawn: list[Drawn]) -> None:
@@ -199,23 +202,23 @@ class Draws(Generic[Drawn]):
 
         It is in the list before Python can raise KeyboardInterrupt, which it does behind a call.
         """
-        if self._error is None:
+        if self.error is None:
             try:
                 drawn.extend(itertools.islice(self._batches, 1))
             except BaseException as error:
                 # A generator that an exception has not left has a frame, and can be used.
                 if getattr(self._batches, "gi_frame", None) is None:
-                    self._error = error
+                    self.error = error
                 raise
 
     def check(self) -> None:
         """Raises RuntimeError if the sampler failed before the end of the epoch."""
-        if self._error is not None:
+        if self.error is not None:
             raise RuntimeError(
-                f"the sampler was left by {type(self._error).__name__}, and draws no more batches "
+                f"the sampler was left by {type(self.error).__name__}, and draws no more batches "
                 "of this epoch: all that were drawn before are delivered. iter(loader) begins the "
                 "next epoch"
-            ) from self._error
+            ) from self.error
 
 
 def set_sampler_epochs(options: LoaderOptions, epoch: int) -> None:

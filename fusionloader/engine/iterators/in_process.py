@@ -28,7 +28,7 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, make_group
 from fusionloader.workers import messages, sample_errors
-from fusionloader.workers.sample_errors import BadSample, resolve
+from fusionloader.workers.sample_errors import BadSample, note_what_follows, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):
@@ -98,9 +98,11 @@ class InProcessIterator(_BaseDataLoaderIter):
             self._notice_changes()
             try:
                 found, batch = self._make(due, epoch_state)
-            except BaseException:
+            except BaseException as error:
                 if self._has_failed:  # the epoch goes on after this mini-batch
                     epoch_state.deliver(Returned(due.number))
+                if isinstance(error, Exception):
+                    note_what_follows(error, ends_batch=self._has_failed)
                 raise
             if found:
                 return batch

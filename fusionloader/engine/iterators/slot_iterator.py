@@ -45,7 +45,7 @@ from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.workers.sample_errors import raise_failure
+from fusionloader.workers.sample_errors import note_what_follows, raise_failure
 
 _MOST_WORKERS = 32  # queue places for workers added later; more on a machine with more cores
 _AHEAD = 2  # batches whose copies to the device have begun, beside the one in use
@@ -259,12 +259,20 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
-        with self._turn, self._tracer, self._clock:
-            for each in self._manager.participants:
-                each.asked()
-            batch = to_device(super().__next__(), self._options.device)
-            job = self._here()[0]
-            returned = self._returned(job)
+        self._has_passed_over = False
+        try:
+            with self._turn, self._tracer, self._clock:
+                for each in self._manager.participants:
+                    each.asked()
+                batch = to_device(super().__next__(), self._options.device)
+                job = self._here()[0]
+                returned = self._returned(job)
+        except StopIteration:
+            raise
+        except Exception as error:
+            if error is not self._batches.error:  # which is the sampler's, and the end
+                note_what_follows(error, ends_batch=self._has_passed_over)
+            raise
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.
         self._epoch_state.returned = returned
@@ -382,6 +390,7 @@ class SlotIterator(_BaseDataLoaderIter):
             if count and len(dropped) == count:
                 self._statistics.batches += 1
                 self._pass_over(job)
+                self._has_passed_over = False  # this is no error
                 return False, None
             try:
                 job.result = self._made(job, dropped)
@@ -399,7 +408,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _pass_over(self, job: Job) -> None:
         """Records that a mini-batch ends without a batch: with an error, or with no samples."""
         self._epoch_state.deliver(self._returned(job))
-        job.returned = True
+        job.returned = self._has_passed_over = True
 
     def _returned(self, job: Job) -> Returned:
         return Returned(job.number)

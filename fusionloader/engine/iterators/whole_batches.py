@@ -47,6 +47,7 @@ from fusionloader.transforms.executors.fetchers import (
     make_fetcher,
 )
 from fusionloader.transforms.plan.parts import Spent
+from fusionloader.workers.sample_errors import note_what_follows
 
 # Mini-batches in which images are looked for: the first ones, and then one in so many.
 _LOOKED_AT = 4
@@ -430,9 +431,9 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
             raise
         except Exception as error:
             returned = Returned(epoch_state.delivered if is_iterable else number)
-            if hasattr(error, "add_note"):  # Python 3.11
-                which = "" if is_iterable else f" (indices {reprlib.repr(indices)})"
-                error.add_note(f"Mini-batch {number}{which}. The next call goes on behind it.")
+            if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
+                error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
+            note_what_follows(error, ends_batch=True)
             epoch_state.returned = returned
             self._drawn = self._samples = None
             raise

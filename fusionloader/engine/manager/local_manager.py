@@ -236,7 +236,8 @@ class LocalManager(Manager):
                 return self._take(job)
             if timeout and watch.waited >= timeout:
                 raise RuntimeError(
-                    f"DataLoader timed out after {timeout} seconds. {self._worker_report()}"
+                    f"DataLoader timed out after {timeout} seconds. The next call of next() waits "
+                    f"again. {self._worker_report()}"
                 )
             self._hung.look()
             watch.check(self._worker_report)

@@ -1,0 +1,117 @@
+"""An error of ``next()`` says whether iteration can go on, and it goes on so."""
+
+import os
+import resource
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from support.limits import limited
+from support.waiting import PATIENCE, Flag
+from torch.utils.data import Dataset
+
+from fusionloader import FusionLoader
+from fusionloader.system.shm.objects import SharedMemoryExhausted
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+NEXT = "goes on with the mini-batch after this one"
+AGAIN = "the next call of next() tries again"
+
+
+class Numbers(Dataset):
+    """Of which sample 5 may be none, for a worker or for good."""
+
+    def __init__(self, fifth=None):
+        self.fifth = fifth
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index == 5 and self.fifth is not None:
+            self.fifth()
+        return torch.full((1 << 12,), float(index))
+
+
+def raises():
+    raise LookupError("bad")
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def firsts(batches):
+    return [int(batch[0, 0]) for batch in batches]
+
+
+def said(error):
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
+@pytest.mark.parametrize(
+    ("fifth", "options"),
+    [
+        (raises, {"num_workers": 0}),
+        (raises, {"num_workers": 1}),
+        (raises, {"num_workers": 1, "collate_fn": torch.stack}),
+        (dies, {"num_workers": 1}),
+    ],
+    ids=["no workers", "rows", "whole batches", "three deaths"],
+)
+def test_after_the_error_of_a_sample_the_next_mini_batch_follows(fifth, options):
+    iterator = iter(FusionLoader(Numbers(fifth), 4, **options))
+    batches = [next(iterator)]
+    with pytest.raises((LookupError, RuntimeError)) as raised:
+        next(iterator)
+    assert NEXT in said(raised.value)
+    assert firsts([*batches, *iterator]) == [0, *range(8, 64, 4)]
+
+
+def short_of_memory(iterator, flag):
+    with limited(resource.RLIMIT_FSIZE, 1 << 12), pytest.raises(SharedMemoryExhausted) as raised:
+        next(iterator)
+    return raised.value, AGAIN
+
+
+def short_of_files(iterator, flag):
+    (process,) = iterator._workers
+    process.kill()
+    process.join(PATIENCE)
+    time.sleep(0.03)  # deaths are looked for every 0.02 s
+    with limited(resource.RLIMIT_NOFILE, 3), pytest.raises(OSError) as raised:
+        next(iterator)
+    return raised.value, AGAIN
+
+
+def too_late(iterator, flag):
+    with pytest.raises(RuntimeError, match="timed out") as raised:
+        next(iterator)
+    flag.set()
+    return raised.value, "The next call of next() waits again"
+
+
+@pytest.mark.parametrize("trouble", [short_of_memory, short_of_files, too_late])
+def test_after_an_error_of_no_sample_the_next_call_tries_again(tmp_path, trouble):
+    flag = Flag(tmp_path / "flag")
+    fifth = flag.wait if trouble is too_late else None
+    timeout = 1 if trouble is too_late else 0
+    iterator = iter(FusionLoader(Numbers(fifth), 4, num_workers=1, timeout=timeout))
+    batches = [] if trouble is short_of_memory else [next(iterator)]
+    error, text = trouble(iterator, flag)
+    assert text in said(error)
+    while len(batches) < 16:
+        try:
+            batches.append(next(iterator))
+        except RuntimeError as late:  # a busy machine
+            assert "timed out" in str(late)
+    assert firsts(batches) == list(range(0, 64, 4))
+
+
+def test_three_workers_that_cannot_begin_are_the_end():
+    iterator = iter(FusionLoader(Numbers(), 4, num_workers=1, worker_init_fn=lambda worker: dies()))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="three in a row.*None is started any more"):
+            next(iterator)
