@@ -11,7 +11,6 @@ import threading
 import psutil
 import pytest
 from support.raised_at import CALLS, Steps
-from support.waiting import wait_until
 
 from fusionloader.system import processes, training_signals
 from fusionloader.workers.worker_set import WorkerSet
@@ -78,13 +77,6 @@ def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_starte
     assert not left
 
 
-def files_since(before):
-    """Returns the open files that are not among ``before``, once what can be collected is."""
-    multiprocessing.active_children()  # reaps those that have ended
-    gc.collect()
-    return set(os.listdir("/proc/self/fd")) - before
-
-
 @pytest.mark.parametrize("is_handed_over", [False, True])
 def test_each_end_of_a_pipe_is_closed_once_whatever_is_raised_where_a_worker_is_started(
     is_handed_over,
@@ -94,14 +86,17 @@ def test_each_end_of_a_pipe_is_closed_once_whatever_is_raised_where_a_worker_is_
     def start(number, write):
         process = multiprocessing.get_context("fork").Process(target=signal.pause)
         process.start()
+        sentinels.add(str(process.sentinel))  # open while there is an object of the process
         return process
 
     hand_over = (lambda number, read: None) if is_handed_over else None
+    left, sentinels = {}, set()
     start(0, 0).kill()  # multiprocessing opens files once
     # Not before calls of C functions, where Python raises nothing, such as that of close().
     steps = Steps("workers/worker_set.py", "workers/messages.py", events=("call", "c_return"))
     for position in itertools.count():
         before = set(os.listdir("/proc/self/fd"))
+        sentinels.clear()
         workers = WorkerSet(0, start, 0, hand_over)
         with contextlib.suppress(KeyboardInterrupt):  # and no OSError of a second close
             steps.raise_at(position, KeyboardInterrupt(), lambda workers=workers: workers.add(0))
@@ -110,11 +105,13 @@ def test_each_end_of_a_pipe_is_closed_once_whatever_is_raised_where_a_worker_is_
         for worker in workers.workers:
             worker.process.kill()
         workers.end()
-        if not steps.place.endswith("c_return pipe"):  # which nobody knows
-            wait_until(lambda before=before: not files_since(before), steps.place)
+        gc.collect()
+        more = set(os.listdir("/proc/self/fd")) - before - sentinels
+        if more and not steps.place.endswith("c_return pipe"):  # which nobody knows
+            left[steps.place] = more
     workers.workers[0].process.kill()
     workers.end()
-    assert position > 5
+    assert not left and position > 5
 
 
 def fork():
