@@ -23,10 +23,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.study import parser_of, publish
-from fusionloader.cache.range_reading import FileRange
+from fusionloader.cache.range_reading import FileRange, FileStamp
 from fusionloader.cache.servers.fetcher import Fetcher
 from fusionloader.cache.servers.owners import Owners, Servers
-from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cli.progress import Progress
 from fusionloader.system.transport import connection
