@@ -270,7 +270,8 @@ class SlotIterator(_BaseDataLoaderIter):
         except StopIteration:
             raise
         except Exception as error:
-            if error is not self._batches.error:  # which is the sampler's, and the end
+            # The sampler's own error ends the epoch; without a begun epoch, the iterator has ended.
+            if self._begun and error is not self._batches.error:
                 note_what_follows(error, ends_batch=self._has_passed_over)
             raise
         # No call follows, so no exception can come between these assignments and the return. After

@@ -8,6 +8,7 @@ at one tiny-batch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ MOST_DEATHS = 3  # workers that may die at one tiny-batch before it is given up
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Publication:
+class Publication(ABC):
     """Samples in a queue, and what workers have reported about them.
 
     Attributes:
@@ -54,9 +55,9 @@ class Publication:
         """Whether a tiny-batch is given up if one more worker dies at it."""
         return self.deaths[tiny_batch] >= MOST_DEATHS - 1
 
+    @abstractmethod
     def give_up(self, tiny_batch: int, pid: int | None, manner: str) -> None:
         """Records that a tiny-batch fails; ``pid`` and ``manner`` are of the last death."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +175,19 @@ class PublishedBatch(Publication):
 P = TypeVar("P", bound=Publication)
 
 
-class Publications(Generic[P]):
+class Publications(ABC, Generic[P]):
     """What is published in a queue and needed here, the oldest first."""
 
     def __init__(self, queue: _native.ManagerQueue, ring_size: int) -> None:
         self._queue, self._ring_size = queue, ring_size
 
-    def __iter__(self) -> Iterator[P]:
-        raise NotImplementedError
+    @abstractmethod
+    def __iter__(self) -> Iterator[P]: ...
 
     @property
+    @abstractmethod
     def oldest(self) -> int:
         """Sequence of the first publication that workers may still claim or write."""
-        raise NotImplementedError
 
     @property
     def ring_room(self) -> int:
