@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from fusionloader.system.shm.objects import SharedMemoryExhausted
 from fusionloader.workers.messages import Failure
 
 if TYPE_CHECKING:
@@ -66,20 +65,6 @@ def raise_failure(failure: Failure) -> NoReturn:
     except Exception:  # its constructor takes other arguments
         raise RuntimeError(failure.text) from None
     raise error
-
-
-def note_what_follows(error: Exception, *, ends_batch: bool) -> None:
-    """Adds a note to an error of ``next()`` that says what the next call does.
-
-    ``ends_batch``: whether the mini-batch ends with the error. Otherwise a lack of memory or files
-    loses none. Other errors say it themselves.
-    """
-    if not hasattr(error, "add_note"):  # Python 3.10
-        return
-    if ends_batch:
-        error.add_note("The next call of next() goes on with the mini-batch after this one.")
-    elif isinstance(error, (MemoryError, OSError, SharedMemoryExhausted)):
-        error.add_note("No mini-batch is lost: the next call of next() tries again.")
 
 
 def _kind(failure: Failure) -> type[BaseException]:

@@ -103,7 +103,7 @@ def test_a_late_job_prepares_alone_until_the_next_epoch(group, train_set):
     first.tell("rest")  # waits a while for who is about to come
     assert late.rest() == expected[0][1:]
     assert late.rest() == first.answer() == expected[1]
-    assert late.ask("stats").alone_batches in (10, 20)  # on a busy machine not in time
+    assert 10 <= late.ask("stats").alone_batches <= 20  # on a busy machine not in time
     assert left([first]) == []
 
 

@@ -21,6 +21,7 @@ from fusionloader.data.sources.tensors import NotGathered, gather
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.next_call import note_what_follows
 from fusionloader.engine.iterators.whole_batches import Deferral, next_batch
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
@@ -28,7 +29,7 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, make_group
 from fusionloader.workers import messages, sample_errors
-from fusionloader.workers.sample_errors import BadSample, note_what_follows, resolve
+from fusionloader.workers.sample_errors import BadSample, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):

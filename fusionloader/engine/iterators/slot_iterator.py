@@ -29,6 +29,7 @@ from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.next_call import note_what_follows
 from fusionloader.engine.iterators.pinning import Pinning
 from fusionloader.engine.iterators.whole_batches import detached
 from fusionloader.engine.manager.in_flight import Job
@@ -45,7 +46,7 @@ from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.workers.sample_errors import note_what_follows, raise_failure
+from fusionloader.workers.sample_errors import raise_failure
 
 _MOST_WORKERS = 32  # queue places for workers added later; more on a machine with more cores
 _AHEAD = 2  # batches whose copies to the device have begun, beside the one in use

@@ -31,6 +31,7 @@ from fusionloader.data.epochs.epoch_state import EpochState, Returned, for_worke
 from fusionloader.data.epochs.sampling import Draws, numbered_batches
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.next_call import note_what_follows
 from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.observe.statistics.loader_statistics import Statistics
@@ -47,7 +48,6 @@ from fusionloader.transforms.executors.fetchers import (
     make_fetcher,
 )
 from fusionloader.transforms.plan.parts import Spent
-from fusionloader.workers.sample_errors import note_what_follows
 
 # Mini-batches in which images are looked for: the first ones, and then one in so many.
 _LOOKED_AT = 4

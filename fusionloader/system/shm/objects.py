@@ -26,8 +26,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _CHECKED_BYTES = 1 << 20  # from this size on, free memory is checked, which takes 0.2 ms
 
 
-class SharedMemoryExhausted(RuntimeError):
-    """There is too little memory for a request."""
+class SharedMemoryExhausted(MemoryError, RuntimeError):
+    """There is too little shared memory for a request."""
 
 
 def create(

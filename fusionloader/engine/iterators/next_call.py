@@ -1,0 +1,17 @@
+"""What an error of ``next()`` says of the call that follows."""
+
+from __future__ import annotations
+
+
+def note_what_follows(error: Exception, *, ends_batch: bool) -> None:
+    """Adds a note to an error of ``next()`` that says what the next call does.
+
+    ``ends_batch``: whether the mini-batch ends with the error. Otherwise a lack of memory or files
+    loses none. Other errors say it themselves.
+    """
+    if not hasattr(error, "add_note"):  # Python 3.10
+        return
+    if ends_batch:
+        error.add_note("The next call of next() goes on with the mini-batch after this one.")
+    elif isinstance(error, (MemoryError, OSError)):
+        error.add_note("No mini-batch is lost: the next call of next() tries again.")
