@@ -10,7 +10,7 @@ from fusionloader.cache import loader_cache
 from fusionloader.data.read_ahead.looking_ahead import explain_reading
 from fusionloader.data.samplers.epoch_sampler import EpochSampler
 from fusionloader.engine.delivery import level_rows
-from fusionloader.engine.iterators.whole_batches import defers
+from fusionloader.engine.iterators.deferral import defers
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.route import Route
 

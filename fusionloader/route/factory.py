@@ -17,9 +17,9 @@ from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import make_source
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.in_process import GatheredIterator, InProcessIterator
+from fusionloader.engine.iterators.single_process import SingleProcessIterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 from fusionloader.engine.iterators.stream_iterator import StreamIterator
-from fusionloader.engine.iterators.whole_batches import SingleProcessIterator
 from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.options.aliases import AnyDataset, AnyLoader
 from fusionloader.options.loader_options import LoaderOptions

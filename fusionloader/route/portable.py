@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fusionloader.cache.store_stats import StoreStats
-from fusionloader.engine.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
+from fusionloader.engine.iterators.single_process import SingleProcessIterator
+from fusionloader.engine.iterators.torchs_workers import WholeBatchIterator
 from fusionloader.options.aliases import AnyLoader
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.loader_parts import LoaderParts

@@ -22,7 +22,7 @@ from fusionloader import FusionLoader
 from fusionloader.engine.iterators import in_process, slot_iterator as slot_iterator
 from fusionloader.workers import native_worker, python_worker
 from fusionloader.workers import sample_errors, prepared_worker
-from fusionloader.engine.iterators import whole_batches
+from fusionloader.engine.iterators import torchs_workers
 
 root, kind, workers = sys.argv[1:]
 Image.init()

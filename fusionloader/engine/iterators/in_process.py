@@ -20,9 +20,9 @@ from fusionloader.data.sources.plan_source import PlannedSource
 from fusionloader.data.sources.tensors import NotGathered, gather
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
+from fusionloader.engine.iterators.deferral import Deferral
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.next_call import note_what_follows
-from fusionloader.engine.iterators.whole_batches import Deferral, next_batch
+from fusionloader.engine.iterators.next_call import next_batch, note_what_follows
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions

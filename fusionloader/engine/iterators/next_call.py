@@ -1,6 +1,13 @@
-"""What an error of ``next()`` says of the call that follows."""
+"""A call of ``next()``: how torch's is made, and what its error says of the call that follows."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fusionloader.options.aliases import Batch
 
 
 def note_what_follows(error: Exception, *, ends_batch: bool) -> None:
@@ -15,3 +22,15 @@ def note_what_follows(error: Exception, *, ends_batch: bool) -> None:
         error.add_note("The next call of next() goes on with the mini-batch after this one.")
     elif isinstance(error, (MemoryError, OSError)):
         error.add_note("No mini-batch is lost: the next call of next() tries again.")
+
+
+def next_batch(iterator: Any, torchs: Callable[[], Batch]) -> Batch:
+    """Returns what ``torchs``, the ``__next__`` of torch's class, returns.
+
+    If no profiler runs, it skips torch's profiler entry, which costs as much as a small batch.
+    """
+    if torch.autograd.profiler._is_profiler_enabled:
+        return torchs()
+    batch: Batch = iterator._next_data()
+    iterator._num_yielded += 1
+    return batch

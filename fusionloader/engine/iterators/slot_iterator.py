@@ -31,7 +31,7 @@ from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.next_call import note_what_follows
 from fusionloader.engine.iterators.pinning import Pinning
-from fusionloader.engine.iterators.whole_batches import detached
+from fusionloader.engine.iterators.tracked import detached
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
 from fusionloader.engine.manager.manager import Manager, ManagerOutdated

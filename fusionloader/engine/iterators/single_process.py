@@ -1,0 +1,182 @@
+"""torch's iterator without worker processes, for user code with ``num_workers=0``."""
+
+from __future__ import annotations
+
+import itertools
+import reprlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import (
+    _DatasetKind,
+    _SingleProcessDataLoaderIter,
+)
+
+from fusionloader.data.epochs.epoch_state import EpochState, Returned
+from fusionloader.engine.delivery.to_device import to_device
+from fusionloader.engine.iterators.deferral import Deferral
+from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.next_call import next_batch, note_what_follows
+from fusionloader.engine.iterators.tracked import TrackedIterator
+from fusionloader.options.aliases import AnyLoader, Batch, Index
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.transforms.executors.fetchers import (
+    asked_samples,
+    fetcher_state,
+    make_fetcher,
+)
+
+
+class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # type: ignore[misc]
+    """torch's iterator for ``num_workers=0``."""
+
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, shared: LoaderState) -> None:
+        self._track(loader, options, shared)
+        self._deferral = Deferral(options, shared.statistics)
+        state = (shared.epochs.dataset_states() or [None])[0]
+        # The state may include the global generator's, taken within an epoch, after its base seed
+        # was drawn. So torch's __init__ must not draw from that generator again.
+        under_way = state is not None and not state["between"]
+        given = _Seeded(loader, 0) if under_way else loader
+        self._dataset_fetcher: Any = None
+        self._dataset_fetcher = make_fetcher(
+            lambda: self._make_fetcher(given), loader.dataset, state
+        )
+        self._index_sampler = loader._index_sampler
+        self._sampler_iter = iter(self._index_sampler)
+        self._begin()
+
+    def _make_fetcher(self, loader: Any) -> Any:
+        if self._dataset_fetcher is None:
+            super().__init__(loader)  # makes one
+            return self._dataset_fetcher
+        arguments = (self._dataset_kind, self._dataset, self._auto_collation, self._collate_fn)
+        create: Callable[..., Any] = _DatasetKind.create_fetcher
+        return create(*arguments, self._drop_last)
+
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
+            # The mini-batch that was drawn and not returned: number and indices, and samples of an
+            # iterable dataset. None once it was returned; the numbers are empty at the end.
+            self._drawn: list[tuple[int, list[Index]]] | None = None
+            self._samples: list[Any] | None = None
+            self._left_by: BaseException | None = None  # what an iterable dataset was left by
+            fetcher = self._dataset_fetcher
+            super()._begin().live = lambda: fetcher_state(fetcher)
+        return super()._begin()
+
+    def __next__(self) -> Batch:
+        with self._turn, self._tracer, self._clock:
+            batch, returned = self._next()
+        assert self._epoch_state is not None
+        # No call follows, so no exception can come before the return.
+        self._epoch_state.returned = returned
+        self._drawn = self._samples = None
+        return batch
+
+    def _next(self) -> tuple[Batch, Returned]:
+        statistics, epoch_state = self._state.statistics, self._begun()
+        epoch_state.settle()
+        try:
+            if self._options.dataset_kind == _DatasetKind.Iterable:
+                # Without a dataset state, resuming means to make and drop the batches again.
+                while self._to_repeat > 0:
+                    self._torchs_next()
+                    self._to_repeat, self._drawn, self._samples = self._to_repeat - 1, None, None
+                batch = self._torchs_next()  # torch checks the dataset's length there
+                number = epoch_state.delivered
+            else:
+                batch = next_batch(self, self._torchs_next)
+                number = self._drawn[0][0]  # type: ignore[index]  # made a moment ago
+        except StopIteration:
+            self._ended(epoch_state)
+            raise
+        statistics.batches += 1
+        statistics.samples += self._asked
+        self._tracer.made(epoch_state.epoch, number, self._asked)
+        return to_device(batch, self._options.device), Returned(number)
+
+    def _next_data(self) -> Batch:
+        if self._drawn is None:
+            self._drawn = []
+        if not self._drawn:
+            self._remaining.take(self._drawn)
+            if not self._drawn:
+                self._remaining.check()
+                raise StopIteration
+        number, indices = self._drawn[0]
+        self._asked = asked_samples(indices)
+        workers, start = self._state.statistics.workers, time.perf_counter()
+        with self._deferral.fetching():
+            batch = self._fetch(number, indices)
+        workers.made += self._asked
+        workers.worker_seconds += time.perf_counter() - start
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
+
+    def _fetch(self, number: int, indices: list[Index]) -> Batch:
+        """Makes a mini-batch. An error of user code stands for it; the next one follows."""
+        fetcher, epoch_state = self._dataset_fetcher, self._epoch_state
+        assert epoch_state is not None
+        is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
+        if self._left_by is not None:
+            raise RuntimeError(
+                f"the dataset's iterator was left by {type(self._left_by).__name__}, and may have "
+                "lost a sample. This iterator cannot go on: iter(loader) begins the next epoch"
+            ) from self._left_by
+        try:
+            if not is_iterable:
+                return fetcher.fetch(indices)
+            if samples := self._draw_samples(asked_samples(indices)):
+                return fetcher.collate_fn(samples if fetcher.auto_collation else samples[0])
+        except StopIteration:  # ends the epoch, as in torch
+            raise
+        except Exception as error:
+            returned = Returned(epoch_state.delivered if is_iterable else number)
+            if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
+                error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
+            note_what_follows(error, ends_batch=True)
+            epoch_state.returned = returned
+            self._drawn = self._samples = None
+            raise
+        raise StopIteration
+
+    def _draw_samples(self, wanted: int) -> list[Any]:
+        """Returns the samples of a mini-batch; empty if an iterable dataset has no more.
+
+        Each is in the list before Python can raise KeyboardInterrupt.
+        """
+        fetcher = self._dataset_fetcher
+        if self._samples is None:
+            self._samples = []
+        missing = wanted - len(self._samples)
+        if missing and not fetcher.ended:
+            fresh = itertools.islice(fetcher.dataset_iter, missing)
+            try:
+                self._samples.extend(fresh)
+            except Exception:
+                raise
+            except BaseException as error:  # a generator is exhausted after it
+                if len(self._samples) < wanted:
+                    self._left_by = error
+                raise
+            fetcher.ended = len(self._samples) < wanted
+        if len(self._samples) < wanted and fetcher.drop_last:
+            return []
+        return self._samples
+
+
+class _Seeded:
+    """The loader with a generator of its own, so that the user's is not drawn from."""
+
+    def __init__(self, loader: AnyLoader, seed: int) -> None:
+        self._loader = loader
+        self._index_sampler: list[Index] = []
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -1,0 +1,95 @@
+"""What torch's own iterators lack: epochs that are tracked, resume, and may change."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+
+from fusionloader.data.epochs.epoch_state import EpochState
+from fusionloader.data.epochs.sampling import Draws, numbered_batches
+from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.observe.trace.step_tracer import StepTracer
+from fusionloader.options.aliases import AnyLoader, Batch, Index
+from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.processes import OneThread
+
+Numbered = Iterator[tuple[int, list[Index]]]
+"""Mini-batches with their numbers in the epoch."""
+
+
+def detached(loader: AnyLoader) -> AnyLoader:
+    """Returns a shallow copy of the loader, without its iterator, for the iterator to keep.
+
+    Without a reference cycle, dropping the last reference to an iterator ends its workers at once.
+    """
+    view = copy.copy(loader)
+    view._iterator = None
+    return view
+
+
+def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
+    delivered, ahead = epoch_state.delivered, frozenset(epoch_state.ahead)
+    for number, batch in batches:
+        if number >= delivered and number not in ahead:
+            yield number, batch
+
+
+class TrackedIterator:
+    """Mixin for torch's iterators that tracks the epoch and its delivered batches."""
+
+    _epoch_state: EpochState | None = None
+    _num_yielded: int
+    _sampler_iter: Iterator[Index]
+
+    def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._owner = os.getpid()
+        self._turn = OneThread()
+        self._view = detached(loader)
+        self._options = options
+        self._state = state
+        self._epochs = state.epochs
+        self._clock = state.statistics.clock(options.dataset)
+        self._tracer = StepTracer(state.traces, "whole batches are made in torch's own loop")
+
+    @property
+    def _base_seed(self) -> int:
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._epochs.base_seed(drawn)
+
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
+            self._clock.begin_epoch()
+            state = self._state.statistics.workers
+            state.wanted, state.user_code = max(self._options.num_workers, 1), True
+            epoch_state = self._epochs.start(self._options, self._base_seed)
+            batches = numbered_batches(self._options, epoch_state, self._sampler_iter)
+            self._remaining = Draws(_not_delivered(batches, epoch_state))
+            stateful = any(epoch_state.worker_states())
+            self._to_repeat = 0 if stateful else epoch_state.delivered
+            self._epoch_state = epoch_state
+        return self._epoch_state
+
+    def _begun(self) -> EpochState:
+        """Returns the epoch; begins it again if ``set_epoch`` was called before its first batch."""
+        failed = self._epoch_state is None  # an exception came while it was begun
+        if failed or (self._num_yielded == 0 and self._epochs.changed(self._options)):
+            self._epochs.restart()
+            self._reset(self._view)
+        return self._begin()
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        self._epoch_state = None
+        if not first_iter:
+            self._view, self._options = detached(loader), LoaderOptions.of(loader)
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+    def _torchs_next(self) -> Batch:
+        return super().__next__()  # type: ignore[misc]
+
+    def _ended(self, epoch_state: EpochState) -> None:
+        self._epochs.finish(epoch_state)
+        self._state.statistics.epoch_ended()
