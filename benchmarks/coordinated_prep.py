@@ -3,7 +3,8 @@
 Four jobs with one worker each go through an epoch, together and each alone, interleaved: samples
 delivered to all jobs per second, and CPU time. Every batch is compared with that of a job alone.
 Then jobs are killed, stopped or started beside three others, again and again: the longest gap
-between two batches of the others, beyond their usual one.
+between two batches of the others, beyond their usual one. Last, jobs start at offsets of a fraction
+of an epoch: samples prepared for each sample delivered, by epoch.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from fusionloader.cli.measure.workloads import pil_dataset
 
 WAYS = ("together", "alone")
 EVENTS = ("nothing", "kill", "pause", "join")
+OFFSETS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of an epoch, of the last job that starts
+EPOCHS = 4  # of each job that starts at an offset
 SETTLED = 0.8  # seconds from the first batch to the event
 WATCHED = 0.7  # seconds behind it
 ENDLESS = 1 << 20  # samples of an epoch in which something happens
@@ -45,6 +48,7 @@ def arguments() -> argparse.Namespace:
     parser = parser_of(__doc__, rounds=7)
     parser.add_argument("--jobs", type=int, default=4, help="that share (4)")
     parser.add_argument("--trials", type=int, default=50, help="of each event (50)")
+    parser.add_argument("--starts", type=int, default=3, help="of jobs at each offset (3)")
     parser.set_defaults(workers=1)
     return parser.parse_args()
 
@@ -114,7 +118,9 @@ def _serve(pipe: Connection, options: argparse.Namespace, folder: Path, word: st
 
     while True:
         command, *what = pipe.recv()
-        if command == "epoch":
+        if command == "epochs":
+            pipe.send(_epochs(loader_of("together", False)))
+        elif command == "epoch":
             pipe.send(_epoch(loader_of(what[0], False), *what[1:]))
         else:
             _run(pipe, loader_of("together", True))
@@ -131,6 +137,17 @@ def _epoch(loader: Any, number: int, digest: bool) -> Epoch:
             digests.append(hashlib.blake2b(images.numpy().tobytes()).hexdigest())
     stats = loader.explain().splitlines()[-2]
     return Epoch(began, time.monotonic(), samples, tuple(digests), (), stats)
+
+
+def _epochs(loader: Any) -> list[tuple[float, int, int]]:
+    """Returns when each epoch ended, and the samples delivered and made here until then."""
+    found, samples = [], 0
+    for number in range(EPOCHS):
+        samples += _epoch(loader, number, digest=False).samples
+        shared = loader.stats().shared_prep
+        alone = shared.alone_batches * loader.batch_size
+        found.append((time.monotonic(), samples, shared.made_here + alone))
+    return found
 
 
 def _run(pipe: Connection, loader: Any) -> None:
@@ -240,6 +257,46 @@ def gaps(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
     return found
 
 
+# ---- offsets ------------------------------------------------------------------------------------
+
+
+def started_at(offset: float, count: int, options: argparse.Namespace, folder: Path) -> list[float]:
+    """Starts jobs one after the other, the last one ``offset`` of an epoch after the first.
+
+    Returns the samples that were prepared for each sample delivered, by epoch.
+    """
+    jobs = [Job(options, folder, f"study-{os.getpid()}-{time.monotonic_ns()}") for _ in range(1)]
+    try:
+        jobs[0].tell("epoch", "alone", 0, False)
+        usual = jobs[0].answer()
+        seconds = (usual.ended - usual.began) * offset / (count - 1)
+        word = f"study-{os.getpid()}-{time.monotonic_ns()}"
+        jobs += [Job(options, folder, word) for _ in range(count)]
+        for job in jobs[1:]:
+            job.tell("epochs")
+            time.sleep(seconds)
+        found = [job.answer() for job in jobs[1:]]
+    finally:
+        for job in jobs:
+            job.end()
+    delivered = [sum(job[epoch][1] for job in found) for epoch in range(EPOCHS)]
+    made = [sum(job[epoch][2] for job in found) for epoch in range(EPOCHS)]
+    return [
+        (made[epoch] - made[epoch - 1] * (epoch > 0))
+        / (delivered[epoch] - delivered[epoch - 1] * (epoch > 0))
+        for epoch in range(EPOCHS)
+    ]
+
+
+def offsets(options: argparse.Namespace, folder: Path) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {}
+    for offset, _ in itertools.product(OFFSETS, range(options.starts)):
+        made = started_at(offset, options.jobs, options, folder)
+        found.setdefault(str(offset), []).append(made)
+        announce(f"offset {offset}: " + ", ".join(f"{each:.2f}" for each in made))
+    return found
+
+
 # ---- the report ---------------------------------------------------------------------------------
 
 
@@ -267,16 +324,31 @@ def rows_of(rounds: dict[str, list[Round]], found: dict[str, list[float]]) -> li
     return rows
 
 
+def rows_of_offsets(found: dict[str, list[list[float]]]) -> list[list[str]]:
+    def text(starts: list[list[float]]) -> str:
+        return ", ".join(f"{statistics.median(each):.2f}" for each in zip(*starts, strict=True))
+
+    what = "last job {} of an epoch late: samples made for one delivered, by epoch"
+    return [[what.format(offset), text(starts)] for offset, starts in found.items()]
+
+
 def main() -> None:
     options = arguments()
     folder = setting_of(options, "default")[0].root
     assert folder is not None
     rounds = throughput(options, folder)
     found = gaps(options, folder)
+    starts = offsets(options, folder)
     figures = {way: [(r.rate, r.cpu) for r in rounds[way]] for way in WAYS}
     ratios = [a.rate / b.rate for a, b in zip(*(rounds[way] for way in WAYS), strict=True)]
     publish(
-        options, ("", "median"), rows_of(rounds, found), rounds=figures, ratios=ratios, gaps=found
+        options,
+        ("", "median"),
+        [*rows_of(rounds, found), *rows_of_offsets(starts)],
+        rounds=figures,
+        ratios=ratios,
+        gaps=found,
+        offsets=starts,
     )
 
 

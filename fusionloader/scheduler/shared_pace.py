@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SHORTEST_STALL = 0.06  # seconds that others wait at least before a member has to leave
@@ -12,7 +11,9 @@ _STALLED = 2.0  # times the usual time between two takes, without one
 _WINDOW = 32  # mini-batches over which the time that others wait is measured
 _MOST_HELD_UP = 0.5  # fraction of that time
 _SHORTEST_GATHERING = 2.0  # seconds
-_OF_LAST_EPOCH = 0.5  # fraction of the duration of the epoch before
+_OF_LAST_EPOCH = 1.0  # times the duration of the epoch before
+_AFTER_EVICTION = 0.5  # the same, for a member that is too slow for the others
+_SPEED_UP = 2.0  # of a member that has the processors for itself while the others wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,21 @@ class TakeClock:
         return (self.held_up - before) / max(now - began, 1e-9)
 
 
-def keeps_gathering(waited: float, last_epoch: float | None, coming: Sequence[float]) -> bool:
-    """Whether an epoch that could go on waits for members that will soon begin it.
+def waits_for(
+    seconds: float, *, waited: float, last_epoch: float | None, was_evicted: bool
+) -> bool:
+    """Whether an epoch that could go on waits for a member that has not begun it yet.
+
+    A member that started late is in step from then on, so waiting for it once costs less than
+    preparing everything twice. A member that was evicted is slow, and would be late each time.
 
     Args:
-        waited: seconds since the epoch was opened.
+        seconds: expected seconds until the member begins the epoch, at its present pace.
+        waited: seconds that the epoch has waited for members.
         last_epoch: duration of the epoch before, in seconds; ``None`` for the first.
-        coming: expected seconds until each of the other members begins.
+        was_evicted: whether the member had to leave an epoch, and has finished none since.
     """
+    if was_evicted:
+        return waited + seconds <= max(_SHORTEST_GATHERING, _AFTER_EVICTION * (last_epoch or 0.0))
     limit = max(_SHORTEST_GATHERING, _OF_LAST_EPOCH * (last_epoch or 0.0))
-    return any(waited + seconds <= limit for seconds in coming)
+    return waited <= limit and waited + seconds / _SPEED_UP <= limit

@@ -22,7 +22,7 @@ def ends():
 def done(number, lease):
     """The message that a mini-batch is complete."""
     zeros = dict.fromkeys(("slot", "offset", "nbytes", "failed"), 0)
-    empty = {name: [] for name in ("made", "waits", "given_up")}
+    empty = {name: [] for name in ("made", "waits", "given_up", "jobs")}
     return {"done": number, "lease": lease, **zeros, **empty}
 
 

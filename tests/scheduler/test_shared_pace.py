@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.shared_pace import Pace, TakeClock, keeps_gathering, leaves
+from fusionloader.scheduler.shared_pace import Pace, TakeClock, leaves, waits_for
 
 SECONDS = st.floats(0, 10)
 PACES = st.builds(
@@ -62,14 +62,22 @@ def test_the_clock_knows_the_usual_interval_and_the_share():
     assert abs(clock.pace(4.06, 1, 1).stalled - 0.02) < 1e-6
 
 
-def test_an_epoch_waits_for_who_comes_in_time_and_no_longer():
-    assert not keeps_gathering(0.0, None, [])
-    assert keeps_gathering(0.0, None, [1.9])
-    assert not keeps_gathering(0.0, None, [2.1])
-    assert keeps_gathering(0.0, 20.0, [2.1, 100.0])
-    assert not keeps_gathering(10.1, 20.0, [0.0])
+def waits(seconds, waited=0.0, last_epoch=None, was_evicted=False):
+    return waits_for(seconds, waited=waited, last_epoch=last_epoch, was_evicted=was_evicted)
 
 
-@given(st.floats(0, 100), st.none() | st.floats(0, 100), st.lists(st.floats(0, 100)))
-def test_waiting_ends(waited, last_epoch, coming):
-    assert not keeps_gathering(max(2.0, (last_epoch or 0) / 2) + waited + 1e-3, last_epoch, coming)
+def test_an_epoch_waits_for_a_member_that_started_late():
+    assert waits(1.9) and waits(3.9)  # twice as fast once the others wait
+    assert not waits(4.1)
+    assert waits(18.0, last_epoch=10.0) and waits(5.0, waited=7.0, last_epoch=10.0)
+    assert not waits(7.0, waited=7.0, last_epoch=10.0)
+
+
+def test_an_epoch_waits_less_for_a_member_that_was_too_slow():
+    assert waits(4.9, last_epoch=10.0, was_evicted=True)
+    assert not waits(5.1, last_epoch=10.0, was_evicted=True)
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.none() | st.floats(0, 100), st.booleans())
+def test_waiting_ends(seconds, waited, last_epoch, was_evicted):
+    assert not waits(seconds, max(2.0, last_epoch or 0) + waited + 1e-3, last_epoch, was_evicted)

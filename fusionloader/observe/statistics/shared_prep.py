@@ -11,12 +11,12 @@ class SharedPrepStats:
     """A loader with ``share``; jobs are known by the pids of their training processes.
 
     Attributes:
-        word: that the jobs share.
-        together: whether the epoch under way, or the last one, is prepared in the group.
-        why_alone: why it is not; empty where it is.
-        jobs: that were in the epoch when this one began it.
+        word: name of the group, the value of ``share=``.
+        together: whether other jobs take part in the epoch under way, or took part in the last one.
+        why_alone: why this job prepares the epoch outside the group; empty within it.
+        jobs: pids of the other jobs in the epoch.
         shared_batches: mini-batches that came from the group.
-        alone_batches: mini-batches that this job has prepared alone.
+        alone_batches: mini-batches that this job has prepared outside it.
         made_here: samples of the group that this job's workers have made.
         made_elsewhere: samples that those of other jobs have made for this one.
         waited_for: seconds that this job has waited for others to take their mini-batches.
@@ -43,6 +43,7 @@ class SharedPrepStats:
         if self.shared_batches:
             samples = max(self.made_here + self.made_elsewhere, 1)
             text += f": {self.made_elsewhere / samples:.0%} of the samples came from other jobs"
+            text += "" if self.jobs or self.why_alone else ", of which none is in this epoch"
         if self.why_alone and self.alone_batches:
             text += f"; {self.alone_batches} mini-batches alone: {self.why_alone}"
         if self.waited_for:

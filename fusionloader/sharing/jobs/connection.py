@@ -77,6 +77,7 @@ class CoordinatorConnection:
             middle of any statement, so they append to it and do nothing else.
         held: batches that training still references, by lease.
         fds: descriptors of the queue and of the slots.
+        jobs: pids of the other jobs in the epoch, as of the last message about it.
         made: number of shared samples, by the pid of the job whose workers made them.
         waits: seconds that this job has waited for other jobs, by pid.
     """
@@ -87,6 +88,7 @@ class CoordinatorConnection:
         self.left = ""
         self.differs: tuple[int, bytes] | None = None
         self.released: list[int] = []
+        self.jobs: tuple[int, ...] = ()
         self.made: Counter[int] = Counter()
         self.waits: dict[int, float] = {}
         self.held: dict[int, HeldBatch] = {}
@@ -234,6 +236,7 @@ class CoordinatorConnection:
             reports,
         )
         self._prepared[found.number] = found
+        self.jobs = tuple(map(int, fields["jobs"]))
         self.made.update({int(pid): int(samples) for pid, samples in fields["made"]})
         for pid, seconds in fields["waits"]:
             self.waits[int(pid)] = self.waits.get(int(pid), 0.0) + float(seconds)

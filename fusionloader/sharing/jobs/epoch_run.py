@@ -18,15 +18,24 @@ class EpochRun:
         key: identifies the epoch.
         epoch: what its members have submitted, taken and released.
         opened: when the first member began it, in seconds of the monotonic clock.
+        waited: seconds that its members have waited for others to begin it.
     """
 
     def __init__(self, key: EpochKey, staging: Staging, now: float) -> None:
         self.key = key
         self.epoch = SharedEpoch()
         self.opened = now
+        self.waited = 0.0
+        self._waits_since: float | None = None
         self._staging = staging
         self._samples: dict[int, bytes] = {}  # packed, of mini-batches not published yet
         self._batches: dict[int, StagedBatch] = {}  # published, by number
+
+    def wait(self, now: float) -> None:
+        """Notes that the epoch waits for members, from the first call on."""
+        if self._waits_since is None:
+            self._waits_since = now
+        self.waited = now - self._waits_since
 
     def submit(self, member: GroupMember, number: int, samples: bytes) -> bytes | None:
         """Adds a member's mini-batch; returns another member's samples if they differ."""
@@ -59,11 +68,12 @@ class EpochRun:
         unresponsive = []
         for delivery in self.epoch.deliveries():
             member = members[delivery.member]
-            if not self._send_done(member, self._batches[delivery.number]):
+            others = [members[n].pid for n in self.epoch.members if n != delivery.member]
+            if not self._send_done(member, self._batches[delivery.number], others):
                 unresponsive.append(member)
         return unresponsive
 
-    def _send_done(self, member: GroupMember, batch: StagedBatch) -> bool:
+    def _send_done(self, member: GroupMember, batch: StagedBatch, others: list[int]) -> bool:
         waits, member.waits = member.waits, {}
         rows = batch.payload
         assert rows is not None
@@ -77,6 +87,7 @@ class EpochRun:
             "waits": list(waits.items()),
             "failed": batch.failed,
             "given_up": batch.given_up,
+            "jobs": others,
         }
         return member.reply(fields, pickle.dumps(batch.reports) if any(batch.reports) else b"")
 

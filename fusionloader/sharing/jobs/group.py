@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusionloader.scheduler.shared_pace import TakeClock, keeps_gathering, leaves
+from fusionloader.scheduler.shared_pace import TakeClock, leaves, waits_for
 from fusionloader.sharing.jobs.epoch_run import EpochRun
 from fusionloader.sharing.jobs.member import EpochKey, GroupMember, MemberProgress
 from fusionloader.sharing.jobs.staging import RowSettings, StagedBatch, Staging
@@ -53,6 +53,7 @@ class Group:
         if member.epoch is None:
             return
         self._leave(member, keeps=True)
+        member.was_evicted = True
         member.reply({"left": why})
 
     def _leave(self, member: GroupMember, keeps: bool) -> None:
@@ -206,7 +207,9 @@ class Group:
         """Removes a member from its epoch, which it has finished or broken off."""
         key = member.epoch
         if key is not None and key in self._runs and fields["finished"]:
-            self._durations[key.epoch] = now - self._runs[key].opened
+            run = self._runs[key]
+            self._durations[key.epoch] = now - run.opened - run.waited
+            member.was_evicted = False
         self._leave(member, keeps=True)
         member.progress = None
         member.finished = int(fields["epoch"]) if fields["finished"] else None
@@ -271,18 +274,21 @@ class Group:
         epoch = run.epoch
         if not epoch.gathering or (epoch.members and not epoch.is_full(self.staging_limit(run))):
             return
-        coming = dict(self._coming(run, now))
+        run.wait(now)
         last = self._durations.get(run.key.epoch - 1)
-        if keeps_gathering(now - run.opened, last, list(coming.values())):
-            return
+        coming = list(self._coming(run, now))
+        for member, seconds in coming:
+            evicted = member.was_evicted
+            if waits_for(seconds, waited=run.waited, last_epoch=last, was_evicted=evicted):
+                return
         epoch.gathering = False
-        for number in coming:
-            self.members[number].waited_in_vain = True
+        for member, _ in coming:
+            member.waited_in_vain = True
 
-    def _coming(self, run: EpochRun, now: float) -> Iterable[tuple[int, float]]:
+    def _coming(self, run: EpochRun, now: float) -> Iterable[tuple[GroupMember, float]]:
         """Yields members that are about to begin an epoch, and the seconds until they do."""
         epoch = run.key.epoch
-        for number, member in self.members.items():
+        for member in self.members.values():
             if member.waited_in_vain or not member.joined or member.epoch == run.key:
                 continue
             seconds = None
@@ -291,7 +297,7 @@ class Group:
             elif member.finished == epoch - 1:
                 seconds = 0.0
             if seconds is not None and not member.is_stopped():
-                yield number, seconds
+                yield member, seconds
 
     def evict_all(self, run: EpochRun, why: str) -> None:
         """Has all members of an epoch prepare the rest of it alone."""

@@ -83,6 +83,7 @@ class GroupMember(LocalPeer):
         progress: progress in the epoch under way, in the group or alone.
         finished: number of the epoch that it finished last, ``None`` if it broke that off.
         waited_in_vain: whether the group has waited for its next epoch, which it did not begin.
+        was_evicted: whether it had to leave an epoch, and has finished none in the group since.
         clock: when it has taken mini-batches.
         waits: seconds that it has waited for others, by pid, since it was last sent them.
     """
@@ -97,6 +98,7 @@ class GroupMember(LocalPeer):
     progress: MemberProgress | None = None
     finished: int | None = None
     waited_in_vain: bool = False
+    was_evicted: bool = False
     clock: TakeClock = field(default_factory=lambda: TakeClock(0.0))
     waits: dict[int, float] = field(default_factory=dict)
 

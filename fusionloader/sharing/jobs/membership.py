@@ -54,7 +54,6 @@ class GroupMembership:
         self._total = -1
         self._delivered = 0
         self._reported_at = 0.0
-        self._jobs: tuple[int, ...] = ()
         self._shared_batches = self._alone_batches = 0
         self._earlier: list[CoordinatorConnection] = []
         self._agreed: Agreement | None = None
@@ -98,7 +97,7 @@ class GroupMembership:
             self._refuse(answer, str(found[answer["refused"]]))
         if "alone" in answer:
             raise LeftGroup(str(answer["alone"]))
-        self._jobs, self.why_alone = tuple(map(int, answer["jobs"])), ""
+        self.connection.jobs, self.why_alone = tuple(map(int, answer["jobs"])), ""
 
     def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
         self._end()
@@ -136,7 +135,7 @@ class GroupMembership:
 
     def _go_alone(self, why: str) -> None:
         log.warning("share=%r: this job prepares this epoch alone: %s", self.word, why)
-        self._jobs, self.why_alone = (), why
+        self.why_alone = why
         self._reported_at = 0.0
 
     def is_for_epoch(self, epoch: EpochState) -> bool:
@@ -230,11 +229,12 @@ class GroupMembership:
             for pid, seconds in each.waits.copy().items():
                 waits[pid] = waits.get(pid, 0.0) + seconds
         here = sum(each[self._pid] for each in made)
+        jobs = () if self.why_alone else self.connection.jobs
         return SharedPrepStats(
             word=self.word,
-            together=not self.why_alone,
+            together=bool(jobs),
             why_alone=self.why_alone,
-            jobs=self._jobs,
+            jobs=jobs,
             shared_batches=self._shared_batches,
             alone_batches=self._alone_batches,
             made_here=here,
