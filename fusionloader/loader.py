@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pickle import PicklingError
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -315,7 +314,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     def _stats_reader(self) -> Callable[[], LoaderStats]:
         """Returns a function like ``stats`` that holds no reference to the loader."""
-        return partial(self._state.stats, self._iterator_factory)
+        return partial(self._state.stats, self._iterator_factory.cache_stats)
 
     def _described(self) -> DescribedLoader:
         way = self._iterator_factory.way(options := LoaderOptions.of(self))
@@ -410,10 +409,5 @@ class FusionLoader(Shown, DataLoader[T_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

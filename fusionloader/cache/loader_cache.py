@@ -13,7 +13,13 @@ from fusionloader.cache import obtaining
 from fusionloader.cache.obtaining import Obtained, WantedCache
 from fusionloader.cache.servers import joining
 from fusionloader.cache.servers.joining import Joined
-from fusionloader.cache.store_stats import DECODED_CACHE, DISK, JPEG_INDEX, MEMORY, StoreStats
+from fusionloader.cache.store_stats import (
+    DISK,
+    JPEG_INDEX,
+    MEMORY,
+    NAMES_IN_STATS,
+    StoreStats,
+)
 from fusionloader.cache.tiers import saved_store, store_handles
 from fusionloader.cache.tiers.cache_memory import DatasetMemory
 from fusionloader.cache.tiers.dataset_table import DatasetTable
@@ -144,7 +150,9 @@ class LoaderCache:
             memory, disk = self.memory.ledger.memory, self.memory.ledger.disk
             for name, usage in self.memory.usage().items():
                 budget = disk.limit if name.startswith("disk_") else memory.limit
-                found[_STATS.get(name, name)] = StoreStats(usage.images, usage.nbytes, budget)
+                found[NAMES_IN_STATS.get(name, name)] = StoreStats(
+                    usage.images, usage.nbytes, budget
+                )
             found[MEMORY] = StoreStats(0, memory.used, memory.limit)
             found[DISK] = StoreStats(0, disk.used, disk.limit)
         if self._index is not None:
@@ -178,9 +186,6 @@ class LoaderCache:
 
 
 _NOT_OF_URLS = "samples are at URLs, and each machine reads and keeps its own"
-
-# Names in stats() that differ from those of the stores.
-_STATS = {"decoded": DECODED_CACHE, "index": JPEG_INDEX}
 
 
 def explain(options: LoaderOptions, why_not: str, are_remote: bool) -> list[str]:

@@ -10,6 +10,9 @@ MEMORY, DISK = "cache_memory", "cache_disk"
 DECODED_CACHE, JPEG_INDEX = "decoded_cache", "jpeg_index"
 """Names of two stores that have their own lines in ``stats()``."""
 
+NAMES_IN_STATS = {"decoded": DECODED_CACHE, "index": JPEG_INDEX}
+"""Names in ``stats()`` that differ from those of the stores."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from time import monotonic
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -42,12 +41,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._shown.close()
 
 

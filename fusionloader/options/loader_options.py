@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from fusionloader.options.cache_settings import Cache
 from fusionloader.options.gpu_settings import GpuWorker
@@ -26,12 +26,7 @@ OnError = Literal["raise", "skip", "substitute"]
 AugmentPer = Literal["sample", "tiny_batch"]
 Switch = Literal["auto", "off"]
 
-AFFINITIES = ("auto", "off")
-_GLOBAL_MANAGER = ("auto", "off")
-_AUGMENT_PER = ("sample", "tiny_batch")
-_ON_ERROR = ("raise", "skip", "substitute")
-_DECODE = ("exact", "fast")
-_DEFERRED_IMAGES = ("auto", "off")
+SWITCH = get_args(Switch)
 _REMOTE_IN_FLIGHT = 8
 _STALLED_PLAN_SECONDS = 60.0
 _SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
@@ -81,8 +76,8 @@ class WorkerPool:
                 f"{multiprocessing.get_all_start_methods()}, or a context of multiprocessing, not "
                 f"{multiprocessing_context!r}"
             )
-        if cpu_affinity not in AFFINITIES:
-            raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
+        if cpu_affinity not in SWITCH:
+            raise ValueError(f"cpu_affinity should be one of {SWITCH}, not {cpu_affinity!r}")
         self.cpu_affinity: Switch = cpu_affinity
         self.num_workers: int = num_workers
         self.multiprocessing_context: BaseContext | None = multiprocessing_context
@@ -223,14 +218,14 @@ class FusionOptions:
             raise _unfit("tiny_batch_size", "a positive int", self.tiny_batch_size)
         if self.seed is not None and not isinstance(self.seed, int):
             raise _unfit("seed", "an int or None", self.seed)
-        _check_choice("decode", self.decode, _DECODE)
+        _check_choice("decode", self.decode, get_args(Decode))
         if not isinstance(self.strict, bool):
             raise _unfit("strict", "True or False", self.strict)
-        _check_choice("on_error", self.on_error, _ON_ERROR)
-        _check_choice("augment_per", self.augment_per, _AUGMENT_PER)
-        _check_choice("global_manager", self.global_manager, _GLOBAL_MANAGER)
-        _check_choice("cpu_affinity", self.cpu_affinity, AFFINITIES)
-        _check_choice("deferred_images", self.deferred_images, _DEFERRED_IMAGES)
+        _check_choice("on_error", self.on_error, get_args(OnError))
+        _check_choice("augment_per", self.augment_per, get_args(AugmentPer))
+        _check_choice("global_manager", self.global_manager, SWITCH)
+        _check_choice("cpu_affinity", self.cpu_affinity, SWITCH)
+        _check_choice("deferred_images", self.deferred_images, SWITCH)
         if self.gpu_worker not in ("auto", None) and not isinstance(self.gpu_worker, GpuWorker):
             raise _unfit("gpu_worker", '"auto", None or a GpuWorker', self.gpu_worker)
         if isinstance(self.gpu_worker, GpuWorker) and self.num_workers == 0:

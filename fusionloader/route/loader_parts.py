@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.engine.iterators.loader_state import LoaderState
@@ -19,13 +20,6 @@ if TYPE_CHECKING:  # not imported at run time, since the native part may be miss
     from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
 
-class HasCacheStats(Protocol):
-    """An iterator factory with statistics of its caches."""
-
-    def cache_stats(self) -> dict[str, StoreStats]:
-        """Returns the statistics of the caches of the dataset's files, by store."""
-
-
 class LoaderParts(LoaderState):
     """The state of a loader, with the participants that outlive an iterator."""
 
@@ -37,10 +31,10 @@ class LoaderParts(LoaderState):
         self._reader: ReadAheadProcess | None = None
         self._read_table: DatasetTable | None = None
 
-    def stats(self, factory: HasCacheStats) -> LoaderStats:
-        """Returns a snapshot of the counters; ``factory`` made the iterators."""
+    def stats(self, cache_stats: Callable[[], dict[str, StoreStats]]) -> LoaderStats:
+        """Returns a snapshot of the counters, with those of caches by store."""
         shared = None if self._membership is None else self._membership.stats()
-        caches = factory.cache_stats()
+        caches = cache_stats()
         stream = None if self._reader is None else self._reader.stats()
         return self.statistics.snapshot(
             self.epochs.completed, caches, shared, self._remote_stats(), stream

@@ -40,16 +40,12 @@ class PortableIteratorFactory:
                 f"FusionLoader runs as torch's DataLoader here, at its speed: {self._why} is "
                 "missing. Its own workers need Linux.",
             )
-        if options.on_error != "raise":
-            raise NotImplementedError(
-                f"on_error = {options.on_error!r} needs FusionLoader's own workers: {self._why} is "
-                "missing"
-            )
-        if options.share is not None:
-            raise NotImplementedError(
-                f"share = {options.share!r} needs FusionLoader's own workers: {self._why} is "
-                "missing"
-            )
+        for name, usual in (("on_error", "raise"), ("share", None)):
+            given = getattr(options, name)
+            if given != usual:
+                raise NotImplementedError(
+                    f"{name} = {given!r} needs FusionLoader's own workers: {self._why} is missing"
+                )
         if options.num_workers > 0:
             return WholeBatchIterator(loader, options, state)
         return SingleProcessIterator(loader, options, state)

@@ -19,8 +19,7 @@ class RateWatch:
         current: median of the last rates; ``None`` until there is a full window of them.
     """
 
-    def __init__(self, share: float = CHANGE, window: int = WINDOW) -> None:
-        self._share = share
+    def __init__(self, window: int = WINDOW) -> None:
         self._recent: deque[float] = deque(maxlen=window)
         self._reference: float | None = None
         self.current: float | None = None
@@ -40,4 +39,4 @@ class RateWatch:
         self.current = statistics.median(self._recent)
         if self._reference is None:
             self._reference = self.current
-        return abs(self.current - self._reference) > self._share * self._reference
+        return abs(self.current - self._reference) > CHANGE * self._reference

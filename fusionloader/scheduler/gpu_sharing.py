@@ -19,15 +19,22 @@ class Mode(Enum):
     SPATIAL = "spatial"
 
 
+_ROUNDS = 2  # turns of each mode
+_ITERATIONS = 4  # training iterations that count in a turn
+_WARM_UP = 2  # iterations before them: a launch of the mode before may still be running
+_MARGIN = 0.05  # fraction by which another mode must be faster than off
+_WINDOW = 16  # iterations that a rate is measured over after the decision
+
+
 class SharingChoice:
     """Chooses the mode with the highest throughput, and off unless another one clearly wins.
 
     A profiling phase begins with a turn of off. If training waits for no batch in it, CPU workers
-    keep up, and off is chosen. Otherwise every mode has ``rounds`` turns. The rate of a turn leaves
+    keep up, and off is chosen. Otherwise every mode has two turns. The rate of a turn leaves
     out samples from the backlog of the turn before, or off would look as fast as the mode that has
     filled the backlog. A turn can therefore be shorter than the mini-batches in flight last. The
     best turn of each mode counts: a checkpoint makes a turn slow, but nothing makes one too fast.
-    Another mode must beat off by ``margin``, so that off wins ties.
+    Another mode must beat off by 5 %, so that off wins ties.
 
     Profiling starts again when the number of CPU workers changes, when the rate moves by more than
     20 %, when it falls below the rate of off, or when CPU workers no longer keep up.
@@ -39,28 +46,9 @@ class SharingChoice:
         decisions: number of decisions so far.
     """
 
-    def __init__(
-        self,
-        *,
-        rounds: int = 2,
-        iterations: int = 4,
-        warm_up: int = 2,
-        margin: float = 0.05,
-        window: int = 16,
-    ) -> None:
-        """Starts the first profiling phase.
-
-        Args:
-            rounds: number of turns of each mode.
-            iterations: number of training iterations that count in a turn.
-            warm_up: iterations before them that do not count: a launch of the mode before may be
-                running still.
-            margin: fraction by which another mode must be faster than off.
-            window: number of iterations that a rate is measured over after the decision.
-        """
+    def __init__(self) -> None:
+        """Starts the first profiling phase."""
         self._modes = list(Mode)
-        self._rounds, self._iterations, self._warm_up = rounds, iterations, warm_up
-        self._margin, self._window = margin, window
         self._turns: list[tuple[Mode, float]] = []
         self._workers: int | None = None
         self._watch = RateWatch(window=3)
@@ -114,14 +102,14 @@ class SharingChoice:
             self._start()
         self._workers = cpu_workers
         self._seen += 1
-        if self._seen <= self._warm_up or self._backlog_before is None:
+        if self._seen <= _WARM_UP or self._backlog_before is None:
             self._backlog_before = backlog
             return
         self._seconds += seconds
         self._waited += waited
         self._samples += samples
-        counted = self._iterations if self.profiling else self._window
-        if self._seen < self._warm_up + counted:
+        counted = _ITERATIONS if self.profiling else _WINDOW
+        if self._seen < _WARM_UP + counted:
             return
         from_backlog = max(self._backlog_before - backlog, 0)
         rate = (self._samples - from_backlog) / max(self._seconds, 1e-9)
@@ -130,7 +118,7 @@ class SharingChoice:
         if self.profiling:
             self._end_turn(rate, waits)
         else:  # the mode stays the same: no warm-up
-            self._seen, self._backlog_before = self._warm_up, backlog
+            self._seen, self._backlog_before = _WARM_UP, backlog
             self._check(rate, waits)
 
     def _end_turn(self, rate: float, waits: bool) -> None:
@@ -144,12 +132,12 @@ class SharingChoice:
         """Begins a turn of the mode with the fewest turns, or decides."""
         turns = Counter(mode for mode, _ in self._turns)
         self.mode = min(self._modes, key=turns.__getitem__)
-        if turns[self.mode] == self._rounds:
+        if turns[self.mode] == _ROUNDS:
             self._decide()
 
     def _decide(self) -> None:
         rates = {mode: max(r for m, r in self._turns if m is mode) for mode in self._modes}
-        bar = rates[Mode.OFF] * (1 + self._margin)
+        bar = rates[Mode.OFF] * (1 + _MARGIN)
         best = max(self._modes, key=rates.__getitem__)
         self._decided(best if rates[best] > bar else Mode.OFF, rates)
 

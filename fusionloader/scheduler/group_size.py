@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import statistics
 
+_DELAY_SHARE = 0.25  # maximum fraction of a mini-batch's time that one launch may take
+_LEAST_GAIN = 0.03  # minimum fraction of the time per sample that a doubling must save
+_TRIALS = 3  # mini-batches with a new size before it is judged, without the first one
+_REST = 20  # mini-batches after which a doubling that did not pay is tried again
+
 
 class GroupSize:
     """Doubles the group while the time per sample falls, up to a fraction of the mini-batch.
@@ -19,29 +24,10 @@ class GroupSize:
         size: number of tiny-batches to claim at once.
     """
 
-    def __init__(
-        self,
-        largest: int = 32,
-        delay_share: float = 0.25,
-        least_gain: float = 0.03,
-        trials: int = 3,
-        rest: int = 20,
-    ) -> None:
-        """Starts at one tiny-batch.
-
-        Args:
-            largest: maximum number of tiny-batches in a group.
-            delay_share: maximum fraction of a mini-batch's time that one launch may take.
-            least_gain: minimum fraction of the time per sample that a doubling must save.
-            trials: mini-batches with a new size before it is judged, without the first one.
-            rest: mini-batches after which a doubling that did not pay is tried again.
-        """
+    def __init__(self, largest: int = 32) -> None:
+        """Starts at one tiny-batch; a group has at most ``largest``."""
         self.size = 1
         self._largest = largest
-        self._delay_share = delay_share
-        self._least_gain = least_gain
-        self._trials = trials
-        self._rest = rest
         self._resting = 0
         self._seen = 0  # mini-batches with this size
         self._smaller: float | None = None  # seconds per sample at half the size
@@ -66,19 +52,19 @@ class GroupSize:
             return  # it was begun with another size
         self._shares.append(longest / makespan)
         self._per_sample.append(seconds / samples)
-        if len(self._shares) == self._trials:
+        if len(self._shares) == _TRIALS:
             self._judge(statistics.median(self._shares), statistics.median(self._per_sample))
 
     def _judge(self, share: float, per_sample: float) -> None:
         smaller, size = self._smaller, self.size
         self._change(size)
-        if size > 1 and share > self._delay_share:
+        if size > 1 and share > _DELAY_SHARE:
             self._change(size // 2)
-        elif smaller is not None and per_sample > smaller * (1 - self._least_gain):
-            self._resting = self._rest
+        elif smaller is not None and per_sample > smaller * (1 - _LEAST_GAIN):
+            self._resting = _REST
             self._change(size // 2)
         # Twice the group takes at most twice the time.
-        elif self._resting <= 0 and 2 * size <= self._largest and 2 * share <= self._delay_share:
+        elif self._resting <= 0 and 2 * size <= self._largest and 2 * share <= _DELAY_SHARE:
             self._change(2 * size)
             self._smaller = per_sample
 

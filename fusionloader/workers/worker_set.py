@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,21 @@ StartWorker = Callable[[int, int], Process]
 
 HandOver = Callable[[int, int], None]
 """Gives another process the receiving end of a worker's pipe: number and descriptor."""
+
+
+def calls_weakly(method: StartWorker) -> StartWorker:
+    """Returns a function that calls a method without a reference to its object.
+
+    A cycle would keep the memory of batches until the garbage collector runs.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(number: int, message_fd: int) -> Process:
+        found = reference()
+        assert found is not None
+        return found(number, message_fd)
+
+    return call
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fusionloader.cli.simulator import figures
-from fusionloader.cli.simulator.ranks import RanksSetup, WorkerSharing, simulate_ranks
+from fusionloader.cli.simulator.ranks import RanksSetup, RanksSimulation, WorkerSharing
 from fusionloader.cli.simulator.times import load
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "service_times" / "torchvision-randaugment.json"
@@ -17,7 +17,8 @@ def times():
 
 
 def seconds(times, sharing, ranks=4, workers=2, **changes):
-    return simulate_ranks(RanksSetup(times, ranks, workers, sharing, 20, 32, **changes)).seconds
+    setup = RanksSetup(times, ranks, workers, sharing, 20, 32, **changes)
+    return RanksSimulation(setup).run().seconds
 
 
 @pytest.mark.parametrize("random_rank", [False, True])

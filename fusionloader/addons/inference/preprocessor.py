@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -365,12 +364,7 @@ class Preprocessor:
     def __enter__(self) -> Preprocessor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(wait=kind is None)
 
     def __reduce__(self) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from fusionloader.addons.integrations.exported import ExportedLoaders, Loaders
@@ -114,12 +113,7 @@ class Exporter:
     def __enter__(self) -> Exporter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -88,14 +88,14 @@ class Joined:
     server: MachineServer | None
 
 
-def is_shared(cache: Cache, environ: Mapping[str, str] = os.environ) -> bool:
+def is_shared(cache: Cache) -> bool:
     """Whether a cache is distributed over machines.
 
     Raises:
         ValueError: torchrun's environment cannot be read.
     """
     if cache.servers == "auto":
-        return discovery.read_machines(environ) is not None
+        return discovery.read_machines(os.environ) is not None
     return cache.servers is not None
 
 

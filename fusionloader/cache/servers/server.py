@@ -41,29 +41,42 @@ class ServedStore(Protocol):
 
 @dataclass(slots=True)
 class ServerCounts:
-    """Numbers of samples sent (hits), lacking (misses) and accepted (taken), and their bytes."""
+    """Numbers of samples sent (hits), lacking (misses) and accepted (taken); bytes of hits."""
 
     hits: int = 0
     misses: int = 0
     taken: int = 0
     bytes_sent: int = 0
-    bytes_taken: int = 0
 
 
-class CacheService:
-    """Answers the requests of clients at a ``Listener``.
+class CacheServer:
+    """Answers the requests of clients, from construction until ``close()``.
 
     Attributes:
+        address: address that it listens at, with the actual port.
         counts: counters.
-        services: this service by its name, as an argument for a ``Listener``.
     """
 
-    def __init__(self, find_store: Callable[[bytes], ServedStore | None]) -> None:
-        """``find_store`` returns the store of a dataset by its fingerprint, or ``None``."""
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        find_store: Callable[[bytes], ServedStore | None],
+    ) -> None:
+        """``find_store`` returns the store of a dataset by its fingerprint, or ``None``.
+
+        Raises:
+            OSError: it cannot listen at ``address``.
+        """
         self.counts = ServerCounts()
         self._lock = threading.Lock()
         self._find_store = find_store
-        self.services = {SERVICE: Service(lambda: self._answer, requests.MOST_BYTES)}
+        service = Service(lambda: self._answer, requests.MOST_BYTES)
+        self._listener = Listener(address, identity, {SERVICE: service})
+        self.address = self._listener.address
+
+    def close(self) -> None:
+        self._listener.close()
 
     def _answer(self, message: Message) -> Outgoing | None:
         try:
@@ -99,35 +112,6 @@ class CacheService:
         if store is not None and store.put(*wanted[0], message.body):
             with self._lock:
                 self.counts.taken += 1
-                self.counts.bytes_taken += message.body.nbytes
-
-
-class CacheServer:
-    """Serves at a port of its own, from construction until ``close()``.
-
-    Attributes:
-        address: address that it listens at, with the actual port.
-        counts: counters.
-    """
-
-    def __init__(
-        self,
-        address: Address,
-        identity: Identity,
-        find_store: Callable[[bytes], ServedStore | None],
-    ) -> None:
-        """Listens at ``address``; for ``find_store`` see ``CacheService``.
-
-        Raises:
-            OSError: it cannot listen there.
-        """
-        service = CacheService(find_store)
-        self.counts = service.counts
-        self._listener = Listener(address, identity, service.services)
-        self.address = self._listener.address
-
-    def close(self) -> None:
-        self._listener.close()
 
 
 def _look_up(store: ServedStore, wanted: WantedFile) -> memoryview | Status:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fusionloader.cli.analysis.findings import LoaderFindings
 from fusionloader.cli.analysis.phases import Phase
-from fusionloader.cli.analysis.what_if.equations import share_for
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.observe.statistics.processor_use import CoreShortage
@@ -235,3 +234,15 @@ def _file_cache(findings: LoaderFindings, model: Model) -> Iterator[str]:
             f"Reading keeps up if {share:.0%} of the files ({gib:.1f} GiB) stay in memory, or from "
             f"storage with {warm.rate * reads.mean_bytes / 1e6:,.0f} MB/s."
         )
+
+
+def share_for(rate: float, cached: float, uncached: float) -> float | None:
+    """Returns the least cached share of samples that reaches a rate; ``None`` if no cache does.
+
+    Mohan et al., PVLDB 14(5), 2021, equation (2), for the share. Rates are samples per second.
+    """
+    if uncached >= rate:
+        return 0.0
+    if cached < rate:
+        return None
+    return (1 / uncached - 1 / rate) / (1 / uncached - 1 / cached)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fusionloader.cli.simulator.loader import simulate
 from fusionloader.cli.simulator.offload_figure import figure_offload
 from fusionloader.cli.simulator.panels import Bars, Lines, SimulationFigure
-from fusionloader.cli.simulator.ranks import RanksSetup, WorkerSharing, simulate_ranks
+from fusionloader.cli.simulator.ranks import RanksSetup, RanksSimulation, WorkerSharing
 from fusionloader.cli.simulator.setup import (
     AFFINE,
     AHEAD,
@@ -90,12 +90,12 @@ def figure_15a(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
         bars: dict[str, list[float]] = {WorkerSharing.IDLE.value: [], WorkerSharing.POOL.value: []}
         for ranks, workers in RANKS:
             outcomes = {
-                how: simulate_ranks(
+                how: RanksSimulation(
                     RanksSetup(
                         times, ranks, workers, how, RANK_STEPS, 16 * workers,
                         random_rank=random_rank, seed=seed,
                     )
-                )
+                ).run()
                 for how in WorkerSharing
             }  # fmt: skip
             gains = {

@@ -210,8 +210,3 @@ class RanksSimulation:
                 worker = idle[move.source].pop()
                 worker.assigned = (move.destination, self._step + move.ahead)
                 self._work(worker)
-
-
-def simulate_ranks(setup: RanksSetup) -> RanksOutcome:
-    """Runs a setup."""
-    return RanksSimulation(setup).run()

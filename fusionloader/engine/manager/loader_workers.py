@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from fusionloader.observe.statistics.snapshot import WorkerStats
 from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_records, worker_stats
 from fusionloader.system.cpus import lease
 from fusionloader.system.processes import Process
-from fusionloader.workers.worker_set import Death, WorkerSet
+from fusionloader.workers.worker_set import Death, WorkerSet, calls_weakly
 
 
 class LoaderWorkers:
@@ -72,15 +71,7 @@ class LoaderWorkers:
         self._start = start
         for each in self.participants:
             each.start(hub)
-        # A weak reference: a cycle would keep the batches' memory until the garbage collector runs.
-        launch = weakref.WeakMethod(self._launch)
-
-        def start_one(number: int, message_fd: int) -> Process:
-            method = launch()
-            assert method is not None
-            return method(number, message_fd)
-
-        self._set = WorkerSet(self.count, start_one)
+        self._set = WorkerSet(self.count, calls_weakly(self._launch))
         for each in self.participants:
             each.workers_started(self._set)
 

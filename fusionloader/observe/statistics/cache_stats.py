@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusionloader.cache.store_stats import DECODED_CACHE, DISK, JPEG_INDEX, MEMORY, StoreStats
+from fusionloader.cache.store_stats import (
+    DISK,
+    MEMORY,
+    NAMES_IN_STATS,
+    StoreStats,
+)
 from fusionloader.system.amounts import mib
 from fusionloader.system.shm import cache_counts
 
@@ -59,7 +64,7 @@ class CacheStats:
                 tier.images, tier.bytes, self.disk_budget if "disk" in name else self.budget
             )
             for name, tier in self.tiers.items()
-            if name not in _STORES and name != "remote"
+            if name not in NAMES_IN_STATS and name != "remote"
         }
 
     def explain(self) -> str:
@@ -73,9 +78,6 @@ class CacheStats:
             f"keeps {kept or 'nothing'}, in {mib(self.bytes + self.disk_bytes)} of "
             f"{mib(self.budget + self.disk_budget)}."
         )
-
-
-_STORES = {"index": JPEG_INDEX, "decoded": DECODED_CACHE}
 
 
 def cache_stats(
@@ -112,7 +114,7 @@ def _hits(counts: Sequence[int]) -> int:
 def _tiers(counts: Sequence[int], kept: Mapping[str, StoreStats]) -> list[tuple[str, TierStats]]:
     found = []
     for name in ("index", *cache_counts.NAMES[: len(cache_counts.HITS)]):
-        store = kept.get(_STORES.get(name, name))
+        store = kept.get(NAMES_IN_STATS.get(name, name))
         hits = counts[cache_counts.NAMES.index(name)] if name != "index" else 0
         if store is not None:
             found.append((name, TierStats(store.images, store.bytes, hits)))

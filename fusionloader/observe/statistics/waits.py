@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 from fusionloader.observe.statistics.histogram import BOUNDS, COARSE, Histogram, quantiles
@@ -165,12 +164,7 @@ class WaitClock:
         for observer in self._observers:
             observer.asked()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for observer in self._observers:
             observer.delivered()
         now = time.perf_counter()

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from fusionloader.observe.trace.files import TraceFile
@@ -148,12 +147,7 @@ class Trace:
     def __enter__(self) -> Trace:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from fusionloader.observe.trace.recording import CurrentTrace, Feed, Trace
 from fusionloader.observe.trace.timeline import Copy, Step
@@ -52,12 +51,7 @@ class StepTracer:
         if self._trace is not None:
             self._made = epoch, batch, samples, complete_ns
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None or self._trace is None or self._made is None or not self._trace.is_on:
             return
         epoch, batch, samples, complete_ns = self._made

@@ -6,7 +6,6 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusionloader.system import fd_messages
@@ -26,14 +25,14 @@ class CoordinatorConfig:
     address: str
 
 
-def coordinator_address(word: str, environ: Mapping[str, str] = os.environ) -> str:
+def coordinator_address(word: str) -> str:
     """Returns the socket's name for a word, in Linux's abstract namespace.
 
     Each rank of a training has its own part of the samples, so rank n of one training shares with
     rank n of another.
     """
     namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
-    rank = f"rank {environ.get('RANK', '0')} of {environ.get('WORLD_SIZE', '1')}"
+    rank = f"rank {os.environ.get('RANK', '0')} of {os.environ.get('WORLD_SIZE', '1')}"
     identity = "\0".join([str(os.geteuid()), *namespaces, rank, word])
     return f"fusionloader-share-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Iterator
 
 from fusionloader import _native
@@ -12,7 +11,7 @@ from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_reco
 from fusionloader.sharing.jobs.membership import GroupMembership, end_at_once
 from fusionloader.system.cpus import lease
 from fusionloader.system.processes import Process
-from fusionloader.workers.worker_set import WorkerSet
+from fusionloader.workers.worker_set import WorkerSet, calls_weakly
 
 
 class GroupWorkers:
@@ -37,15 +36,8 @@ class GroupWorkers:
         self._started = time.monotonic()
         self._cores = lease(options.cpu_affinity, options.workers, others=0)
         self.count = options.workers
-        # Weak: a cycle of references would keep the batches' memory until it is collected.
-        launch = weakref.WeakMethod(self._launch)
-
-        def start_one(number: int, message_fd: int) -> Process:
-            method = launch()
-            assert method is not None
-            return method(number, message_fd)
-
-        self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
+        first, hand_over = self._numbers.start, self._connection.register_worker
+        self._set = WorkerSet(0, calls_weakly(self._launch), first, hand_over)
         # The records may hold counts of earlier workers with these numbers.
         self._before = WorkerTotals()
         self._before = self.totals()

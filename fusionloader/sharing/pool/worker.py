@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
-from fusionloader.sharing.pool.served_loader import ServedLoader
+from fusionloader.sharing.pool.served_loader import ServedLoader, close_all
 from fusionloader.system import fd_messages
 from fusionloader.workers import messages, sample_errors
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
@@ -149,7 +149,7 @@ class _PoolWorker:
             loader = self._prepared(fds)
             self._pool.announce(os.getpid())
             if loader is None:
-                _close_all(tuple(fds.values()))
+                close_all(tuple(fds.values()))
             else:
                 loader.fds = tuple(fds.values())
                 loader.background = bool(message.fields["background"])
@@ -202,8 +202,3 @@ class _PoolWorker:
                     self._deactivate()
                 del self._served[number]
                 loader.close()
-
-
-def _close_all(fds: tuple[int, ...]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -6,7 +6,7 @@ from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.files import ReadRates
 from fusionloader.cli.analysis.findings import LoaderShape
 from fusionloader.cli.analysis.service import SampleService
-from fusionloader.cli.analysis.what_if.equations import rate_with_cache, share_for
+from fusionloader.cli.analysis.verdict import share_for
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
 
@@ -67,6 +67,11 @@ def test_training_that_computes_on_the_cores_takes_them_from_the_workers():
     computing = model_of(step, cores=1.0, training_cores=1.0).predict(Question())
     assert waiting.seconds == pytest.approx(SAMPLES * SAMPLE_SECONDS, rel=0.05)
     assert computing.seconds == pytest.approx(2 * SAMPLES * SAMPLE_SECONDS, rel=0.05)
+
+
+def rate_with_cache(share, cached, uncached):
+    """Equation (2) of CoorDL's paper."""
+    return 1 / (share / cached + (1 - share) / uncached)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])

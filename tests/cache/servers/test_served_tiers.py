@@ -1,17 +1,22 @@
 """What a server gives away lies in the machine's shared memory."""
 
+import contextlib
 import weakref
 
 import pytest
-from support.cache_machines import FINGERPRINT
+from support.cache_machines import FINGERPRINT, TOKEN
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.joining import ServedTiers
-from fusionloader.cache.servers.server import SERVICE, CacheService
+from fusionloader.cache.servers.server import SERVICE, CacheServer
 from fusionloader.cache.tiers.file_store import FileStore, table_bytes
 from fusionloader.cache.tiers.store_handles import StoreHandles
-from fusionloader.system.transport.messages import Message
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.connection import connect
+from fusionloader.system.transport.identity import Identity
+from fusionloader.system.transport.messages import Outgoing
 
 STAMP = FileStamp(3, 7)
 
@@ -47,10 +52,15 @@ def test_a_dataset_that_is_dropped_stays_until_its_answer_is_sent(store):
     stores = {FINGERPRINT: ServedTiers(handles(store))}
     stores[FINGERPRINT].put(4, STAMP, memoryview(b"abc"))
     alive = weakref.ref(stores[FINGERPRINT])
-    answer_to = CacheService(stores.pop).services[SERVICE].begin()
-    asked = requests.encode(FINGERPRINT, [requests.WantedFile(4, STAMP)])
-    answer = answer_to(Message(requests.GET, asked))
-    store.close()
-    assert stores == {} and bytes(answer.body[0]) == b"abc"
-    del answer
-    assert alive() is None
+    identity = Identity.of(TOKEN)
+    with contextlib.ExitStack() as stack:
+        server = CacheServer(Address("127.0.0.2", 0), identity, stores.pop)
+        stack.callback(server.close)
+        peer = connect(server.address, identity, SERVICE, PATIENCE)
+        stack.callback(peer.close)
+        asked = requests.encode(FINGERPRINT, [requests.WantedFile(4, STAMP)])
+        peer.send(Outgoing(requests.GET, asked), PATIENCE)
+        store.close()
+        assert peer.receive(PATIENCE, PATIENCE).body == b"abc"
+        assert stores == {}
+    wait_until(lambda: alive() is None)

@@ -227,7 +227,7 @@ def parse_header(block: bytes | memoryview, where: str) -> TarHeader | None:
     name = raw[:100].split(b"\0", 1)[0]
     if kind == _SPARSE:
         raise UnsupportedTar(
-            f"{where}: {_text(name)!r} is a sparse file, whose bytes are not in one piece: write "
+            f"{where}: {as_text(name)!r} is a sparse file, whose bytes are not in one piece: write "
             "the archive without --sparse"
         )
     if raw[257:263] == b"ustar\0" and (prefix := raw[345:500].split(b"\0", 1)[0]):
@@ -237,7 +237,7 @@ def parse_header(block: bytes | memoryview, where: str) -> TarHeader | None:
     except ValueError:
         nbytes = -1
     if nbytes < 0:
-        raise CorruptTar(f"{where}: {_text(name)!r} has no size that could be read")
+        raise CorruptTar(f"{where}: {as_text(name)!r} has no size that could be read")
     return TarHeader(name, nbytes if kind not in b"123456" else 0, kind)
 
 
@@ -255,5 +255,5 @@ def _signed_sum(raw: bytes) -> int:
     return sum(signed) - sum(signed[_CHECKSUM]) + 8 * ord(" ")
 
 
-def _text(name: bytes) -> str:
+def as_text(name: bytes) -> str:
     return name.decode("utf-8", "replace")

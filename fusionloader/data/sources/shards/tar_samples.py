@@ -17,6 +17,7 @@ from fusionloader.data.sources.shards.tar_members import (
     BadTarSample,
     ShardError,
     TarMember,
+    as_text,
     extension,
 )
 
@@ -105,8 +106,8 @@ def group_samples(members: Sequence[TarMember], choice: MemberChoice, shard: str
             continue
         if (key, kind) in seen:
             raise BadTarSample(
-                f"{shard}: the sample {_text(key)!r} has two members {_text(kind)!r}: samples need "
-                "keys of their own, write the archive without the duplicate"
+                f"{shard}: the sample {as_text(key)!r} has two members {as_text(kind)!r}: samples "
+                "need keys of their own, write the archive without the duplicate"
             )
         seen.add((key, kind))
         if kind == target_extension:
@@ -137,15 +138,15 @@ def _check(
     kinds = ";".join(choice.images)
     for key, member in images.items():
         if not 0 < member.nbytes < _MOST_IMAGE_BYTES:
-            raise BadTarSample(f"{shard}: the image of {_text(key)!r} has {member.nbytes} bytes")
+            raise BadTarSample(f"{shard}: the image of {as_text(key)!r} has {member.nbytes} bytes")
         if choice.target and key not in targets:
             raise BadTarSample(
-                f"{shard}: the sample {_text(key)!r} has an image and no member "
+                f"{shard}: the sample {as_text(key)!r} has an image and no member "
                 f"{choice.target!r}: add it, name another with target=..., or say target=None"
             )
     if (alone := next((key for key in targets if key not in images), None)) is not None:
         raise BadTarSample(
-            f"{shard}: the sample {_text(alone)!r} has a target {choice.target!r} and no image "
+            f"{shard}: the sample {as_text(alone)!r} has a target {choice.target!r} and no image "
             f"({kinds}): add it, or name its extension with image=..."
         )
 
@@ -155,7 +156,7 @@ def _target(member: TarMember, key: bytes, shard: str) -> Any:
     content = member.content
     if content is None:
         raise BadTarSample(
-            f"{shard}: the target {_text(extension(member.name))!r} of {_text(key)!r} has "
+            f"{shard}: the target {as_text(extension(member.name))!r} of {as_text(key)!r} has "
             f"{member.nbytes} bytes and is not in the index, which keeps those of at most "
             f"{INLINE_BYTES}: write the index again with --target, or use smaller targets"
         )
@@ -167,7 +168,7 @@ def _target(member: TarMember, key: bytes, shard: str) -> Any:
         return content.decode()
     except (ValueError, RecursionError) as error:
         raise BadTarSample(
-            f"{shard}: the target of {_text(key)!r} cannot be read ({error}): write it as text"
+            f"{shard}: the target of {as_text(key)!r} cannot be read ({error}): write it as text"
         ) from error
 
 
@@ -178,12 +179,8 @@ def _integers(values: Sequence[Any]) -> npt.NDArray[np.int64] | None:
 def _nothing(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> str:
     if not members:
         return f"{shard}: the archive is empty: leave it out, or write it again"
-    found = sorted({_text(extension(member.name)) for member in members})
+    found = sorted({as_text(extension(member.name)) for member in members})
     return (
         f"{shard}: no member has the extension of an image ({';'.join(choice.images)}), there are "
         f"{', '.join(map(repr, found[:8]))}: name the right one with image=..."
     )
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "replace")

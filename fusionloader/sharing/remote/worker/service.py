@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusionloader.sharing.remote import protocol
@@ -53,7 +52,6 @@ class WorkerService:
         identity: Identity,
         cores: int,
         cache_bytes: int = 0,
-        others: Mapping[str, Service] | None = None,
         code: CodeStore | None = None,
     ) -> None:
         """Listens for loaders with the same ``identity``.
@@ -63,13 +61,11 @@ class WorkerService:
             identity: credentials that loaders and workers share.
             cores: number of requests that are worked on at once.
             cache_bytes: memory for the bytes of files that were read, 0 for no cache.
-            others: further services at the same port, such as a cache server's, by name. They go
-                on while the worker drains, and end with it.
             code: user code that Ray brings, for a worker of one core.
 
         Raises:
             OSError: it cannot listen there.
-            ValueError: ``cores`` is less than 1, or another service has the worker's name.
+            ValueError: ``cores`` is less than 1.
         """
         if cores < 1:
             raise ValueError(f"a worker needs a core, not {cores}")
@@ -81,9 +77,7 @@ class WorkerService:
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         services = {protocol.SERVICE: Service(self._begin, protocol.MOST_BODY)}
-        if others and protocol.SERVICE in others:
-            raise ValueError(f"{protocol.SERVICE!r} is the worker itself")
-        self._listener = Listener(address, identity, services | dict(others or {}))
+        self._listener = Listener(address, identity, services)
         self.address = self._listener.address
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import get_args
+
 from fusionloader.transforms.plan.arguments import (
     Context,
     Converter,
@@ -24,21 +27,14 @@ from fusionloader.transforms.plan.stages import (
 from fusionloader.transforms.plan.timm import policies as timm_policies
 from fusionloader.transforms.plan.timm.names import timm_name
 
-_PAD_MODES: dict[str, PadMode] = {
-    "constant": "constant",
-    "edge": "edge",
-    "reflect": "reflect",
-    "symmetric": "symmetric",
-}
-
 
 def converters() -> dict[type, Converter]:
     """Returns the converters of timm's classes; no transform matches them without timm."""
-    known = {
+    known: dict[str, Converter] = {
         "RandomResizedCropAndInterpolation": _random_resized_crop,
         "ResizeKeepRatio": _resize_keep_ratio,
-        "CenterCropOrPad": _center_crop_or_pad,
-        "RandomCropOrPad": _random_crop_or_pad,
+        "CenterCropOrPad": partial(_crop_or_pad, random=False),
+        "RandomCropOrPad": partial(_crop_or_pad, random=True),
         "TrimBorder": _trim_border,
     }
     made = {timm_name("transforms", name): make for name, make in known.items()}
@@ -47,7 +43,7 @@ def converters() -> dict[type, Converter]:
 
 def _random_resized_crop(step: Transform, context: Context) -> Stage:
     # timm draws windows as torchvision does: ten attempts with the same rule, then the middle.
-    _require_pil(context)
+    context.require_pil()
     height, width = pair(step.size)
     scale, ratio = numbers(step.scale, "scale"), numbers(step.ratio, "ratio")
     if not (0 < scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
@@ -56,7 +52,7 @@ def _random_resized_crop(step: Transform, context: Context) -> Stage:
 
 
 def _resize_keep_ratio(step: Transform, context: Context) -> Stage:
-    _require_pil(context)
+    context.require_pil()
     height, width = pair(step.size)
     scale = numbers(step.random_scale_range, "random_scale_range")
     aspect = numbers(step.random_aspect_range, "random_aspect_range")
@@ -75,25 +71,17 @@ def _resize_keep_ratio(step: Transform, context: Context) -> Stage:
     )
 
 
-def _center_crop_or_pad(step: Transform, context: Context) -> Stage:
-    return _crop_or_pad(step, context, random=False)
-
-
-def _random_crop_or_pad(step: Transform, context: Context) -> Stage:
-    return _crop_or_pad(step, context, random=True)
-
-
 def _crop_or_pad(step: Transform, context: Context, random: bool) -> Stage:
-    _require_pil(context)
-    if step.padding_mode not in _PAD_MODES:
+    context.require_pil()
+    if step.padding_mode not in get_args(PadMode):
         raise NotCompiled(f"padding_mode={step.padding_mode!r}")
     height, width = pair(step.size)
     fill = color(step.fill, context.channels)
-    return CropOrPad(height, width, random, _PAD_MODES[step.padding_mode], fill)
+    return CropOrPad(height, width, random, step.padding_mode, fill)
 
 
 def _trim_border(step: Transform, context: Context) -> Stage:
-    _require_pil(context)
+    context.require_pil()
     if not isinstance(step.border_size, int) or step.border_size < 0:
         raise NotCompiled(f"border_size={step.border_size!r}")
     return TrimBorder(step.border_size)
@@ -103,8 +91,3 @@ def _filters(step: Transform) -> tuple[Filter, ...]:
     given = step.interpolation
     modes = given if isinstance(given, (list, tuple)) else [given]
     return tuple(filter_name(mode) for mode in modes)
-
-
-def _require_pil(context: Context) -> None:
-    if context.held != "pil":
-        raise NotCompiled("it follows the conversion to a tensor")

@@ -76,14 +76,14 @@ def rand_augment_policy(num_ops: int, magnitude: int, bins: int) -> RandomPolicy
 def _rand_augment(step: Transform, context: Context) -> RandomPolicy:
     space = _spaces(step, step.num_magnitude_bins)
     policies = tuple(
-        (_policy_step(step, name, space, lambda count: [step.magnitude]),) for name in space[0]
+        (_policy_step(name, space, lambda count: [step.magnitude]),) for name in space[0]
     )
     return _policy(step, context, policies, step.num_ops)
 
 
 def _trivial_augment(step: Transform, context: Context) -> Stage:
     space = _spaces(step, step.num_magnitude_bins)
-    policies = tuple((_policy_step(step, name, space, range),) for name in space[0])
+    policies = tuple((_policy_step(name, space, range),) for name in space[0])
     return _policy(step, context, policies, 1)
 
 
@@ -92,7 +92,7 @@ def _auto_augment(step: Transform, context: Context) -> Stage:
     policies = getattr(step, "policies", None) or step._policies
     made = tuple(
         tuple(
-            _policy_step(step, name, space, functools.partial(_only, place), float(probability))
+            _policy_step(name, space, functools.partial(_only, place), float(probability))
             for name, probability, place in policy
         )
         for policy in policies
@@ -108,7 +108,7 @@ def _augmix(step: Transform, context: Context) -> Stage:
     space = _spaces(step, 10)
     names = list(space[0])
     policies = tuple(
-        (_policy_step(step, name, space, lambda count: range(step.severity)),) for name in names
+        (_policy_step(name, space, lambda count: range(step.severity)),) for name in names
     )
     context.require_levels(same_on_tensors=False)
     operations = _policy(step, context, policies, 1)
@@ -148,7 +148,6 @@ def _space(step: Transform, bins: int, height: int, width: int) -> Space:
 
 
 def _policy_step(
-    step: Transform,
     name: str,
     spaces: list[Space],
     places: Callable[[int], Iterable[int]],

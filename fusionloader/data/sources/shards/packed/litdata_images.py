@@ -171,7 +171,7 @@ def _images_in(
         FileNotFoundError: the chunk does not exist.
     """
     data = _mapped(path)
-    bounds = read_bounds(data, 4, path)
+    bounds = read_bounds(data, path)
     if len(bounds) > 1 and bounds[0] == bounds[-1]:
         return _in_arrow(path, data, len(bounds) - 1, image, target, has_transform)
     leaves = list(formats)

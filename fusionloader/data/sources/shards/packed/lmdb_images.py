@@ -77,7 +77,7 @@ class LMDBImages(EncodedImages):
         starts = addresses - np.uint64(min(offsets)) + np.uint64(place.offset)
         super().__init__(
             ByteRanges((place.path,), np.zeros(len(starts), np.uint32), starts, lengths),
-            _targets(texts, len(starts), path, has_transform=target_transform is not None)
+            _targets(texts, path, has_transform=target_transform is not None)
             if target is not None
             else no_targets(len(starts)),
             transform=transform,
@@ -102,7 +102,7 @@ def _text(
 
 
 def _targets(
-    texts: list[str], count: int, path: str | os.PathLike[str], *, has_transform: bool
+    texts: list[str], path: str | os.PathLike[str], *, has_transform: bool
 ) -> ShardTargets:
     if has_transform:
         return list(texts)

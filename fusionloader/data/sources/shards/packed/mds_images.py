@@ -186,7 +186,7 @@ def _read_shard(
 ) -> tuple[npt.NDArray[np.int64], ShardTargets]:
     """Returns starts and lengths of a shard's images, of shape (2, samples), and the targets."""
     data = np.memmap(path, np.uint8, "r")
-    bounds = read_bounds(data, 4, path)
+    bounds = read_bounds(data, path)
     starts, lengths = find_fields(data, bounds, shard["column_sizes"], path)
     names = shard["column_names"]
     column = names.index(image)

@@ -40,20 +40,19 @@ def index_errors(path: str) -> Iterator[None]:
         raise ValueError(f"{path!r}: {error}") from error
 
 
-def read_bounds(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
+def read_bounds(data: npt.NDArray[np.uint8], path: str) -> Integers:
     """Returns the start of each sample of a shard, followed by the end of the last one.
 
     Args:
-        data: bytes of the shard.
-        first: offset of the bounds.
+        data: bytes of the shard: the number of samples, and their bounds.
         path: path of the shard, for messages.
 
     Raises:
         ValueError: the shard is cut off or damaged.
     """
     count = int(data[:4].view(np.uint32)[0]) if len(data) >= 4 else 0
-    end = first + 4 * (count + 1)
-    bounds = data[first:end].view(np.uint32).astype(np.int64) if end <= len(data) else None
+    end = 4 + 4 * (count + 1)
+    bounds = data[4:end].view(np.uint32).astype(np.int64) if end <= len(data) else None
     if bounds is None or bounds[0] < end or bounds[-1] > len(data) or (np.diff(bounds) < 0).any():
         raise ValueError(
             f"{path!r} is cut off or damaged ({len(data)} bytes): download or write it again"
