@@ -25,7 +25,7 @@ def annotate(loader: FusionLoader[Any], name: str = "train") -> Annotation:
         name: name of the loader in the ranges: ``"train: next()"``.
 
     Returns:
-        An annotation that ``close()``, called between two batches, or a ``with`` block ends.
+        An annotation. ``close()``, called between two batches, or a ``with`` block ends it.
     """
     return Annotation(loader, name)
 

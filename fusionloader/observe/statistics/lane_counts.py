@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class LaneState(enum.IntEnum):
-    """What a lane is at."""
+    """State of a lane."""
 
     UNUSED = 0
     SERVING = 1

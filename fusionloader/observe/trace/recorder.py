@@ -108,7 +108,7 @@ class Recorder:
                 self.count(name, kept[store].images)
 
     def timeline(self) -> Timeline:
-        """Returns all of it, in order."""
+        """Returns everything recorded, in order."""
         meta = Meta(
             pid=os.getpid(),
             rank=self._traced.rank,

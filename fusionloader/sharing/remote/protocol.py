@@ -2,9 +2,10 @@
 
 A connection begins with ``SETUP``, which describes the work as JSON, or with ``SETUP_CODE`` if user
 code that Ray has brought to the worker makes the samples. The worker answers ``READY``, or refuses
-with a reason. Each ``PREPARE`` then names samples of one tiny-batch. Answers come in the order of
-the requests: ``ROWS`` with the results of all samples, or ``DECLINED``. The loader's own workers
-make declined samples, so that errors are found and reported on the user's machine.
+with a reason. Each ``PREPARE`` then names samples of one or several neighbouring tiny-batches.
+Answers come in the order of the requests: ``ROWS`` with the results of all samples, or
+``DECLINED``. The loader's own workers make declined samples, so that errors are found and reported
+on the user's machine.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class RemoteProxy(Participant):
     def look(self, handle: Handle, publications: Publications[Any]) -> None:
         """Replaces a dead proxy, whose lanes' tiny-batches are in the queue again.
 
-        No death is counted: no sample runs in the proxy, so none has caused it.
+        The death counts against no sample, because the proxy runs none.
         """
         now = time.monotonic()
         if now - self._checked >= _CHECK_SECONDS and self._is_wanted:

@@ -245,7 +245,7 @@ def set_generator_states(states: tuple[Any, ...]) -> None:
 
 
 class PickledGenerators:
-    """The states of the global generators, pickled again only if one has moved."""
+    """The states of the global generators, pickled again only if one of them has changed."""
 
     def __init__(self) -> None:
         self._places = _locate_generators()

@@ -44,7 +44,7 @@ class HeadOptions:
 def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOptions) -> GpuTask:
     """Returns a task that has run once, so that nothing is built at the first group.
 
-    The task has not run if memory ran out, and can be borrowed at the first group.
+    If memory ran out, the task has not run. Memory can be borrowed at the first group.
 
     Args:
         plan: plan of a dataset of files.
