@@ -73,9 +73,8 @@ def command_of(file: Path, study: Study) -> list[str] | None:
         if value is True:
             words.append(f"--{name.replace('_', '-')}")
         elif value is not None and value is not False and name != "json":
-            text = ",".join(value) if name == "contenders" else value
-            many = text if isinstance(text, list) else [text]
-            words += [f"--{name.replace('_', '-')}", *map(str, many)]
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [f"--{name.replace('_', '-')}", text]
     return ["-m", module, *words, "--json", str(file.relative_to(ROOT))]
 
 

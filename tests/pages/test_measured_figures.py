@@ -138,7 +138,7 @@ def test_a_file_says_how_it_is_measured_anew():
     options = ["--workers", "0", "--start-method", "spawn"]
     written = ["--json", "benchmarks/results/cpu/tracing.json"]
     assert command_of(file, {"flags": {**common, "longest": True, "lengths": [1, 2]}}) == [
-        *("-m", "benchmarks.tracing", *options, "--longest", "--lengths", "1", "2", *written)
+        *("-m", "benchmarks.tracing", *options, "--longest", "--lengths", "1,2", *written)
     ]
     assert command_of(
         file, {"flags": {**common, "workload": "tiny", "contenders": ["a", "b"]}}
