@@ -1,7 +1,7 @@
 # Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
 # with "##" behind them, `make campaign` those with "#:".
 CAMPAIGNS := architectures audit chaos compliance corrupt draws examples fuzz kills matrix mutants neon ray scripts servers soak studies
-.PHONY: help demo test lint docs bench asan wheel campaign format stubs api types $(CAMPAIGNS) \
+.PHONY: help demo test lint docs bench figures asan wheel campaign format stubs api types $(CAMPAIGNS) \
     gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -134,6 +134,10 @@ servers: ready-to-test  #: the examples of inference in LitServe, Ray Serve and 
 
 bench: ready-to-test  ## speed beside other loaders; ARGS="--workload default"
 	$(BIN)/python -m fusionloader bench $(ARGS)
+
+# To measure takes hours; ARGS="collate streams" names some files.
+figures: $(if $(RUN),ready-to-test)  ## which measured figures are older than the code; RUN=1 measures them anew
+	$(if $(RUN),$(BIN)/python,$(PYTHON)) -m benchmarks.figures $(if $(RUN),--run) $(ARGS)
 
 lint: ready-to-test  ## ruff, mypy, pyright, import-linter, griffe, clang-format
 	$(BIN)/ruff check .

@@ -319,7 +319,6 @@ def rows_of(rounds: dict[str, list[Round]], found: dict[str, list[float]]) -> li
     rows += [
         [f"{event}: longest gap of others, ms", f"{statistics.median(values) * 1e3:.0f}"]
         for event, values in found.items()
-        if values
     ]
     return rows
 
@@ -337,7 +336,7 @@ def main() -> None:
     folder = setting_of(options, "default")[0].root
     assert folder is not None
     rounds = throughput(options, folder)
-    found = gaps(options, folder)
+    found = {event: values for event, values in gaps(options, folder).items() if values}
     starts = offsets(options, folder)
     figures = {way: [(r.rate, r.cpu) for r in rounds[way]] for way in WAYS}
     ratios = [a.rate / b.rate for a, b in zip(*(rounds[way] for way in WAYS), strict=True)]

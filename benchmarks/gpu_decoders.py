@@ -26,7 +26,7 @@ from benchmarks.gpu.dmon import Utilisation
 from benchmarks.study import append, parser_of
 from fusionloader import Decoded, Decoder, GpuWorker
 from fusionloader.cli.bench import setting_of
-from fusionloader.cli.environment import versions
+from fusionloader.cli.environment import provenance
 from fusionloader.transforms.executors.decoders.by_name import describe_decoder, missing_package
 from fusionloader.transforms.executors.decoders.dali_decoder import DaliDecoder
 from fusionloader.transforms.executors.decoders.decoder_head import DecodeGroup, DecoderHead
@@ -147,7 +147,7 @@ def main() -> None:
     setting, corpus = setting_of(options, "default")
     paths = sorted(path for path in setting.folder().glob("*/*") if path.is_file())
     kinds = samples_of([path.read_bytes() for path in paths[: options.files]])
-    append(options.json, versions=versions(), device=str(where), corpus=corpus)
+    append(options.json, **provenance(), device=str(where), corpus=corpus)
     monitor = Utilisation()
     names = (options.only,) if options.only else NAMES
     try:

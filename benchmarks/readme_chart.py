@@ -51,7 +51,7 @@ def read_rows() -> list[Row]:
     rows, origins = [], set()
     for name, (images, transforms) in WORKLOADS.items():
         study = json.loads((RESULTS / f"{name}.json").read_text())
-        origins.add((study["versions"]["commit"], study["machine"]["cpu"]))
+        origins.add((study["source"]["commit"], study["machine"]["cpu"]))
         found = {contender["name"]: contender for contender in study["contenders"]}
         ratios = {name: float(contender["ratio"]) for name, contender in found.items()}
         rows.append(Row(images, transforms, found[BASELINE]["samples_per_second"], ratios))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionloader.cli.bench import add_common_arguments, flags_of
-from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.environment import provenance
 from fusionloader.cli.measure.report import table, write_json
 
 
@@ -51,8 +51,7 @@ def publish(
     """Prints the table and writes the JSON, if a file was asked for."""
     print(table(header, rows))
     report = {
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
         "flags": flags_of(options),
         "table": [dict(zip(header, row, strict=True)) for row in rows],
         **figures,

@@ -31,7 +31,7 @@ from benchmarks.gpu.dmon import Utilisation
 from benchmarks.study import append, parser_of
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.cli.bench import flags_of, setting_of
-from fusionloader.cli.environment import versions
+from fusionloader.cli.environment import provenance
 from fusionloader.cli.measure.contenders import Setting, close_loader, dali_is_installed
 from fusionloader.cli.measure.report import table
 from fusionloader.cli.measure.workloads import SIDE, pil_dataset
@@ -267,7 +267,7 @@ def main() -> None:
     counts = options.worker_counts or [options.workers]
     base, corpus = setting_of(options, options.workload)
     assert isinstance(base.root, Path)
-    known = {"versions": versions(), "nvjpeg": nvjpeg.version()}
+    known = {**provenance(), "nvjpeg": nvjpeg.version()}
     append(options.json, **known, flags=flags_of(options), corpus=corpus)
     monitor, rows, deadline = Utilisation(), [], time.monotonic() + options.limit
     try:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import unrecorded
+
 PAGE = Path(__file__).parent / "start/will_it_be_fast.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu"
 Row = list[str]
@@ -180,7 +182,8 @@ def _times(ratio: float | None) -> str:
 
 
 def _link(name: str) -> str:
-    return f"[{name}](../../benchmarks/results/cpu/{name}.json)"
+    known = "" if not unrecorded(_study(name)) else ", code not on record"
+    return f"[{name}](../../benchmarks/results/cpu/{name}.json){known}"
 
 
 def _markdown(rows: Iterator[Row]) -> str:

@@ -11,11 +11,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.environment import provenance
 
 ROOT = Path(__file__).parents[2]
 _TAIL = 4000  # characters of what a step has said that are kept
@@ -67,10 +66,8 @@ def run_steps(steps: Sequence[Step], file: Path, seconds: float, rehearsal: str 
         0 if every step has passed, else 1.
     """
     results: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **provenance(),
         "rehearsal": rehearsal,
-        "versions": versions(),
-        "machine": machine(),
         "steps": {},
     }
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from fusionloader.cli.analysis.run import Findings, analyze
 from fusionloader.cli.analysis.verdict import Verdict, verdict_on
 from fusionloader.cli.analysis.what_if.model import Model, Prediction
 from fusionloader.cli.analysis.what_if.questions import AXES, Question, questions
-from fusionloader.cli.environment import JsonObject, machine, versions
+from fusionloader.cli.environment import JsonObject, provenance
 from fusionloader.cli.measure.report import announce, table, write_json
 
 _SECONDS = 2.0
@@ -125,8 +125,7 @@ def _report(
         entries.append({**_entry(each, verdict, predictions), "not_predicted": unanswered})
     write_json(
         {
-            "versions": versions(),
-            "machine": machine(),
+            **provenance(),
             "training": name,
             "seconds": seconds,
             "runs": findings.runs,

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ JsonObject = dict[str, Any]
 """A JSON object, as reports and files of service times have it."""
 
 PACKAGES = ("torch", "torchvision", "pillow", "numpy", "tqdm")
+CODE = ("fusionloader", "csrc")
+"""The folders of a clone that figures depend on."""
+_STUDIES = ("benchmarks", ":!benchmarks/results")
 PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
 # The instruction sets that pixel kernels are written for, widest first.
 SIMD_LEVELS = (
@@ -36,19 +40,33 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             if name in PACKAGES:
                 found[name] = "missing"
-    if commit := source_commit():
-        found["commit"] = commit
     return found
 
 
-def source_commit() -> str | None:
-    """Returns the source tree's git commit, ``None`` for an installed copy; "+" marks changes."""
-    tree = Path(fusionloader.__file__).parents[1]
-    if not (tree / ".git").exists():
+def provenance() -> JsonObject:
+    """Returns what every file of measurements says: when, on which machine and of which code."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "source": source(),
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def source(root: Path = Path(fusionloader.__file__).parents[1]) -> JsonObject | None:
+    """Returns the code of a clone: commit, hashes of git's trees, whether files differ from it.
+
+    The hashes still name the code when the commit has been squashed or rebased. ``None`` without
+    git, as in an installed copy.
+    """
+    if not (root / ".git").exists():
         return None
     try:
-        commit = _git(tree, "rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git(tree, "status", "--porcelain", "-uno") else "")
+        return {
+            "commit": _git(root, "rev-parse", "--short=12", "HEAD"),
+            "trees": {name: _git(root, "rev-parse", f"HEAD:{name}") for name in CODE},
+            "uncommitted": bool(_git(root, "status", "--porcelain", "--", *CODE, *_STUDIES)),
+        }
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -30,7 +30,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fusionloader.cli.corpus import ensure_corpus
-from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.environment import provenance
 from fusionloader.cli.measure.report import table, write_json
 
 HERE = Path(__file__).parent
@@ -341,7 +341,7 @@ def main() -> int:
         name: _commit(sources / name)
         for name in sorted({_clone_of(each) for each in TRAININGS if each.clone})
     }
-    facts = {"versions": versions(), "machine": machine(), "rounds": options.rounds}
+    facts = {**provenance(), "rounds": options.rounds}
     facts["clones"] = clones
     for training in (each for each in TRAININGS if options.only in each.name):
         if why := why_not(training, sources):

@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Iterator
 
 from fusionloader.cli.doctor.check import Check, warn_if
-from fusionloader.cli.environment import versions
+from fusionloader.cli.environment import source, versions
 
 
 def checks() -> Iterator[Check]:
@@ -17,6 +17,8 @@ def checks() -> Iterator[Check]:
             yield Check(name, version, "fail", f"pip install {name}")
         else:
             yield Check(name, version)
+    if code := source():
+        yield Check("commit", code["commit"] + " with changes" * code["uncommitted"])
     yield native_extension()
     yield pillow_jpeg()
     yield Check("start method", start_method())

@@ -10,7 +10,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from fusionloader.cli.environment import JsonObject, machine, versions
+from fusionloader.cli.environment import JsonObject, provenance
 from fusionloader.cli.measure.processes import MEGABYTE, ProcessMemory
 from fusionloader.cli.measure.protocol import NOISY_SPREAD, Result, per_round_ratios
 
@@ -69,8 +69,7 @@ def _most(workers: Sequence[ProcessMemory], name: str) -> float | None:
 def report_of(results: Sequence[Result], flags: JsonObject, **facts: Any) -> JsonObject:
     """Returns all that a reader needs to judge the figures and to repeat them."""
     return {
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
         "flags": dict(flags),
         **facts,
         "baseline": results[0].contender.name,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torchvision.datasets import ImageFolder
 
-from fusionloader.cli.environment import JsonObject, machine, versions
+from fusionloader.cli.environment import JsonObject, provenance
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
 from fusionloader.cli.progress import Progress
 from fusionloader.cli.simulator.times import FORMAT
@@ -71,8 +71,7 @@ def measure_service_times(
     )
     return {
         "format": FORMAT,
-        "machine": machine(),
-        "versions": versions(),
+        **provenance(),
         "gpu": ASSUMED_GPU,
         "models": ASSUMED_MODELS,
         "cpu": {

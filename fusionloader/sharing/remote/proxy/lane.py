@@ -151,7 +151,7 @@ class Lane:
     def cut_if_overdue(self, now: float) -> None:
         """Ends the connection if an answer is overdue; called from another thread.
 
-        Timeouts of reads and writes are not enough: a peer may send a byte before each timeout expires.
+        Timeouts of reads and writes are not enough: a peer may send a byte before each expires.
         """
         greeted = self._greeted
         if greeted is not None and now > self._due:
