@@ -80,7 +80,10 @@ class LoaderParts(LoaderState):
         from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
         if self._link is None:
-            self._link = RemoteWorkers(settings, self.statistics.waits, num_workers)
+            workers = self.statistics.all_workers
+            self._link = RemoteWorkers(
+                settings, self.statistics.waits, num_workers, lambda: workers.total().made
+            )
             self._settings = settings
             self.statistics.observers.append(self._link)
         return self._link

@@ -16,10 +16,12 @@ class FleetLoad(NamedTuple):
     Attributes:
         busy_share: fraction of the time that a worker has had requests, on average, 0 to 1.
         wait_share: fraction of the time that training has waited for batches, 0 to 1.
+        remote_share: fraction of the samples that remote workers made; ``None`` without samples.
     """
 
     busy_share: float
     wait_share: float
+    remote_share: float | None = None
 
 
 class Fleet(Protocol):

@@ -104,7 +104,8 @@ class RayFleet:
         """Changes the number of workers, if a range was given for it."""
         if self._size is None:
             return
-        wish = self._size.observe(load.busy_share, load.wait_share, len(self._workers.addresses))
+        there = len(self._workers.addresses)
+        wish = self._size.observe(load.busy_share, load.wait_share, there, load.remote_share)
         if wish != self._start.wish:
             log.debug("%d remote workers are wanted", wish)
             self._start = replace(self._start, wish=wish)

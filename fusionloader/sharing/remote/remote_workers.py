@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,13 +57,20 @@ class RemoteWorkers:
         counters: counters that the proxies of all iterators write to.
     """
 
-    def __init__(self, settings: Remote, steps: StepSums, num_workers: int) -> None:
+    def __init__(
+        self,
+        settings: Remote,
+        steps: StepSums,
+        num_workers: int,
+        made_here: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Finds the workers, or begins to start them.
 
         Args:
             settings: the user's settings.
             steps: sums over training's steps.
             num_workers: number of workers on this machine.
+            made_here: returns the number of samples that this machine has made.
 
         Raises:
             ValueError: an address or the token file is invalid.
@@ -72,9 +81,9 @@ class RemoteWorkers:
         self._fleet: Fleet | None = None
         self._begin()
         self.counters = RemoteCounters.create()
-        self._steps = steps
+        self._steps, self._made_here = steps, made_here
         self._reported_ns = time.monotonic_ns()
-        self._reported_waited = self._reported_busy = 0
+        self._reported = 0, 0, 0, 0  # waited and busy in ns; samples made there and here
 
     @property
     def fleet(self) -> Fleet:
@@ -115,11 +124,14 @@ class RemoteWorkers:
         if elapsed < _REPORT_SECONDS * 1e9:
             return
         lanes = self.counters.lanes()
-        busy, waited = sum(lane.busy_ns for lane in lanes), self.counters.waited_ns
-        busy_share = (busy - self._reported_busy) / elapsed / max(len(self.fleet.addresses()), 1)
-        wait_share = (waited - self._reported_waited) / elapsed
-        self._reported_ns, self._reported_busy, self._reported_waited = now, busy, waited
-        self.fleet.report_load(FleetLoad(min(busy_share, 1.0), min(wait_share, 1.0)))
+        busy, there = sum(lane.busy_ns for lane in lanes), sum(lane.samples for lane in lanes)
+        found = self.counters.waited_ns, busy, there, self._made_here()
+        waited, busy, there, here = map(operator.sub, found, self._reported)
+        self._reported_ns, self._reported = now, found
+        busy_share = busy / elapsed / max(len(self.fleet.addresses()), 1)
+        remote_share = there / (there + here) if there + here > 0 else None
+        shares = min(busy_share, 1.0), min(waited / elapsed, 1.0), remote_share
+        self.fleet.report_load(FleetLoad(*shares))
 
     def close(self) -> None:
         """Ends what was started for the loader."""
