@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ class Remote:
             ``python -m fusionloader worker --init``.
         user_code: whether Ray may send the dataset to the workers that it starts, which run its
             Python code if a plan does not make the whole sample. Only without ``servers``.
+        join_seconds: seconds within which Ray's cluster has to be joined or started. After that a
+            loader goes on without remote workers if no ``address`` was given; otherwise ``iter()``
+            raises ``ConnectionError``.
 
     Raises:
         ValueError: a value is out of its range, or two of them contradict each other.
@@ -45,6 +50,7 @@ class Remote:
     data: DataPlace = "auto"
     token_file: str | None = None
     user_code: bool = False
+    join_seconds: float = 30.0
 
     @classmethod
     def of(cls, wanted: object) -> Remote:
@@ -72,7 +78,14 @@ class Remote:
             raise ValueError("token_file goes with servers: Ray's workers get a token of their own")
         if not isinstance(self.user_code, bool):
             raise ValueError(f"user_code should be True or False, not {self.user_code!r}")
+        if not 0 < self.join_seconds < math.inf:
+            raise ValueError(f"join_seconds should be positive, not {self.join_seconds!r}")
         self._check_workers()
+
+    @property
+    def cluster_address(self) -> str | None:
+        """Address of the Ray cluster that the user has named, here or by ``RAY_ADDRESS``."""
+        return self.address or os.environ.get("RAY_ADDRESS")
 
     def _check_servers(self) -> None:
         found = self.servers

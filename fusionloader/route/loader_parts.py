@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:  # not imported at run time, since the native part may be miss
     from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
 
+log = logging.getLogger("fusionloader.loader")
+
+
 class LoaderParts(LoaderState):
     """The state of a loader, with the participants that outlive an iterator."""
 
@@ -28,6 +32,7 @@ class LoaderParts(LoaderState):
         self._membership: GroupMembership | None = None
         self._link: RemoteWorkers | None = None
         self._settings: Remote | None = None
+        self._why_not_linked = ""
         self._reader: ReadAheadProcess | None = None
         self._read_table: DatasetTable | None = None
 
@@ -56,6 +61,8 @@ class LoaderParts(LoaderState):
             lines.append(self._membership.stats().explain())
         if self._link is not None and (remote := self._remote_stats()) is not None:
             lines += [*self._link.explain(), remote.explain()]
+        if self._why_not_linked:
+            lines.append(f"no remote workers: {self._why_not_linked}")
         if self._reader is not None:
             lines.append(self._reader.stats().explain())
         if self.refused is not None:
@@ -66,24 +73,32 @@ class LoaderParts(LoaderState):
         """Ends the membership of a group, and remote workers; the next epoch starts new ones."""
         if self._membership is not None:
             self._membership.close()
+        self._why_not_linked = ""  # it is tried again
         if self._link is not None:
             self._link.close()
 
-    def link(self, settings: Remote, num_workers: int) -> RemoteWorkers:
-        """Returns the loader's remote workers.
+    def link(self, settings: Remote, num_workers: int) -> RemoteWorkers | None:
+        """Returns the loader's remote workers; ``None`` if Ray has none and is not insisted on.
 
         Raises:
             ValueError: an address or the token file is invalid.
             ImportError: a package is not installed.
-            ConnectionError: the Ray cluster does not answer.
+            ConnectionError: the Ray cluster at the given address does not answer.
         """
         from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
-        if self._link is None:
+        if self._link is None and not self._why_not_linked:
             workers = self.statistics.all_workers
-            self._link = RemoteWorkers(
-                settings, self.statistics.waits, num_workers, lambda: workers.total().made
-            )
+            try:
+                self._link = RemoteWorkers(
+                    settings, self.statistics.waits, num_workers, lambda: workers.total().made
+                )
+            except ConnectionError as error:
+                if settings.servers is not None or settings.cluster_address is not None:
+                    raise
+                self._why_not_linked = str(error)
+                log.warning("training goes on without remote workers: %s", error)
+                return None
             self._settings = settings
             self.statistics.observers.append(self._link)
         return self._link

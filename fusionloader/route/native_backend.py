@@ -132,7 +132,9 @@ class NativeBackend:
         is_for_remote = options.worker_init_fn is None and not self._compiled.is_remote
         if options.remote is not None and is_for_remote:  # as explain() says
             link = self._parts.link(options.remote, options.num_workers)
-            participants.append(RemoteProxy(remote_task(options, link, self._plan, self._table)))
+            if link is not None:
+                task = remote_task(options, link, self._plan, self._table)
+                participants.append(RemoteProxy(task))
         if self._offer is not None:
             participants.append(BorrowedWorkers(self._offer))
         binding = bind_to_pool(options)

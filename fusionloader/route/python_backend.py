@@ -94,9 +94,9 @@ class PythonBackend:
         is_for_remote = options.worker_init_fn is None and self.receiver is None
         if options.remote is not None and options.remote.user_code and is_for_remote:
             source = without_deferral(self._source)
-            participants.append(
-                RemoteProxy(code_task(options, self._parts.link, source, base_seed))
-            )
+            task = code_task(options, self._parts.link, source, base_seed)
+            if task is not None:
+                participants.append(RemoteProxy(task))
         binding = bind_to_pool(options)
         if binding is not None:
             participants.append(binding)

@@ -39,7 +39,6 @@ log = logging.getLogger("fusionloader.remote")
 
 _PLACE = re.compile(r"^\[.*?\] \S+:\d+: ")  # time and source line, which begin a line of Ray's log
 _MOST_ERRORS = 1 << 14  # bytes of standard error that are read
-_JOIN_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 _FIRST_RETRY_SECONDS = 2.0
 
@@ -84,7 +83,7 @@ class RayFleet:
         self._closing = threading.Event()
         self._control = _Control(start)
         try:
-            joined = self._control.joined()
+            joined = self._control.joined(settings.join_seconds)
         except BaseException:
             self._control.close(0)
             raise
@@ -210,16 +209,17 @@ class _Control:
         self._sending = threading.Lock()
         self.send(start)
 
-    def joined(self) -> WorkerJoined:
+    def joined(self, seconds: float) -> WorkerJoined:
         """Waits until the process has joined the cluster.
 
         Raises:
-            ConnectionError: it cannot join, or did not within 30 s.
+            ConnectionError: it cannot join, or did not within ``seconds``.
         """
-        if not self._connection.poll(_JOIN_SECONDS):
+        if not self._connection.poll(seconds):
             raise ConnectionError(
-                f"a Ray cluster was found, and cannot be joined within {_JOIN_SECONDS:.0f} s: see "
-                "`ray status`, and whether `ray start --address=...` was run on this machine"
+                f"a Ray cluster could not be joined or started within {seconds:g} s: see `ray "
+                "status`, and whether `ray start --address=...` was run on this machine. A busy "
+                "machine may need Remote(join_seconds=...)"
             )
         message = self.receive()
         if isinstance(message, WorkerJoined):
@@ -261,7 +261,7 @@ class _Control:
 
 def _start(settings: Remote, loader_cores: int) -> Start:
     wish = settings.workers[0] if isinstance(settings.workers, tuple) else settings.workers
-    address = settings.address or os.environ.get("RAY_ADDRESS") or "auto"
+    address = settings.cluster_address or "auto"
     if address.startswith("ray://") and wish is None:
         raise ValueError("Ray's client does not tell what is free: give Remote(workers=...)")
     start = Start(

@@ -66,11 +66,13 @@ def remote_task(
 
 def code_task(
     options: LoaderOptions,
-    link: Callable[[Remote, int], RemoteWorkers],
+    link: Callable[[Remote, int], RemoteWorkers | None],
     source: Source,
     base_seed: int,
-) -> RemoteTask:
+) -> RemoteTask | None:
     """Returns the task for workers that run a source's user code, which Ray brings to them.
+
+    Returns ``None`` if ``link`` finds no workers.
 
     Raises:
         ImportError: Ray is not installed.
@@ -81,6 +83,8 @@ def code_task(
     assert settings is not None
     code = bundle(source)
     made = link(settings, options.num_workers)
+    if made is None:
+        return None
     made.fleet.bring(code)
     work = RemoteWork(
         plan=None,

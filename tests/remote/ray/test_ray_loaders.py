@@ -42,3 +42,13 @@ def test_a_cluster_that_is_not_there_is_said_before_training(image_folder):
     loader = folder_loader(image_folder, remote=Remote(workers=1, address="127.0.0.9:1"))
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.9:1"):
         iter(loader)
+
+
+def test_without_a_cluster_in_time_training_goes_on_alone(image_folder, monkeypatch, caplog):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    loader = folder_loader(image_folder, remote=Remote(workers=1, join_seconds=1e-3))
+    with folder_loader(image_folder) as alone, loader:
+        assert_same(batches_of(loader, 1), batches_of(alone, 1))
+        assert "no remote workers: a Ray cluster could not be joined" in loader.explain()
+        assert_same(batches_of(loader, 1), batches_of(alone, 1))
+    assert caplog.text.count("goes on without remote workers") == 1
