@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders share."""
 
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -27,6 +28,13 @@ os.environ["FUSIONLOADER_STRICT"] = "1"
 multiprocessing.set_forkserver_preload(["torchvision.datasets", "torchvision.transforms"])
 
 _runs = itertools.count()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """A collection of garbage looks at what a test has made, not at a million older objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

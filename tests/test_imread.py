@@ -33,9 +33,8 @@ def files(tmp_path_factory):
 
 
 # Each in a process of its own.
-IN_THE_SUITE = (OURS, "simplejpeg")
 EACH_DECODER = [
-    name if name in IN_THE_SUITE else pytest.param(name, marks=pytest.mark.studies)
+    name if name == "simplejpeg" else pytest.param(name, marks=pytest.mark.studies)
     for name in DECODERS
 ]
 
@@ -65,6 +64,7 @@ def test_other_results_are_refused(pixels, found):
         check(pixels)
 
 
+@pytest.mark.studies
 def test_a_decoder_that_fails_is_an_error_with_its_message(tmp_path):
     path = tmp_path / "text.jpg"
     path.write_text("no image")
@@ -101,6 +101,7 @@ def installed_adapter(tmp_path_factory):
     return folder / "installed"
 
 
+@pytest.mark.studies
 def test_the_adapter_installs_as_a_decoder_of_the_benchmark(installed_adapter):
     (found,) = distributions(name="imread-fusionloader", path=[str(installed_adapter)])
     (point,) = found.entry_points.select(group="imread_benchmark.decoders")

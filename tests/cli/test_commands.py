@@ -39,7 +39,7 @@ def images(tmp_path_factory):
 
 
 def test_the_demo_trains_with_both_loaders_and_prints_the_speed_up(images):
-    done = run_fresh(
+    done = run_python(
         *("-m", "fusionloader", "demo"),
         *("--images", "60", "--data", str(images.root.parent), "--batch-size", "16"),
         "--workers", "2", "--rounds", "1", "--cpu",
@@ -140,6 +140,7 @@ def test_the_training_example_runs(tmp_path):
     assert "epoch 2: loss" in done.stdout
 
 
+@pytest.mark.examples
 def test_the_example_of_a_shared_pool_runs(tmp_path):
     done = run_python("examples/shared_pool.py", "--images", "40", cache=tmp_path)
     assert done.stdout.count("accuracy") == 4
@@ -154,6 +155,7 @@ def test_the_example_of_a_served_cache_runs(tmp_path, monkeypatch):
     assert re.search(r"served by pid \d+\n.*\n.*\n\S+ +[0-9a-f]{12} +40 ", done.stdout)
 
 
+@pytest.mark.examples
 def test_the_example_of_cache_servers_runs_on_one_machine(tmp_path):
     done = run_python("examples/cache_servers.py", "--images", "40", cache=tmp_path)
     assert done.returncode == 0, done.stderr

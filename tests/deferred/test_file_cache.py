@@ -257,13 +257,6 @@ def test_a_dataset_without_a_length_is_kept_too(paths):
     assert stats.decoded_cache.images == FILES
 
 
-def test_it_says_that_nothing_is_kept_in_one_process(paths):
-    loader = FusionLoader(Photos(paths), 4, cache=DecodedCache(BUDGET))
-    assert "no cache: samples are not made by workers" in loader.explain()
-    with_workers = FusionLoader(Photos(paths), 4, num_workers=2, cache=DecodedCache(BUDGET))
-    assert "no cache" not in with_workers.explain()
-
-
 class _Info:
     def __init__(self, inode, nbytes, time):
         self.st_dev, self.st_ino, self.st_size, self.st_mtime_ns = 1, inode, nbytes, time

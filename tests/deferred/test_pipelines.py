@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool, compile_plan
 
-FILES = 5  # a list of transforms is taken apart from its third image on
+FILES = 4  # a list of transforms is taken apart from its third image on
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,6 +119,7 @@ class Each:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.few(1)
 def test_a_class_that_wraps_them_gives_what_it_gives_without_deferral(workers, known, folder):
     dataset = ImageFolder(str(folder), Each(known))
     options = {"num_workers": workers, "seed": 3}

@@ -3,16 +3,14 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from support import warm_start
 from support.batches import same_batches
 from support.fake_device import FakeDevice, delivery
-from support.waiting import PATIENCE
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -24,12 +22,9 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_every_epoch_is_whole_whatever_call_is_refused(image_folder, fake_library):
-    done = subprocess.run(
-        [sys.executable, "-m", "support.refused_epochs", str(image_folder)],
+    done = warm_start.completed(
+        *("-m", "support.refused_epochs", image_folder),
         env={**os.environ, "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     given_up = set()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.campaigns import examples
 from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
 
 from fusionloader.transforms.executors.layout import Layout
@@ -146,7 +147,8 @@ def layout_of(sample):
     return layout
 
 
-@settings(max_examples=250, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(80, 250), deadline=None)
 @given(st.data())
 def test_batches_are_those_of_default_collate(data):
     schema = data.draw(schemas)
@@ -231,7 +233,8 @@ def near(schema):
         yield "dict", dict(enumerate(what))
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(60, 150), deadline=None)
 @given(st.data())
 def test_a_sample_of_another_layout_is_refused(data):
     schema = data.draw(schemas)

@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from support.images import NORMALIZE, photo, train_transform
 from support.participants import participant
 from support.waiting import PATIENCE, wait_until
@@ -442,15 +441,3 @@ def test_noise_that_a_device_would_round_otherwise_is_left_to_cpu_workers(image_
     dataset = ImageFolder(str(image_folder), v1.Compose(steps))
     with with_gpu_worker(dataset) as loader:
         assert "no GPU worker: RandomErasing with noise" in loader.explain()
-
-
-def test_a_grey_jpeg_is_the_same_from_both_ends(tmp_path):
-    generator = np.random.default_rng(1)
-    (tmp_path / "class").mkdir()
-    for number in range(40):
-        grey = photo(generator, 90, 80).convert("L")
-        grey.save(tmp_path / "class" / f"{number:02}.jpg")
-        assert Image.open(tmp_path / "class" / f"{number:02}.jpg").mode == "L"
-    dataset = ImageFolder(str(tmp_path), v1.Compose([v1.CenterCrop(64), v1.ToTensor()]))
-    with with_gpu_worker(dataset) as loader:
-        assert distances(epoch_with_gpu(loader), epoch_without(dataset)).max() == 0

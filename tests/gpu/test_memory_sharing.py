@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from stand_in_allocator import MIB, StandInAllocator
 from stand_in_pool import StandInPool, times
+from support import warm_start
 from support.batches import same_batches
 from support.waiting import PATIENCE, gone, wait_until
 from torchvision import transforms as v1
@@ -238,13 +238,12 @@ def test_an_allocator_that_cannot_lend_is_said_at_once(training, caplog):
 
 
 def test_the_worker_leaves_training_s_memory_when_training_is_killed(image_folder, tmp_path):
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
-        "import test_memory_sharing\n"
-        "test_memory_sharing.wait_for_ever(*sys.argv[1:])"
+    script, worker = tmp_path / "training.py", tmp_path / "first"
+    script.write_text(
+        "import sys, test_memory_sharing; test_memory_sharing.wait_for_ever(*sys.argv[1:])"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(image_folder), str(tmp_path)])
-    worker = tmp_path / "first"
+    paths = [path for path in sys.path if path]
+    process = warm_start.start(script, str(image_folder), str(tmp_path), path=paths)
     try:
         wait_until(lambda: worker.exists() and worker.read_text() != "", "nothing is borrowed")
         pid = int(worker.read_text())

@@ -49,6 +49,7 @@ def check_example(ask):
     check_server(ask, lambda told: told["scores"], 422, lambda told: told["detail"])
 
 
+@pytest.mark.servers
 @needs("fastapi", "uvicorn")
 def test_fastapi_answers_concurrent_clients(tmp_path):
     port = free_port()

@@ -89,7 +89,7 @@ def run(package, script, arguments, told, cache, data):
 
 
 @pytest.mark.parametrize("package, script, arguments, told", SCRIPTS)
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_an_example_runs(package, script, arguments, told, cache, image_folder):
     run(package, script, arguments, told, cache, image_folder)
 

@@ -130,8 +130,8 @@ KERNELS += [((7, 3), (9, 0.7)), ((3, 13), (1, 0.5)), ((9, 9), (0.3, 30))]
 
 def test_blur_is_within_one_level_of_torchvision_s():
     differing = compared = 0
-    for pixels in PICTURES:
-        for kernel, sigma in KERNELS:
+    for number, pixels in enumerate(PICTURES):
+        for kernel, sigma in KERNELS[number % 3 :: 3]:  # of each kernel all shapes
             if kernel[0] // 2 >= pixels.shape[1] or kernel[1] // 2 >= pixels.shape[0]:
                 with pytest.raises(ValueError, match="kernel"):
                     ours("gaussian_blur", pixels, (*kernel, *sigma))

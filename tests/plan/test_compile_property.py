@@ -4,10 +4,12 @@ import io
 import warnings
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.campaigns import examples
 from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
@@ -192,7 +194,8 @@ def executed(compiled, image, simd):
     return flat.view(3, plan.height, plan.width)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(80, 200), deadline=None)
 @given(transforms(), photos(), st.sampled_from([None, "scalar"]))
 def test_a_compiled_transform_has_torchvision_s_bits(chosen, image, simd):
     transform, known = chosen
@@ -222,7 +225,8 @@ class OneEncoded:
         return self.encoded, 0
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(40, 100), deadline=None)
 @given(transforms(), photos(), st.sampled_from(["JPEG", "PNG"]))
 def test_a_compiled_dataset_has_torchvision_s_bits(chosen, image, kind):
     transform, _ = chosen

@@ -2,13 +2,12 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 
 import psutil
 import pytest
 import torch
+from support import warm_start
 from support.batches import equal, same_batches
 from support.waiting import PATIENCE, Flag, gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -434,5 +433,5 @@ os._exit(0)
 
 
 def test_a_forked_child_closes_no_other_file_at_its_exit():
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    done = warm_start.completed("-c", FORKED)
     assert (done.stdout, done.stderr) == ("open", "")

@@ -85,22 +85,6 @@ def test_workers_of_every_start_method_fill_it(image_folder, method):
         assert loader.stats().decoded_cache.images == 40
 
 
-def test_later_epochs_read_no_file(image_folder, tmp_path):
-    for path in image_folder.glob("*/*.jpg"):
-        (tmp_path / path.parent.name).mkdir(exist_ok=True)
-        (tmp_path / path.parent.name / path.name).write_bytes(path.read_bytes())
-    dataset = ImageFolder(str(tmp_path), train_transform())
-    reference, _ = epochs(dataset, 2)
-    loader = FusionLoader(dataset, 5, num_workers=2, seed=3, cache=DecodedCache("64MiB"))
-    first = list(loader)
-    for path, _ in dataset.samples:  # of the same size and time, but unreadable as an image
-        found = os.stat(path)
-        with open(path, "r+b") as file:
-            file.write(bytes(found.st_size))
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert_same([first, list(loader)], reference)
-
-
 @pytest.mark.parametrize("change", ["size", "time"])
 def test_a_file_that_changed_is_read_anew(tmp_path, change):
     (tmp_path / "a").mkdir()
@@ -134,15 +118,6 @@ def test_a_budget_that_is_too_small_is_used_up_and_never_exceeded(image_folder, 
     largest = 3 * 220 * 220
     assert found.budget - largest <= found.bytes <= found.budget
     assert (found.images > 0) == (kib > 12) and found.images < 40
-
-
-def test_a_budget_below_the_table_of_files_is_no_error(image_folder, caplog):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    reference, _ = epochs(dataset, 1)
-    ours, loader = epochs(dataset, 1, cache=DecodedCache(100))
-    assert_same(ours, reference)
-    assert "memory cannot be made: 40 files need a table of" in caplog.text
-    assert loader.stats().decoded_cache is None
 
 
 def test_a_dataset_that_changes_gets_a_cache_of_its_own(image_folder, mixed_folder):

@@ -24,18 +24,6 @@ def batches(dataset, **options):
     return list(FusionLoader(dataset, 4, seed=3, **options))
 
 
-def test_archives_have_the_batches_of_the_folder(train_set, tmp_path):
-    dataset = FAMILIES["tar"](train_set, tmp_path)(train_set.transform)
-    with WorkerPool(2) as pool:
-        assert same_batches(batches(dataset, pool=pool), batches(train_set, num_workers=1))
-
-
-def test_a_stream_has_the_batches_that_it_has_with_workers_of_its_own(stream):
-    expected = batches(stream, sampler=stream.sampler(), num_workers=1)
-    with WorkerPool(2) as pool:
-        assert same_batches(batches(stream, sampler=stream.sampler(), pool=pool), expected)
-
-
 def test_archives_and_a_stream_are_served_in_turn_by_the_same_workers(stream, train_set, tmp_path):
     archives = FAMILIES["tar"](train_set, tmp_path)(train_set.transform)
     expected = batches(stream, num_workers=1), batches(archives, num_workers=1)

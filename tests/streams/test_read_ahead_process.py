@@ -8,13 +8,11 @@ import os
 import pathlib
 import resource
 import signal
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from support import warm_start
 from support.faulty_server import serving
 from support.limits import limited
 from support.streams import brought, reading, table_of
@@ -314,23 +312,3 @@ def test_nothing_is_left_behind(server, images):
     assert gone(pid)
     del reader, fetcher
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # the table's, until it is collected
-
-
-def test_the_process_ends_with_a_training_process_that_is_killed(server, images, tmp_path):
-    script = """
-        import sys
-        from support.streams import brought, reading, table_of
-        from fusionloader.data.sources.streams.tar_stream import TarStream
-        with reading(TarStream(sys.argv[1])) as (reader, fetcher):
-            reader.announce(range(40))
-            brought(fetcher, [0])
-            print(reader.pid, flush=True)
-            sys.stdin.read()
-    """
-    file = tmp_path / "train.py"
-    file.write_text(textwrap.dedent(script))
-    child = warm_start.start(file, server.url("train-{000..001}.tar"), path=PATH)
-    pid = int(child.stdout.readline())
-    assert psutil.pid_exists(pid)
-    child.kill()
-    wait_until(lambda: gone(pid), "the process that reads has not ended")

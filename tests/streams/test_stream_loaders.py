@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pathlib
-import signal
 import textwrap
 import zlib
 
@@ -126,42 +124,11 @@ def test_a_copy_on_a_disk_outlives_the_job(server, stream, tmp_path):
     assert not server.ranges()
 
 
-@pytest.mark.parametrize("on_error", ["skip", "substitute"])
-def test_on_error_holds_for_samples_of_a_failed_range(server, stream, on_error):
-    server.fault_of = lambda asked: 403 if asked.path == "train-1.tar" else None
-    loader = FusionLoader(stream, sampler=stream.sampler(), on_error=on_error, **OPTIONS)
-    targets = [target for _, targets in loader for target in targets.tolist()]
-    lost = int(stream.shard_counts[1])
-    stats = loader.stats()
-    assert len(targets) == len(stream) - (lost if on_error == "skip" else 0)
-    assert stats.skipped + stats.substituted == lost
-    assert any("train-1.tar" in text and "403" in text for text in stats.errors)
-
-
-def test_an_error_names_the_url_and_the_sample(server, stream):
-    server.fault_of = lambda asked: 404 if asked.path == "train-1.tar" else None
-    with pytest.raises(OSError, match=r"train-1.tar', bytes .* cannot be read .*check the URL"):
-        batches(stream, stream.sampler())
-
-
 def test_faults_that_pass_change_nothing(server, folder):
     stream = stream_of(server, retries=8)
     faults = itertools.cycle((500, None, "cut", None, 503, None, "reset", None, None))
     server.fault_of = lambda asked: next(faults)
     assert batches(stream, stream.sampler()) == batches(folder, list(stream.sampler()))
-
-
-def test_a_reader_that_is_killed_loses_nothing(server, stream, folder):
-    loader = FusionLoader(stream, sampler=stream.sampler(), **{**OPTIONS, "batch_size": 4})
-    found, killed = [], 0
-    for number, batch in enumerate(loader):
-        found.append(hashed(batch))
-        if number in (1, 4):
-            for child in children_that_run(READER)[:1]:
-                os.kill(child.pid, signal.SIGKILL)
-                killed += 1
-    assert killed
-    assert found == batches(folder, list(stream.sampler()), batch_size=4)
 
 
 def test_ranks_share_a_stream(stream):

@@ -140,13 +140,6 @@ class Hangs(PillowDecoder):
         return super().finished(seconds)
 
 
-class Dies(PillowDecoder):
-    def submit(self, commands: Sequence[DecodeCommand]) -> None:
-        if self.is_bad:
-            os._exit(3)
-        super().submit(commands)
-
-
 class Refuses(PillowDecoder):
     """Refuses every second image."""
 

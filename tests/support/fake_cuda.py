@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -209,13 +211,26 @@ def build_fake_driver(folder: Path) -> Path:
     return compile_library([CUDA_TESTS / "fake_driver.cpp"], folder / NAME, *WARNINGS)
 
 
+def _build_once(folder: Path) -> Path:
+    """Builds the driver, which the processes of one pytest-xdist run share."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "cuda"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (library := folder / NAME).exists():
+            os.rename(build_fake_driver(Path(tempfile.mkdtemp(dir=folder))), library)
+    return library
+
+
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory):
     """The fake driver is the one that this process and its children load from here on."""
     given = os.environ.get("FUSIONLOADER_LIBCUDA", "")
     if Path(given).name == NAME:  # by tests that run tests
         return Path(given)
-    library = build_fake_driver(tmp_path_factory.mktemp("cuda"))
+    library = _build_once(tmp_path_factory.getbasetemp())
     os.environ["FUSIONLOADER_LIBCUDA"] = str(library)
     if cuda.library() != str(library):
         pytest.skip("this process has loaded another CUDA driver already")

@@ -14,5 +14,7 @@ class Lazy:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest asks for some while it collects
+            raise AttributeError(attribute)
         module = pytest.importorskip(self._name, reason=f"pip install {self._name}")
         return getattr(module, attribute)

@@ -1,9 +1,7 @@
 """The trace command: a script's loaders are recorded without a change to the script."""
 
-import subprocess
-import sys
-
 import pytest
+from support import warm_start
 
 from fusionloader.__main__ import main
 from fusionloader.observe.trace import read_timeline
@@ -54,8 +52,7 @@ def test_each_loader_of_a_script_has_a_trace(script, behind, capsys):
 
 def test_a_script_that_fails_leaves_its_trace(script):
     (script / "train.py").write_text(SCRIPT.replace("pass", "1 / 0"))
-    command = [sys.executable, "-m", "fusionloader", "trace", "--steps", "5", "train.py"]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = warm_start.completed("-m", "fusionloader", "trace", "--steps", "5", "train.py")
     assert ended.returncode == 1 and "ZeroDivisionError" in ended.stderr
     assert steps("trace.json.gz") == 1
 

@@ -61,7 +61,6 @@ def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_starte
     steps = Steps("system/processes.py", events=EVENTS)
     count = steps.count(begin)
     gc.collect()  # what other tests have left
-    gc.freeze()  # which is not looked at again
     for position in range(count):
         earlier, opened = children(), len(os.listdir("/proc/self/fd"))
         with contextlib.suppress(MemoryError):
@@ -73,7 +72,6 @@ def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_starte
         begun.clear()
         if (more := children() - earlier) or len(os.listdir("/proc/self/fd")) > opened:
             left[steps.place] = more
-    gc.unfreeze()
     assert not left
 
 

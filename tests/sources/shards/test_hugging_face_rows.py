@@ -4,11 +4,12 @@ import os
 import shutil
 
 import pytest
+from support.frameworks import Lazy
 from support.shard_writers import hugging_face_rows, rows_of
 
 from fusionloader.data.sources import ArrowImages, from_hugging_face
 
-datasets = pytest.importorskip("datasets")
+datasets = Lazy("datasets")
 pa = pytest.importorskip("pyarrow")
 
 
