@@ -41,6 +41,7 @@ def test_the_notebook_runs_from_scratch(monkeypatch, tmp_path):
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # no images of an earlier run
