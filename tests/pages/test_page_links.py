@@ -1,5 +1,6 @@
 """Links of pages lead to files that are there, and to headings that they have."""
 
+import functools
 import re
 from urllib.parse import urlsplit
 
@@ -53,12 +54,22 @@ def test_what_a_page_links_to_is_there(page):
 FILE = re.compile(
     r"`((?:fusionloader|csrc|tests|benchmarks|examples|docs|\.github)/[\w./-]+\.\w+)`"
 )
+NAME = re.compile(r"`([\w.-]+\.(?:py|cpp|hpp))`")
 TARGET = re.compile(r"`make (?:campaign NAME=)?([\w-]+)[^`]*`")
+
+
+@functools.cache
+def names_of_files():
+    """Names of the project's sources, and of the scripts that pages assume users to have."""
+    folders = ("fusionloader", "csrc", "tests", "benchmarks", "examples", "docs")
+    found = {path.name for folder in folders for path in (ROOT / folder).rglob("*.?p*")}
+    return found | {"setup.py", "train.py"}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_files_and_targets_that_a_page_names_are_there(page):
     text = (ROOT / page).read_text()
     assert [path for path in FILE.findall(text) if not (ROOT / path).exists()] == []
+    assert [name for name in NAME.findall(text) if name not in names_of_files()] == []
     makefile = (ROOT / "Makefile").read_text()
     assert [name for name in TARGET.findall(text) if f"\n{name}:" not in makefile] == []
