@@ -62,7 +62,7 @@ TARGET = re.compile(r"`make (?:campaign NAME=)?([\w-]+)[^`]*`")
 def names_of_files():
     """Names of the project's sources, and of the scripts that pages assume users to have."""
     folders = ("fusionloader", "csrc", "tests", "benchmarks", "examples", "docs")
-    found = {path.name for folder in folders for path in (ROOT / folder).rglob("*.?p*")}
+    found = {path.name for folder in folders for path in (ROOT / folder).rglob("*.*p*")}
     return found | {"setup.py", "train.py"}
 
 
