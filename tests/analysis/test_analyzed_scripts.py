@@ -254,6 +254,6 @@ def test_shards_are_analyzed_by_what_samples_take_of_them(analyzed, train_set, t
     (loader,) = found.loaders
     service = loader.service
     nbytes = dataset.byte_ranges().nbytes.tolist()
-    assert [read for read, _ in service.costs] == nbytes
+    assert [each.nbytes for each in service.costs] == nbytes
     assert service.reads.mean_bytes == sum(nbytes) / 40
     assert service.indexed is not None  # some of the ranges are JPEGs

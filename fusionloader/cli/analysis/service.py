@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,6 +29,20 @@ _WARM_UP = 5
 _WAITS, _WAIT = 200, 5e-4  # about as long as for a file
 
 
+class SampleCost(NamedTuple):
+    """What one sample costs.
+
+    Attributes:
+        nbytes: bytes that it takes of files.
+        seconds: seconds of a core.
+        waiting: seconds that its code waits without a core, such as for a database.
+    """
+
+    nbytes: int
+    seconds: float
+    waiting: float
+
+
 @dataclass(slots=True)
 class SampleService:
     """What a loader's samples cost.
@@ -36,7 +51,7 @@ class SampleService:
         warm: with the workers that it has, files in memory.
         alone: the same with one worker; ``None`` where that is what it has.
         reads: reading by itself; ``None`` without files.
-        costs: of samples, one by one: bytes that it takes of files, seconds of a core.
+        costs: costs of samples that were made one by one.
         wake_seconds: from the end of a wait until the process that waits runs.
         cached: with decoded images in memory; ``None`` where that is not possible.
         indexed: with a JPEG index; ``None`` where that is not possible.
@@ -46,7 +61,7 @@ class SampleService:
     warm: Drain
     alone: Drain | None = None
     reads: ReadRates | None = None
-    costs: list[tuple[int, float]] = field(default_factory=list)
+    costs: list[SampleCost] = field(default_factory=list)
     wake_seconds: float = 0.0
     cached: Drain | None = None
     indexed: Drain | None = None
@@ -97,12 +112,8 @@ def _cyclic(mini_batches: Sequence[MiniBatch]) -> CyclicBatches | None:
     return CyclicBatches(mini_batches) if mini_batches else None
 
 
-def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[int, float]]:
-    """Times samples one by one in this process, whose generators stay as they are.
-
-    Returns:
-        For each of some samples the bytes that it takes of files, and seconds of a core.
-    """
+def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[SampleCost]:
+    """Times samples one by one in this process, whose generators stay as they are."""
     dataset = loader.dataset
     indices = list(sizes)[:_TIMED]
     compiled = compile_dataset(dataset)
@@ -112,13 +123,23 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[in
     costs = []
     with torch.random.fork_rng(devices=[]):
         for number, index in enumerate([*indices[:_WARM_UP], *indices]):
-            started = time.thread_time()
+            began, started, delayed = time.perf_counter(), time.thread_time(), _run_delay()
             if source is None:
                 dataset[index]
             else:
                 source.load(SampleKey(index, 0, 0, number, 0))
-            costs.append((sizes[index], time.thread_time() - started))
+            seconds = time.thread_time() - started
+            waiting = time.perf_counter() - began - seconds - (_run_delay() - delayed)
+            costs.append(SampleCost(sizes[index], seconds, max(0.0, waiting)))
     return costs[min(_WARM_UP, len(indices)) :]
+
+
+def _run_delay() -> float:
+    """Returns the seconds for which this thread has waited for a core."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # a kernel without it
+        return 0.0
 
 
 def wake_seconds() -> float:

@@ -114,13 +114,13 @@ class SimulatedMachine:
     """Runs what workers and training do."""
 
     def __init__(self, engine: Engine, model: MachineModel) -> None:
-        self._storage = model.storage
+        self._engine, self._storage = engine, model.storage
         self._link = Link(engine, model.storage.bandwidth if model.storage else None)
         self.cores = Cores(engine, model.speed)
 
     def make(self, samples: Sequence[Sample], end: Action) -> None:
         """A worker makes samples, one after the other."""
-        if self._storage is None:
+        if self._storage is None and not any(sample.waiting for sample in samples):
             self.cores.run(sum(sample.cpu_seconds for sample in samples), end)
             return
 
@@ -132,12 +132,17 @@ class SimulatedMachine:
             compute = lambda: self.cores.run(  # noqa: E731
                 sample.cpu_seconds, lambda: following(number + 1)
             )
-            self._read(sample.stored_bytes, compute)
+            self._read(sample, compute)
 
         following(0)
 
-    def _read(self, nbytes: int, action: Action) -> None:
-        if self._storage is None or not nbytes:
+    def _read(self, sample: Sample, action: Action) -> None:
+        """Calls ``action`` when the worker has waited for the sample, and its bytes have come."""
+        nbytes = sample.stored_bytes
+        if self._storage is not None and nbytes:
+            latency = self._storage.latency + sample.waiting
+            self._link.send(nbytes, action, self._storage.wake, latency)
+        elif sample.waiting:
+            self._engine.after(sample.waiting, action)
+        else:
             action()
-            return
-        self._link.send(nbytes, action, self._storage.wake, self._storage.latency)

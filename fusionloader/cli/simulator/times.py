@@ -18,13 +18,15 @@ FORMAT = 1
 class Sample:
     """A sample's size in bytes and the seconds that a CPU worker and the GPU worker take for it.
 
-    ``stored_bytes`` of it come from a storage that is simulated.
+    ``stored_bytes`` of it come from a storage that is simulated. Before it is made, its worker
+    waits ``waiting`` seconds without a core, such as for a database.
     """
 
     nbytes: int
     cpu_seconds: float
     gpu_seconds: float
     stored_bytes: int = 0
+    waiting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import pytest
 from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.files import ReadRates
 from fusionloader.cli.analysis.findings import LoaderShape
-from fusionloader.cli.analysis.service import SampleService
+from fusionloader.cli.analysis.service import SampleCost, SampleService
 from fusionloader.cli.analysis.verdict import share_for
 from fusionloader.cli.analysis.what_if.model import Model
 from fusionloader.cli.analysis.what_if.questions import Question
@@ -35,7 +35,7 @@ def model_of(step=1e-6, workers=1, cores=8.0, training_cores=0.0, service=None, 
     service = service or SampleService(
         drain_of(SAMPLE_SECONDS, workers),
         reads=ReadRates(FILE_BYTES, 1e9, 1e8, 0.0, 1.0),
-        costs=[(FILE_BYTES, 1e-3), (FILE_BYTES, 3e-3)],
+        costs=[SampleCost(FILE_BYTES, 1e-3, 0.0), SampleCost(FILE_BYTES, 3e-3, 0.0)],
         cached=drain_of(SAMPLE_SECONDS / 10, workers, stored_bytes=600_000),
     )
     return Model(LoaderShape(**arguments | shape), service, step, training_cores)
@@ -59,6 +59,14 @@ def test_more_workers_than_cores_bring_nothing():
     model = model_of(cores=2.0)
     two, eight = (model.predict(Question(workers=workers)).seconds for workers in (2, 8))
     assert eight == pytest.approx(two, rel=0.03)
+
+
+def test_workers_whose_code_waits_are_as_many_times_as_fast_as_there_are_until_cores_are_busy():
+    """A sample computes 1 ms and waits 9 ms for something else."""
+    service = SampleService(drain_of(10e-3, workers=2), costs=[SampleCost(0, 1e-3, 9e-3)])
+    model = model_of(cores=2.0, workers=2, service=service)
+    rates = [model.predict(Question(workers=workers)).rate for workers in (2, 8, 16, 64)]
+    assert rates == pytest.approx([200, 800, 1600, 2000], rel=0.1)
 
 
 def test_training_that_computes_on_the_cores_takes_them_from_the_workers():

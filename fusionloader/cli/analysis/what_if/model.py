@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
 from fusionloader.cli.analysis.phases import Phase
-from fusionloader.cli.analysis.service import SampleService
+from fusionloader.cli.analysis.service import SampleCost, SampleService
 from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.cli.simulator.loader import simulate
 from fusionloader.cli.simulator.machine import MachineModel, Storage
@@ -30,6 +30,7 @@ _SIMULATED = 4000  # samples; longer epochs go on as these do
 _FEWEST_STEPS = 40
 _COMPETES = 0.1  # of a core, from which on training is in the workers' way
 _LEAST_SPEED = 0.25  # of a core beside others
+_WAITS = 0.1  # of a sample's time, from which on waiting for something else counts
 _FILE_CACHE = 0.7  # of the memory of a machine, that files may take
 
 
@@ -38,12 +39,12 @@ class Deck:
     """The samples of simulated epochs: those measured, shuffled, none before all others were.
 
     Attributes:
-        costs: bytes to read, seconds of a core.
-        hit_seconds: of samples whose decoded images are kept.
-        share: of these.
+        costs: costs of samples whose decoded images are not cached.
+        hit_seconds: seconds of a core for a sample whose decoded image is.
+        share: fraction of the samples that are cached, 0 to 1.
     """
 
-    costs: list[tuple[int, float]]
+    costs: list[SampleCost]
     hit_seconds: float
     share: float
     gpu: GpuTimes = _NO_GPU_WORKER
@@ -61,8 +62,15 @@ class Deck:
         costs = self.costs * -(-_DECK // len(self.costs))
         source.shuffle(costs)
         kept = round(self.share * len(costs))
-        hits = [Sample(nbytes, self.hit_seconds, 0.0) for nbytes, _ in costs[:kept]]
-        misses = [Sample(nbytes, cost, 0.0, nbytes) for nbytes, cost in costs[kept:]]
+        hits = [Sample(nbytes, self.hit_seconds, 0.0) for nbytes, _, _ in costs[:kept]]
+        # Evenly shared cores would keep workers in step that wait equally long.
+        misses = [
+            Sample(
+                *(each.nbytes, each.seconds, 0.0, each.nbytes),
+                each.waiting * source.uniform(0.5, 1.5),
+            )
+            for each in costs[kept:]
+        ]
         return source.sample([*hits, *misses], len(costs))
 
 
@@ -128,11 +136,24 @@ class Model:
 
     def _seconds(self, drained: Drain) -> float:
         """Seconds of a core for a sample, beside as many workers as there were."""
-        share = min(1.0, self.shape.cores / max(1, drained.workers))
-        seconds = drained.service_seconds * share
-        if drained.workers >= self.shape.cores:  # the training process had part of the cores
+        wanted = self._wanted_cores(drained)
+        share = min(1.0, self.shape.cores / wanted)
+        seconds = (drained.service_seconds - self._waiting) * share
+        if wanted >= self.shape.cores:  # the training process had part of the cores
             seconds -= drained.delivery_seconds / self.shape.batch_size
         return max(seconds, 1e-7)
+
+    def _wanted_cores(self, drained: Drain) -> float:
+        """Cores that the workers would have used: those that wait for something else use none."""
+        computing = max(0.0, drained.service_seconds - self._waiting) / drained.service_seconds
+        return max(1.0, drained.workers * computing)
+
+    @property
+    def _waiting(self) -> float:
+        """Seconds that a sample's code waits without a core; 0 if it is a small part."""
+        costs = self.service.costs
+        mean = sum(each.waiting for each in costs) / len(costs) if costs else 0.0
+        return mean if mean > _WAITS * self.service.warm.service_seconds else 0.0
 
     def _speed_beside(self) -> float:
         alone = self.service.alone
@@ -143,7 +164,8 @@ class Model:
     def _speed_of(self, drained: Drain) -> float:
         """The speed of the cores while this was measured."""
         machine = MachineModel(self.shape.cores, self._beside, self._measured)
-        return machine.speed(min(drained.workers, self.shape.cores)) if drained.workers else 1.0
+        wanted = min(self._wanted_cores(drained), self.shape.cores)
+        return machine.speed(wanted) if drained.workers else 1.0
 
     def sample_seconds(self, drained: Drain | None = None) -> float:
         """Returns seconds of a core that is alone for a sample."""
@@ -240,11 +262,12 @@ class Model:
 
     def _deck(self, question: Question, rate: float) -> Deck:
         mean = self.sample_seconds()
-        costs = self.service.costs or [(0, mean)]
-        scale = mean * len(costs) / sum(seconds for _, seconds in costs)
+        costs = self.service.costs or [SampleCost(0, mean, 0.0)]
+        scale = mean * len(costs) / sum(each.seconds for each in costs)
+        waits = self._waiting > 0
         hit = mean if self.service.cached is None else self.sample_seconds(self.service.cached)
         return Deck(
-            [(nbytes, seconds * scale) for nbytes, seconds in costs],
+            [SampleCost(n, seconds * scale, waiting * waits) for n, seconds, waiting in costs],
             hit,
             self.cached if question.cache is None else question.cache,
             models={_MODEL: rate},
