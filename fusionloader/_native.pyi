@@ -219,6 +219,27 @@ class DeviceLauncher:
     def launch(self, batch: DeviceBatch, work: int, stream: int) -> None: ...
     def wait(self, stream: int) -> None: ...
 
+class Generators:
+    """Generators of Python, torch and NumPy that are seeded in memory."""
+
+    def __init__(
+        self,
+        python: typing.Any,
+        owners: typing.Any,
+        python_at: int,
+        torch_at: int,
+        numpy_at: int,
+        numpy_normal_at: int,
+    ) -> None:
+        """Of the addresses of their states, which `owners` keep alive."""
+
+    def seed(self, seed: int, python: bool = True, torch: bool = True, numpy: bool = True) -> None:
+        """NumPy's by the low 32 bits."""
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Of Python's and NumPy's; each draw changes one."""
+
 class TinyBatchState(enum.Enum):
     """What becomes of a tiny-batch."""
 
@@ -743,6 +764,24 @@ class WorkerQueue:
         """Nothing of the GPU worker is on the device any more."""
 
     def leave_guest_slot(self) -> None: ...
+    def make_samples(
+        self,
+        claim: Claim,
+        begin: int,
+        count: int,
+        inputs: list[typing.Any] | None,
+        make: typing.Any,
+        samples: list[typing.Any],
+        generators: Generators | None,
+        seeding: tuple[bool, bool, bool],
+    ) -> None:
+        """Appends to `samples`, of positions from `begin` on, until there are `count`.
+
+        A sample is what `make` returns for its input, or, without inputs, for its item. The
+        generators are seeded for each, if they are given. What `make` raises is raised: the
+        sample is begun and not ended then.
+        """
+
     def map_row(self, claim: Claim, begin: int, bytes: int) -> RowMapping:
         """Bytes of the slot for the rows of a claim."""
 
@@ -769,6 +808,10 @@ class WorkerQueue:
     @property
     def layout_version(self) -> int:
         """0 until the layout is known."""
+
+    @property
+    def sample(self) -> int | None:
+        """The position that was begun; None when it is done."""
 
     @property
     def stopping(self) -> bool: ...
@@ -1140,7 +1183,7 @@ def is_never_refused(encoded: typing_extensions.Buffer) -> bool:
     """
 
 def mix_key(seed: int, epoch: int, key: int, occurrence: int) -> int:
-    """A seed of 64 bits from what identifies the draws of a sample."""
+    """A seed of 63 bits from what identifies the draws of a sample."""
 
 def process_identity(pid: int) -> int:
     """Start time and pid of a running process in one number, never used twice; else 0."""

@@ -34,6 +34,7 @@ PYBIND11_MODULE(_native, m) {
   fusionloader::bind_plan(m);
   fusionloader::bind_opened_jpeg(m);
   fusionloader::bind_device(m);
+  fusionloader::bind_generators(m);
   fusionloader::bind_manager_queue(m);
   fusionloader::bind_worker_queue(m);
   fusionloader::bind_file_stores(m);

@@ -5,6 +5,7 @@ namespace fusionloader {
 void bind_cuda(pybind11::module_& m);
 void bind_delivery(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
+void bind_generators(pybind11::module_& m);
 void bind_manager_queue(pybind11::module_& m);
 void bind_opened_jpeg(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);

@@ -196,7 +196,7 @@ void bind_plan(py::module_& m) {
         "Whether libjpeg decodes a JPEG file whatever its entropy-coded data.\n\n"
         "It may warn then, but gives no error. Some other files it does not refuse either.");
   m.def("mix_key", &mix_key, "seed"_a, "epoch"_a, "key"_a, "occurrence"_a,
-        "A seed of 64 bits from what identifies the draws of a sample.");
+        "A seed of 63 bits from what identifies the draws of a sample.");
   py::native_enum<Status>(m, "RunStatus", "enum.Enum", "Whether an executor could run a file.")
       .value("OK", Status::ok)
       .value("NEEDS_PILLOW", Status::needs_pillow, "Pillow decodes it, or words the error.")

@@ -3,15 +3,21 @@
 
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "bindings/generators.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
+#include "queue/futex.hpp"
+#include "rng/mix.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -25,6 +31,7 @@ auto of_header(Value BatchHeader::* field) {
   return [field](const Claim& claim) -> Value { return claim.header().*field; };
 }
 
+using Objects = py::typing::List<py::object>;
 using Numbers = std::vector<uint64_t>;  // of the samples, in order
 
 std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Claim& claim,
@@ -40,6 +47,49 @@ std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Cl
     groups.push_back(entry.group);
   }
   return {std::move(items), std::move(keys), std::move(occurrences), std::move(groups)};
+}
+
+void make_samples(WorkerQueue& queue, const Claim& claim, uint32_t begin, size_t count,
+                  const std::optional<Objects>& inputs, const py::object& make, Objects samples,
+                  std::optional<Generators*> given, const std::tuple<bool, bool, bool>& seeding) {
+  Generators* const generators = given.value_or(nullptr);
+  const BatchHeader& header = claim.header();
+  const Chosen chosen{std::get<0>(seeding), std::get<1>(seeding), std::get<2>(seeding)};
+  Chosen seeded = chosen;
+  std::array<uint64_t, SeededWords::most> seeds;
+  uint64_t now_ns = monotonic_ns();
+  size_t number = samples.size(), prepared_from = 0, prepared = number;
+  while (number < count) {
+    const uint32_t position = begin + static_cast<uint32_t>(number);
+    const uint32_t tiny_batch = position / header.tiny_size;
+    queue.begin_sample(claim, tiny_batch, position, now_ns);
+    if (generators != nullptr) {
+      if (number == prepared) {
+        prepared_from = number;
+        prepared = std::min(number + seeds.size(), count);
+        for (size_t i = number; i < prepared; ++i) {
+          const SampleEntry entry = claim.entry(begin + static_cast<uint32_t>(i));
+          seeds[i - number] = mix_key(header.seed, header.epoch, entry.key, entry.occurrence);
+        }
+        seeded = generators->without_idle(chosen);
+        generators->prepare(seeds.data(), prepared - number, seeded);
+      }
+      generators->use(number - prepared_from, seeded);
+    }
+    const py::object input =
+        inputs ? py::object((*inputs)[number]) : py::object(py::int_(claim.entry(position).item));
+    auto sample = py::reinterpret_steal<py::object>(PyObject_CallOneArg(make.ptr(), input.ptr()));
+    if (generators != nullptr && generators->has_drawn() && chosen.python && !seeded.python &&
+        (sample || PyErr_ExceptionMatches(PyExc_Exception))) {
+      PyErr_Clear();
+      prepared = number;  // once more, seeded
+      continue;
+    }
+    if (!sample) throw py::error_already_set();
+    samples.append(std::move(sample));
+    now_ns = queue.end_samples(claim, tiny_batch, 1);
+    ++number;
+  }
 }
 
 // A row of a slot in a mapping of its own, which can be taken out of the slot's memory.
@@ -157,9 +207,24 @@ void bind_queue_of_worker(py::module_& m) {
             return std::make_unique<RowMapping>(queue, claim.payload().value(), begin, bytes);
           },
           "claim"_a, "begin"_a, "bytes"_a, "Bytes of the slot for the rows of a claim.")
-      .def("begin_sample", &WorkerQueue::begin_sample, "claim"_a, "tiny_batch"_a, "position"_a)
-      .def("end_samples", &WorkerQueue::end_samples, "claim"_a, "tiny_batch"_a, "samples"_a,
-           "So many more samples of a tiny-batch are done, since begin_sample().")
+      .def("begin_sample",
+           py::overload_cast<const Claim&, uint32_t, uint64_t>(&WorkerQueue::begin_sample),
+           "claim"_a, "tiny_batch"_a, "position"_a)
+      .def(
+          "end_samples",
+          [](WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch, uint32_t samples) {
+            queue.end_samples(claim, tiny_batch, samples);
+          },
+          "claim"_a, "tiny_batch"_a, "samples"_a,
+          "So many more samples of a tiny-batch are done, since begin_sample().")
+      .def("make_samples", &make_samples, "claim"_a, "begin"_a, "count"_a, "inputs"_a, "make"_a,
+           "samples"_a, "generators"_a, "seeding"_a,
+           "Appends to `samples`, of positions from `begin` on, until there are `count`.\n\n"
+           "A sample is what `make` returns for its input, or, without inputs, for its item. The\n"
+           "generators are seeded for each, if they are given. What `make` raises is raised: the\n"
+           "sample is begun and not ended then.")
+      .def_property_readonly("sample", &WorkerQueue::sample,
+                             "The position that was begun; None when it is done.")
       .def(
           "add_part_seconds",
           [](WorkerQueue& queue, const std::vector<double>& seconds) {

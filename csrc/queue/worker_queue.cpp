@@ -261,18 +261,27 @@ void WorkerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
 }
 
 void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position) {
+  begin_sample(claim, tiny_batch, position, monotonic_ns());
+}
+
+void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position,
+                               uint64_t now_ns) {
+  sample_ = position;
   WorkerRecord& mine = record();
-  mine.since_ns.store(monotonic_ns(), std::memory_order_relaxed);
+  mine.since_ns.store(now_ns, std::memory_order_relaxed);
   mine.tiny_batch.store(tiny_batch, std::memory_order_relaxed);
   mine.position.store(position, std::memory_order_relaxed);
   mine.sequence.store(claim.sequence + 1, std::memory_order_release);
 }
 
-void WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples) {
+uint64_t WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples) {
+  sample_.reset();
   WorkerRecord& mine = record();
-  mine.count(WorkerCount::busy_ns).fetch_add(monotonic_ns() - mine.since_ns.load());
+  const uint64_t now_ns = monotonic_ns();
+  mine.count(WorkerCount::busy_ns).fetch_add(now_ns - mine.since_ns.load());
   mine.count(WorkerCount::samples).fetch_add(samples);
   claim.batch->progress()[tiny_batch].fetch_add(samples);
+  return now_ns;
 }
 
 void WorkerQueue::add_part_ns(const std::vector<uint64_t>& ns) {

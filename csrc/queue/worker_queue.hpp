@@ -60,9 +60,12 @@ class WorkerQueue : public Shared {
   // place is not within the slot.
   std::optional<std::string_view> encoded(const Claim& claim, uint64_t image);
   void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
+  void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position, uint64_t now_ns);
   // So many more samples of the tiny-batch are done, since begin_sample(); counts them and the
-  // time.
-  void end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples);
+  // time. Returns the time of now.
+  uint64_t end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples);
+  // Position of the sample that was begun and is not done.
+  std::optional<uint64_t> sample() const { return sample_; }
   // Adds to the wall time of a plan's parts; what is beyond kParts is left out.
   void add_part_ns(const std::vector<uint64_t>& ns);
   // Adds to what was read, and to where it came from.
@@ -91,6 +94,7 @@ class WorkerQueue : public Shared {
   void count_processor_time(uint64_t now_ns);
   TraceRecord counted();
   uint32_t worker_;
+  std::optional<uint64_t> sample_;
   Side side_;
   bool takes_returned_;
   // What the worker's record said when the span began; none while there is no trace.

@@ -11,9 +11,10 @@ inline uint64_t mix_word(uint64_t word) {
   return word ^ (word >> 31);
 }
 
-// A seed for the generators of Python code, of what identifies a sample's draws.
+// A seed for the generators of Python code, of what identifies a sample's draws. It has 63 bits:
+// user code may store torch.initial_seed() in a tensor of int64.
 inline uint64_t mix_key(uint64_t seed, uint64_t epoch, uint64_t index, uint64_t occurrence) {
-  return mix_word(seed ^ mix_word(epoch ^ mix_word(index ^ mix_word(occurrence))));
+  return mix_word(seed ^ mix_word(epoch ^ mix_word(index ^ mix_word(occurrence)))) >> 1;
 }
 
 }  // namespace fusionloader

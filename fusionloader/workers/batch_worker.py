@@ -19,7 +19,6 @@ from fusionloader.workers.python_worker import (
     PythonWorker,
     PythonWorkerConfig,
     read_indices,
-    read_keys,
 )
 from fusionloader.workers.sample_errors import BadSample
 
@@ -131,7 +130,8 @@ class BatchWorker(PythonWorker):
 
     def _samples(self, claim: _native.Claim) -> list[Any]:
         if self._fetch is None:
-            samples = self._load(claim, claim.first, read_keys(claim, 0, claim.samples))
+            samples: list[Any] = []
+            self._load(claim, 0, claim.samples, samples)
             self._count(self._source.take_spent())
             self._seed(claim)
             return samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
+from operator import getitem
 from typing import Any, Protocol
 
 from fusionloader import _native
@@ -20,7 +22,12 @@ from fusionloader.data.deferred.sample_source import DeferringSource, without_de
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.transforms.executors.python import SampleKey, Source
+from fusionloader.transforms.executors.python import (
+    DatasetSource,
+    SampleKey,
+    Source,
+    native_generators,
+)
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
 from fusionloader.transforms.plan.parts import WRITE, Spent
 from fusionloader.workers import messages, sample_errors
@@ -179,7 +186,7 @@ class PythonWorker:
         self._layout_version = 0
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
-        self.sample_rows = SampleRows() if isinstance(source, DeferringSource) else None
+        self.sample_rows = SampleRows(self.queue) if isinstance(source, DeferringSource) else None
         self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
@@ -246,39 +253,41 @@ class PythonWorker:
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
         size, begin = claim.tiny_size, claim.first * claim.tiny_size
         end = min(begin + claim.count * size, claim.samples)
-        keys = read_keys(claim, begin, end)
         self._begin_deferral()
-        whole: list[tuple[int, list[Any]]] = []
+        # No name for a sample: each one would count as a use of its row.
+        samples: list[Any] = []
+        tiny_batches = list(range(claim.first, claim.first + claim.count))  # not finished yet
         self._with_skips.clear()
-        for tiny_batch in range(claim.first, claim.first + claim.count):
+        while len(samples) < end - begin:
             try:
-                at = tiny_batch * size - begin
-                # No name for the samples: each one would count as a use of their rows.
-                whole.append((tiny_batch, self._load(claim, tiny_batch, keys[at : at + size])))
+                self._load(claim, begin, end, samples)
             except BadSample as bad:
+                tiny_batch = (begin + len(samples)) // size
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
+                at = tiny_batch * size - begin
+                samples[at:] = [SKIPPED] * min(size, end - begin - at)
+                tiny_batches.remove(tiny_batch)
                 messages.send(self._message_fd, message)
                 self._settle_rows()
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._count(self._source.take_spent())
         self._report_deferred()  # before finish(), since the epoch may end with these samples
         if self._with_skips:
-            whole = self._finish_empty(claim, whole)
-        if whole and self._agree_on_layout(claim, whole[0][1]):
+            tiny_batches = self._finish_empty(claim, begin, samples, tiny_batches)
+        if tiny_batches and self._agree_on_layout(claim, samples):
             start = time.perf_counter()
-            results = self._write(claim, whole)
+            results = self._write(claim, begin, samples, tiny_batches)
             self.queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - start])
             # Before finish(), so that the spans of a finished mini-batch are complete.
             self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
-            whole.clear()
+            samples.clear()
             self._settle_rows()
             for tiny_batch, result in results:
                 self.queue.finish(claim, tiny_batch, result)
             return
-        left = [tiny_batch for tiny_batch, _ in whole]
-        whole.clear()
+        samples.clear()
         self._settle_rows()
-        for tiny_batch in left:
+        for tiny_batch in tiny_batches:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
             before.restore()  # the samples are made again, with the same draws
@@ -288,16 +297,17 @@ class PythonWorker:
             self._source.begin()
 
     def _finish_empty(
-        self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
-    ) -> list[tuple[int, list[Any]]]:
+        self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]
+    ) -> list[int]:
         """Finishes tiny-batches without a sample, which need no layout; returns the others."""
         self._settle_rows()
         left = []
-        for tiny_batch, samples in whole:
-            if all(sample is SKIPPED for sample in samples):
+        for tiny_batch in tiny_batches:
+            at = tiny_batch * claim.tiny_size - begin
+            if all(sample is SKIPPED for sample in samples[at : at + claim.tiny_size]):
                 self.queue.finish(claim, tiny_batch, TinyBatchState.SKIPPED)
             else:
-                left.append((tiny_batch, samples))
+                left.append(tiny_batch)
         return left
 
     def _begin_rows(self, claim: _native.Claim) -> None:
@@ -331,28 +341,31 @@ class PythonWorker:
 
     # ---- loading samples -----------------------------------------------------------------------
 
-    def _load(self, claim: _native.Claim, tiny_batch: int, keys: list[SampleKey]) -> list[Any]:
-        # Cheap samples take about as long as what is done for each of them here.
-        load, begin_sample, end_samples = (
-            without_deferral(self._source).load,
-            self.queue.begin_sample,
-            self.queue.end_samples,
-        )
-        samples = []
-        rows = self.sample_rows
-        for position, key in enumerate(keys, tiny_batch * claim.tiny_size):
-            begin_sample(claim, tiny_batch, position)
-            if rows is not None:
-                rows.begin_sample(position)
+    def _load(self, claim: _native.Claim, begin: int, end: int, samples: list[Any]) -> None:
+        """Appends to ``samples``, of positions from ``begin`` on, those up to ``end - 1``.
+
+        Raises:
+            BadSample: the next one cannot be made.
+        """
+        source = without_deferral(self._source)
+        generators = native_generators() if type(source) is DatasetSource else None
+        inputs: list[Any] | None
+        if generators is None:
+            make, inputs = source.load, read_keys(claim, begin, end)
+        else:
+            make, inputs = partial(getitem, source.dataset), read_indices(claim)
+            inputs = inputs and inputs[begin:end]
+        arguments = claim, begin, end - begin, inputs, make, samples, generators, source.seeding
+        while begin + len(samples) < end:
             try:
-                sample = load(key)
+                self.queue.make_samples(*arguments)
             except Exception as error:
-                sample = self._resolve(claim, position, key, error)
-            if rows is not None:
-                rows.end_sample()
-            samples.append(sample)
-            end_samples(claim, tiny_batch, 1)
-        return samples
+                position, made = begin + len(samples), 0
+                try:
+                    samples.append(self._resolve(claim, position, error))
+                    made = 1
+                finally:
+                    self.queue.end_samples(claim, position // claim.tiny_size, made)
 
     def _count(self, spent: Spent) -> None:
         if spent.part_seconds:
@@ -360,10 +373,9 @@ class PythonWorker:
         if spent.read_bytes or any(spent.cache):
             self.queue.add_reads(spent.read_bytes, spent.cache)
 
-    def _resolve(
-        self, claim: _native.Claim, position: int, key: SampleKey, error: Exception
-    ) -> Any:
+    def _resolve(self, claim: _native.Claim, position: int, error: Exception) -> Any:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
+        (key,) = read_keys(claim, position, position + 1)
         failure = self._capture(error, self._source.name(key), position)
         found = resolve(
             self._config.on_error,
@@ -413,24 +425,20 @@ class PythonWorker:
             queue.sleep(seen, _IDLE_SECONDS)
 
     def _write(
-        self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
+        self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]
     ) -> list[tuple[int, TinyBatchState]]:
         """Writes the samples to the batch; returns the state of each tiny-batch."""
-        writer = self._writer(claim)
-        contiguous = len(whole) == claim.count and not (
-            self._with_skips and any(each is SKIPPED for _, samples in whole for each in samples)
-        )
-        if contiguous:
-            joined = whole[0][1]
-            if len(whole) > 1:
-                joined = [sample for _, samples in whole for sample in samples]
-            try:
-                writer.write(claim.first * claim.tiny_size, joined)
-            except Exception:  # _write_apart finds the sample
-                contiguous = False
-        if contiguous:
-            return [(tiny_batch, self._written(tiny_batch)) for tiny_batch, _ in whole]
-        return [(each[0], self._write_apart(claim, *each)) for each in whole]
+        size, writer = claim.tiny_size, self._writer(claim)
+        if len(tiny_batches) == claim.count and not (
+            self._with_skips and any(sample is SKIPPED for sample in samples)
+        ):
+            # If it raises, _write_apart finds the sample.
+            with contextlib.suppress(Exception):
+                writer.write(begin, samples)
+                return [(tiny_batch, self._written(tiny_batch)) for tiny_batch in tiny_batches]
+        slices = [slice(each * size - begin, (each + 1) * size - begin) for each in tiny_batches]
+        pairs = zip(tiny_batches, slices, strict=True)
+        return [(number, self._write_apart(claim, number, samples[at])) for number, at in pairs]
 
     def _write_apart(
         self, claim: _native.Claim, tiny_batch: int, samples: list[Any]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import pickle
 import random
-from collections.abc import Callable, Iterator
-from functools import partial
-from operator import getitem
+import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,14 +20,6 @@ from fusionloader.transforms.plan.parts import Spent
 # A user's map-style dataset of any class, and a sample of it.
 Dataset: TypeAlias = Any
 Sample: TypeAlias = Any
-
-_SEEDED_AT_FIRST = 32  # number of samples before which all generators are seeded
-_BEGUN = 624  # position of a Mersenne Twister that was just seeded
-
-# random.seed() without checks of the argument's type, which take as long as the seeding.
-_python_generator: Any = random._inst
-_seed_python = super(random.Random, _python_generator).seed
-_seed_torch = torch.default_generator.manual_seed
 
 
 class SampleKey(NamedTuple):
@@ -96,130 +88,88 @@ def seed_generators(key: SampleKey, seeding: Seeding) -> None:
 
     Thus a random transform gives the same result in any worker and any order.
     """
-    # 63 bits: user code may store torch.initial_seed() in a tensor of int64.
-    state = _native.mix_key(key.seed, key.epoch, key.key, key.occurrence) >> 1
+    seed = _native.mix_key(key.seed, key.epoch, key.key, key.occurrence)
+    generators = native_generators()
+    if generators is not None:
+        generators.seed(seed, *seeding)
+        return
     if seeding.python:
-        _seed_python(state)
-        _python_generator.gauss_next = None
+        random.seed(seed)
     if seeding.torch:
-        _seed_torch(state)
+        torch.default_generator.manual_seed(seed)
     if seeding.numpy:
-        np.random.seed(state & 0xFFFFFFFF)
+        np.random.seed(seed & 0xFFFFFFFF)
 
 
-class SeededRuns:
-    """Seeds the global generators for each sample, except those that no sample draws from.
+def native_generators() -> _native.Generators | None:
+    """Returns the global generators, which are seeded in memory in a fraction of the time.
 
-    Seeding Python's and numpy's generators can take longer than the sample. A generator that has
-    not moved during the first samples is no longer seeded. If a later sample moves it after all,
-    that sample is made once more with a seeded generator, and all later samples seed it. So results
-    are the same as if it had always been seeded.
+    ``None`` if that cannot be done: for a version of Python, torch or numpy with another layout,
+    and if user code has set another bit generator.
     """
+    generators, bit_generator = _locate_generators()
+    numpy: Any = np.random.mtrand._rand
+    return generators if numpy._bit_generator is bit_generator else None
 
-    def __init__(self) -> None:
-        self._places: tuple[ctypes.c_uint64, ctypes.c_uint64] | None = None
-        self._draws = (False, False)  # whether samples draw from Python's, from numpy's
-        self._left = _SEEDED_AT_FIRST
-        self._rest: Seeding | None = None  # generators to seed after the first samples
-        self._undrawn: Seeding | None = (
-            None  # generators to seed, if no sample draws from these two
+
+class _Trio(NamedTuple):
+    """A generator of each library, of the types of the global ones."""
+
+    python: Any
+    torch: Any
+    numpy: Any
+
+    @staticmethod
+    def seeded(seed: int) -> _Trio:
+        of_torch = torch.Generator("cpu").manual_seed(seed)
+        return _Trio(random.Random(seed), of_torch, np.random.RandomState(seed & 0xFFFFFFFF))
+
+    def draw_normals(self) -> None:
+        """Leaves numbers in the generators that were drawn in advance, and that seeding drops."""
+        self.python.gauss(0, 1)
+        torch.randn(1, generator=self.torch, dtype=torch.float64, device="cpu")
+        self.numpy.standard_normal()
+
+    def states(self) -> tuple[Any, ...]:
+        _, words, *rest = self.numpy.get_state()
+        return self.python.getstate(), self.torch.get_state().tolist(), words.tolist(), rest
+
+    def places(self, torch_at: int, normal_at: int) -> tuple[int, int, int, int]:
+        """Returns the addresses of the states; the two offsets are found in a trial."""
+        return (
+            id(self.python) + object.__basicsize__,
+            self.torch._cdata + torch_at,
+            self.numpy._bit_generator.ctypes.state_address,
+            id(self.numpy) + normal_at,
         )
-        self._left_at: tuple[int, int] | None = None  # positions that no fresh seed has
-
-    def __reduce__(self) -> tuple[type[SeededRuns], tuple[()]]:
-        return SeededRuns, ()  # another process observes its own samples
-
-    def run(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
-        """Returns ``make()``, with the global generators seeded by ``key``."""
-        if seeding is self._undrawn:  # as below, with less work for cheap samples
-            python, numpy = self._places  # type: ignore[misc]
-            before = python.value, numpy.value
-            if before == self._left_at:
-                if seeding[1]:
-                    _seed_torch(_native.mix_key(key[1], key[2], key[3], key[4]) >> 1)
-                try:
-                    sample = make()
-                except Exception:
-                    if not self._was_unseeded(before, seeding):
-                        raise
-                else:
-                    if before == (python.value, numpy.value):
-                        return sample
-                    self._was_unseeded(before, seeding)
-        return self._watched(key, seeding, make)
-
-    def _watched(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
-        places = self._places or self._find_places()
-        if places is None or all(self._draws) or not (seeding.python or seeding.numpy):
-            seed_generators(key, seeding)
-            return make()
-        python, numpy = places
-        seed_generators(key, self._rest or seeding)
-        before = python.value, numpy.value
-        if before != self._left_at and self._rest is not None:
-            if self._leave_start(*before):
-                before = python.value, numpy.value
-            self._left_at = before
-        try:
-            sample = make()
-        except Exception:
-            if not self._was_unseeded(before, seeding):
-                raise
-        else:
-            if not self._was_unseeded(before, seeding):
-                return sample
-        return self._watched(key, seeding, make)
-
-    def _find_places(self) -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
-        if not all(self._draws):
-            self._places = _locate_generators()
-            if self._places is None:
-                self._draws = (True, True)  # unknown: always seeded
-        return self._places
-
-    def _leave_start(self, python: int, numpy: int) -> bool:
-        """Moves generators that were just seeded; returns whether it moved any.
-
-        A sample that seeds a generator itself sets it to that same position, and would not be seen.
-        """
-        begun = python & 0xFFFFFFFF == _BEGUN, numpy >> 32 == _BEGUN
-        if begun[0] and not self._draws[0]:
-            random.random()
-        if begun[1] and not self._draws[1]:
-            np.random.random_sample()
-        return any(begun)
-
-    def _was_unseeded(self, before: tuple[int, int], seeding: Seeding) -> bool:
-        """Records which generators a sample moved; returns whether one of them was not seeded."""
-        assert self._places is not None
-        known, places = self._draws, self._places
-        self._draws = python, numpy = (
-            known[0] or places[0].value != before[0],
-            known[1] or places[1].value != before[1],
-        )
-        skipped = self._rest is not None and self._draws != known
-        self._left -= 1
-        if self._left <= 0:
-            self._rest = Seeding(seeding.python and python, seeding.torch, seeding.numpy and numpy)
-            self._undrawn = None if python or numpy else seeding
-        return skipped
 
 
-def _locate_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
-    """Returns the memory of the generators' positions, each with a word of the state beside it.
-
-    ``None`` for a version of Python or numpy with another layout, and for another generator.
-    """
-    # Layouts of _randommodule.c and of numpy's mt19937.h, checked by the comparison below.
-    generator: Any = np.random.mtrand._rand
-    if type(generator._bit_generator) is not np.random.MT19937:
-        return None
-    python = ctypes.c_uint64.from_address(id(_python_generator) + object.__basicsize__)
-    place = generator._bit_generator.ctypes.state_address + 623 * 4
-    numpy = ctypes.c_uint64.from_address(place)
-    words, state = random.getstate()[1], np.random.get_state(legacy=False)["state"]
-    expected = words[-1] | words[0] << 32, int(state["key"][-1]) | int(state["pos"]) << 32
-    return (python, numpy) if (python.value, numpy.value) == expected else None
+@functools.lru_cache(maxsize=1)
+def _locate_generators() -> tuple[_native.Generators | None, Any]:
+    """Returns the global generators and numpy's bit generator, after a trial with others."""
+    own: Any = _Trio(random._inst, torch.default_generator, np.random.mtrand._rand)
+    bit_generator = own.numpy._bit_generator
+    seed = 0x6A09E667F3BCC908  # its bits are found in memory
+    trial, right = _Trio.seeded(seed), _Trio.seeded(seed)
+    if [*map(type, own), type(bit_generator)] != [*map(type, trial), np.random.MT19937]:
+        return None, bit_generator
+    words = [
+        struct.pack("624I", *state[:624]) for state in (trial.states()[0][1], trial.states()[2])
+    ]
+    torch_at = ctypes.string_at(trial.torch._cdata, 256).find(struct.pack("Q", seed))
+    python, torchs, *_ = trial.places(torch_at, 0)
+    # The offsets of the words in PythonTwister and TorchTwister, csrc/bindings/generators.hpp.
+    found = [ctypes.string_at(python + 4, 2496), ctypes.string_at(torchs + 20, 2496)]
+    trial.draw_normals()
+    normal = struct.pack("d", trial.numpy.get_state()[4])
+    normal_at = ctypes.string_at(id(trial.numpy), type(trial.numpy).__basicsize__).find(normal) - 8
+    if torch_at < 0 or normal_at < 0 or found != words:
+        return None, bit_generator
+    _native.Generators(trial.python, trial, *trial.places(torch_at, normal_at)).seed(seed)
+    if trial.states() != right.states():
+        return None, bit_generator
+    owners, places = (own, bit_generator), own.places(torch_at, normal_at)
+    return _native.Generators(own.python, owners, *places), bit_generator
 
 
 @contextlib.contextmanager
@@ -248,14 +198,14 @@ class PickledGenerators:
     """The states of the global generators, pickled again only if one of them has changed."""
 
     def __init__(self) -> None:
-        self._places = _locate_generators()
         self._seen: tuple[Any, ...] = ()
         self._pickled = b""
 
     def now(self) -> bytes:
-        places = () if self._places is None else tuple(place.value for place in self._places)
-        seen = *places, torch.get_rng_state().numpy().tobytes()
-        if not places or seen != self._seen:
+        generators = native_generators()
+        positions = () if generators is None else generators.positions
+        seen = *positions, torch.get_rng_state().numpy().tobytes()
+        if not positions or seen != self._seen:
             self._seen, self._pickled = seen, pickle.dumps(generator_states())
         return self._pickled
 
@@ -266,10 +216,10 @@ class DatasetSource:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.seeding = Seeding()
-        self._runs = SeededRuns()
 
     def load(self, key: SampleKey) -> Sample:
-        return self._runs.run(key, self.seeding, partial(getitem, self.dataset, key.index))
+        seed_generators(key, self.seeding)
+        return self.dataset[key.index]
 
     def renewed(self) -> Source:
         return self

@@ -58,6 +58,14 @@ class RowSlot(Protocol):
         """Maps bytes of the slot once more."""
 
 
+class SampleProgress(Protocol):
+    """What a worker does."""
+
+    @property
+    def sample(self) -> int | None:
+        """Row of the sample that is being made, if any is."""
+
+
 class SampleColumn(NamedTuple):
     """The rows of one tensor of the samples.
 
@@ -100,13 +108,13 @@ class SampleRows:
         is_empty: whether no tensor was made in this claim.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, progress: SampleProgress) -> None:
+        self._progress = progress
         self._columns: Sequence[SampleColumn | None] = ()
         self._slot: RowSlot | None = None
         self._mapped: dict[tuple[int, int, int], _Row] = {}  # none is in use but those given
         self._given: dict[tuple[int, int], _Row] = {}  # of this claim, by column and row
         self._thread = self._pid = 0
-        self._row: int | None = None  # of the sample that is being made
         self._made: dict[int, list[int]] = {}  # addresses of the samples' tensors, by row
         self._order: dict[int, int] = {}  # columns by the number of a tensor within its sample
         self._lost = self._placed = 0
@@ -119,19 +127,13 @@ class SampleRows:
         self._slot, self._columns = None if self._is_given_up else slot, columns
         self._thread, self._pid = threading.get_ident(), os.getpid()
 
-    def begin_sample(self, row: int) -> None:
-        self._made[row] = []
-        self._row = row
-
-    def end_sample(self) -> None:
-        self._row = None
-
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialized tensor for a sample, in its row if there is a place for it."""
         kind = tuple(shape), dtype
         # Another thread may make samples for later, and a forked child shares the rows.
         own = threading.get_ident() != self._thread or os.getpid() != self._pid
-        row = None if own or self._row is None else self._find(self._row, kind)
+        at = None if own else self._progress.sample
+        row = None if at is None else self._find(at, kind)
         if row is None:
             tensor = torch.empty(kind[0], dtype=dtype, device="cpu")
         else:
@@ -142,12 +144,13 @@ class SampleRows:
 
     def made_elsewhere(self, tensor: torch.Tensor) -> None:
         """Numbers a tensor of the sample that is being made, wherever it lies."""
-        if self._row is not None and threading.get_ident() == self._thread:
-            self._made[self._row].append(tensor.data_ptr())
+        at = self._progress.sample
+        if at is not None and threading.get_ident() == self._thread:
+            self._made.setdefault(at, []).append(tensor.data_ptr())
             self.is_empty = False
 
     def _find(self, at: int, kind: Kind) -> _Row | None:
-        number = len(self._made[at])
+        number = len(self._made.get(at, ()))
         column = self._order.get(number, number)
         found = self._columns[column] if 0 <= column < len(self._columns) else None
         if self._slot is None or found is None or found.kind != kind:
@@ -190,7 +193,6 @@ class SampleRows:
         To be called before tiny-batches are finished, and when the worker itself refers to their
         samples no more.
         """
-        self._row = None
         self._placed += len(self._given)
         kept = sum([self._leave(*place) for place in tuple(self._given)])
         if kept:

@@ -1,0 +1,103 @@
+// Seeds the process's generators of random numbers where they lie in memory.
+#include "bindings/generators.hpp"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "bindings/module.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace fusionloader {
+namespace {
+
+constexpr uint32_t kWatched = 32;
+
+// The last word changes with each turn of a twister, the position with each draw.
+uint64_t place_of(int32_t position, const MersenneWords& words) {
+  return static_cast<uint64_t>(words.back()) << 32 | static_cast<uint32_t>(position);
+}
+
+}  // namespace
+
+Generators::Generators(py::object python, py::object owners, uintptr_t python_at,
+                       uintptr_t torch_at, uintptr_t numpy_at, uintptr_t numpy_normal_at)
+    : python_(std::move(python)),
+      owners_(std::move(owners)),
+      of_python_(reinterpret_cast<PythonTwister*>(python_at)),
+      of_torch_(reinterpret_cast<TorchTwister*>(torch_at)),
+      of_numpy_(reinterpret_cast<NumpyTwister*>(numpy_at)),
+      numpy_normal_(reinterpret_cast<NumpyNormal*>(numpy_normal_at)),
+      gauss_next_("gauss_next") {}
+
+void Generators::seed(uint64_t seed, Chosen chosen) {
+  prepare(&seed, 1, chosen);
+  use(0, chosen);
+}
+
+void Generators::prepare(const uint64_t* seeds, size_t count, Chosen chosen) {
+  std::copy_n(seeds, count, seeds_.begin());
+  words_->fill(seeds, count, chosen.torch || chosen.numpy, chosen.python);
+}
+
+void Generators::use(size_t place, Chosen chosen) {
+  if (chosen.python) {
+    of_python_->words = words_->by_key(place);
+    of_python_->position = static_cast<int32_t>(of_python_->words.size());
+    python_.attr(gauss_next_) = py::none();
+  }
+  if (chosen.torch) {
+    of_torch_->engine = {seeds_[place], 1, true, 0, words_->by_number(place)};
+    of_torch_->next_float.reset();
+    of_torch_->next_double.reset();
+  }
+  if (chosen.numpy) {
+    of_numpy_->words = words_->by_number(place);
+    of_numpy_->position = static_cast<int32_t>(of_numpy_->words.size());
+    *numpy_normal_ = {0, 0.0};
+  }
+  before_ = positions().first;
+}
+
+std::pair<uint64_t, uint64_t> Generators::positions() const {
+  return {place_of(of_python_->position, of_python_->words),
+          place_of(of_numpy_->position, of_numpy_->words)};
+}
+
+Chosen Generators::without_idle(Chosen chosen) {
+  if (draws_ || watched_ < kWatched) return chosen;
+  // A sample that seeds the generator itself would not be seen where it was just seeded.
+  constexpr auto begun = static_cast<int32_t>(std::tuple_size_v<MersenneWords>);
+  if (of_python_->position == begun) python_.attr("random")();
+  return {false, chosen.torch, chosen.numpy};
+}
+
+bool Generators::has_drawn() {
+  ++watched_;
+  const bool drawn = positions().first != before_;
+  draws_ = draws_ || drawn;
+  return drawn;
+}
+
+void bind_generators(py::module_& m) {
+  py::class_<Generators>(m, "Generators",
+                         "Generators of Python, torch and NumPy that are seeded in memory.")
+      .def(py::init<py::object, py::object, uintptr_t, uintptr_t, uintptr_t, uintptr_t>(),
+           "python"_a, "owners"_a, "python_at"_a, "torch_at"_a, "numpy_at"_a, "numpy_normal_at"_a,
+           "Of the addresses of their states, which `owners` keep alive.")
+      .def(
+          "seed",
+          [](Generators& self, uint64_t seed, bool python, bool torch, bool numpy) {
+            self.seed(seed, {python, torch, numpy});
+          },
+          "seed"_a, "python"_a = true, "torch"_a = true, "numpy"_a = true,
+          "NumPy's by the low 32 bits.")
+      .def_property_readonly("positions", &Generators::positions,
+                             "Of Python's and NumPy's; each draw changes one.");
+}
+
+}  // namespace fusionloader
