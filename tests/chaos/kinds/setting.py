@@ -25,6 +25,7 @@ class Setting:
         kind: its name.
         room: the module that has it.
         folder: of the run; ``images`` in it are its own copy.
+        disk: folder of a disk that can be full, for ``written``.
         plain: whether to make the same batches with none of what the kind is about.
         on_error, in_order: as in ``FusionLoader``.
         rank: number of the process, of as many as the kind has.
@@ -34,6 +35,7 @@ class Setting:
     kind: str
     room: str
     folder: str
+    disk: str
     plain: bool = False
     on_error: str = "raise"
     in_order: bool = True
@@ -46,7 +48,7 @@ class Setting:
 
     @property
     def written(self) -> str:
-        return str(Path(self.folder) / "written")
+        return str(Path(self.disk) / self.word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class EpochKind:
     needs: tuple[str, ...] = ()
 
 
-def order_of(count: int, part: int = 0) -> list[int]:
+def order_of(count: int, part: int = 0, repeats: int = REPEATS) -> list[int]:
     """Returns indices of an epoch: all of them, again and again, in an order of the part's own."""
     step = (7, 11, 13)[part % 3]
-    return [(place * step + part) % count for place in range(count * REPEATS)]
+    return [(place * step + part) % count for place in range(count * repeats)]
