@@ -188,7 +188,12 @@ class Run:
         text = f"interruption {self._interruptions}"
         self._planted = kind, text, step
         self.note(f"{text}: {kind} at step {step}")
-        self.checks.excuse(Excuse(rf"\b{text}\b", takes=False, times=1))
+        self.checks.excuse(Excuse(rf"\b{text}\b" + self.of_sample, takes=False, times=1))
+
+    @property
+    def of_sample(self) -> str:
+        """End of the pattern of an error of training, which may be a sample's that it makes."""
+        return r"(?:.*\bSample: index (?P<index>\d+)\b)?" if self.kind.in_training else ""
 
     def for_a_moment(self, end: Callable[[], None]) -> None:
         """Does something when the batch under way has come, or takes long."""

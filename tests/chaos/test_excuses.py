@@ -379,6 +379,42 @@ def test_a_batch_that_changes_in_parent_or_child_is_found(planted):
     assert_found(made.strike, "training forks")
 
 
+def test_an_exception_in_training_stands_for_a_batch_only_where_training_makes_its_sample(planted):
+    text = "MemoryError: interruption 1 Sample: index 5 (5.jpg)"
+    for kind, stands in (("plan without workers", True), ("plan", False)):
+        made = planted(kind)
+        made.run.chance = random.Random(0)
+        made.strike("an exception in training")
+        if stands:
+            assert_found(made.error, text)  # of a batch without the sample
+        made.take(1)
+        made.error(text)
+        assert_found(made.batch, 1 if stands else 2)
+        made.batch(2 if stands else 1)
+
+
+def test_training_without_descriptors_loses_at_most_the_batch_of_the_sample_that_it_names(planted):
+    made = planted("plan without workers")
+    made.run.chance = SimpleNamespace(random=lambda: 1.0)
+    made.strike("training may open nothing for a moment")
+    text = f"{TOO_MANY} Sample: index 5 (5.jpg)"
+    assert_found(made.error, text)
+    made.error(TOO_MANY)
+    made.take(1)
+    made.error(text)
+    assert_found(made.batch, 1)
+    made.batch(2)
+    made.mend()
+    assert_found(made.error, TOO_MANY)
+
+
+@pytest.mark.parametrize("what", ["os._exit", "a crash", "memory runs out"])
+def test_what_ends_a_process_is_not_planted_where_training_makes_samples(planted, what, tmp_path):
+    made = planted("own dataset without workers")
+    made.strike(f"{what} in user code")
+    assert not list(tmp_path.glob("trap-*"))
+
+
 # ---- without an order ----------------------------------------------------------------------------
 
 

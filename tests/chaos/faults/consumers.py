@@ -60,7 +60,8 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
     free = next(fd for fd in itertools.count() if fd not in opened)
     healthy = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, healthy[1]))
-    own = run.checks.excuse(Excuse(rf"\A(?!.*\bCaught )(?=.*{TOO_MANY})", takes=False))
+    says = rf"\A(?!.*\bCaught )(?=.*{TOO_MANY})" + run.of_sample
+    own = run.checks.excuse(Excuse(says, takes=False))
     workers = run.checks.excuse(too_many_in_worker(run))
 
     def heal() -> None:

@@ -71,6 +71,11 @@ def _spawned(setting: Setting) -> Epochs:
     return epochs_of(part_of(images_of(setting), setting, multiprocessing_context=context))
 
 
+def _in_training(setting: Setting) -> Epochs:
+    workers = 1 if setting.plain else 0
+    return epochs_of(part_of(images_of(setting), setting, num_workers=workers))
+
+
 def _tail(setting: Setting) -> Epochs:
     transform = transforms.Compose([train_transform(), Tail(setting.folder)])
     dataset = images_of(setting, transform)
@@ -80,6 +85,13 @@ def _tail(setting: Setting) -> Epochs:
 KINDS = (
     EpochKind("plan", _plan, subject_to=frozenset({FILES, SKIPS})),
     EpochKind("plan, spawned workers", _spawned, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind(
+        "plan without workers",
+        _in_training,
+        subject_to=frozenset({FILES, SKIPS}),
+        any_order=False,
+        in_training=True,
+    ),
     EpochKind(
         "plan with a Python tail",
         _tail,

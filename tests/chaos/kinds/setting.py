@@ -98,6 +98,7 @@ class EpochKind:
         any_order: whether batches can be delivered as they are done.
         ends_with: places after whose error nothing comes.
         leaves: descriptors that a library which it uses leaves open in each process.
+        in_training: whether samples are made in the training process, which must not end.
         in_suite: whether the suite runs it shortly; the others are for `make matrix`.
         needs: modules without which there is nothing to run.
     """
@@ -110,6 +111,7 @@ class EpochKind:
     any_order: bool = True
     ends_with: tuple[str, ...] = ("sampler",)
     leaves: int = 0
+    in_training: bool = False
     in_suite: bool = False
     needs: tuple[str, ...] = ()
 
