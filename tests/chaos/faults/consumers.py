@@ -65,10 +65,12 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
     workers = run.checks.excuse(too_many_in_worker(run))
 
     def heal() -> None:
-        # New workers have the limit of training.
-        for process in [trainer.script.pid, *(each.pid for each in trainer.processes())]:
+        # Training first: workers that it starts meanwhile have its limit.
+        with contextlib.suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, healthy)
+        for process in trainer.processes():
             with contextlib.suppress(OSError):
-                resource.prlimit(process, resource.RLIMIT_NOFILE, healthy)
+                resource.prlimit(process.pid, resource.RLIMIT_NOFILE, healthy)
         run.checks.mended(workers)
 
     def expire() -> None:
