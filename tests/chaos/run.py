@@ -149,10 +149,8 @@ class Run:
         try:
             trainer.hello()
             self.laboratory.known[self.kind.name, rank] = trainer.ask("all", self.laboratory.epochs)
-            trainer.ask("close")
-            trainer.end()
         finally:
-            trainer.kill()
+            trainer.kill()  # how it would end is no part of the run, and takes seconds
 
     def victims(self) -> list[psutil.Process]:
         """Processes that may be struck."""

@@ -12,7 +12,6 @@ from support.raised_at import Steps
 from support.waiting import wait_until
 
 import fusionloader
-from chaos.campaign import laboratory
 from chaos.checks import Course, Excuse
 from chaos.faults.fault import Fault
 from chaos.kinds.image_plans import KINDS as PLANS
@@ -180,12 +179,7 @@ def test_an_interruption_comes_behind_a_finalizer_where_python_would_drop_it():
     assert steps.made > 1
 
 
-@pytest.fixture(scope="module")
-def place():
-    with laboratory(1) as made:
-        yield made
-
-
+@pytest.mark.matrix
 def test_more_workers_may_die_at_a_sample_of_several_jobs_than_the_loader_takes(place, tmp_path):
     run = Run(place, KINDS[0], 0)
     try:
