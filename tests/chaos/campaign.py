@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from support.images import photo
 from support.waiting import left_behind
-from support.warm_start import Starter
 
+from chaos.disk import SmallDisk
 from chaos.faults import faults_of
 from chaos.kinds.setting import IMAGES, EpochKind
 from chaos.registry import KINDS
@@ -46,7 +46,7 @@ def _surroundings(system: FaultySystem) -> Iterator[None]:
 
 @contextlib.contextmanager
 def laboratory(steps: int) -> Iterator[Laboratory]:
-    """Images, a faulty system, and who starts processes over it, for runs of so many batches."""
+    """Images, a faulty system, and a small disk, for runs of so many batches."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         root = Path(folder)
         generator = np.random.default_rng(0)
@@ -57,8 +57,8 @@ def laboratory(steps: int) -> Iterator[Laboratory]:
             photo(generator, width, height).save(made / f"{number:03}.jpg", quality=90)
         system = FaultySystem(root)
         with _surroundings(system):
-            starter = Starter()
-        yield Laboratory(starter, system, root / "images", root, 3 + steps // 25)
+            disk = SmallDisk(root / "disk")
+        yield Laboratory(disk, system, root / "images", root, 3 + steps // 25)
 
 
 def campaign(

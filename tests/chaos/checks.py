@@ -81,18 +81,25 @@ class Course:
         in_order: whether batches come in the order of their numbers.
         epoch: the one under way, or the next one; ``count`` is that of its batches.
         to_come: numbers of its batches that have not come.
+        is_over: whether it has ended, or is left: another one may begin.
     """
 
     def __init__(self, order: list[int], epochs: list[list[list[str]]], in_order: bool) -> None:
         """``order`` has the indices of an epoch's samples, ``epochs`` the rows of its batches."""
         self._order, self._epochs, self.in_order = order, epochs, in_order
+        self.is_over = True
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
-        """Notes that an epoch begins, if it is another one."""
+        """Notes that an epoch begins, if it is another one.
+
+        Raises:
+            AssertionError: the one before is not over.
+        """
         if getattr(self, "epoch", None) == epoch:
             return
-        self.epoch = epoch
+        assert self.is_over, f"epoch {epoch} begins, {self.to_come} of {self.epoch} have not come"
+        self.epoch, self.is_over = epoch, False
         self._rows = self._epochs[epoch] if epoch < len(self._epochs) else []
         self.count = len(self._rows)
         self.to_come = list(range(self.count))
@@ -277,6 +284,17 @@ class Checks:
         lost = course.lost()
         self.tally.lost += lost * BATCH
         assert not lost, f"epoch {course.epoch} ends without the batches {course.to_come}"
+        course.is_over = True
+
+    def not_begun(self, course: Course) -> None:
+        """Checks that an epoch that could not be begun has given nothing yet.
+
+        Raises:
+            AssertionError: it has been left in its middle.
+        """
+        there = course.count - len(course.to_come)
+        assert not there, f"epoch {course.epoch} is no more under way, {there} batches have come"
+        course.is_over = True
 
     def batch(
         self, course: Course, rows: list[str], skipped: Sequence[tuple[int, str]] = ()

@@ -30,19 +30,8 @@ import torch
 from support.raised_at import CALLS, Steps
 from torch.utils._pytree import tree_leaves
 
+from chaos import limits
 from chaos.kinds.setting import EpochKind, Part, Setting
-from fusionloader.data.read_ahead import read_ahead_process
-from fusionloader.engine.manager import publications
-from fusionloader.sharing.remote import remote_proxy
-from fusionloader.workers import worker_set
-
-# Three that die in a row, or at the same samples, would be an error.
-LIMITS = (
-    (worker_set, "_FRUITLESS_DEATHS"),
-    (publications, "MOST_DEATHS"),
-    (read_ahead_process, "_FRUITLESS_DEATHS"),
-    (remote_proxy, "_FRUITLESS_DEATHS"),
-)
 
 ERRORS: dict[str, Callable[[str], BaseException]] = {
     "KeyboardInterrupt": KeyboardInterrupt,
@@ -370,9 +359,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # user code may print
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    for module, name in LIMITS:
-        assert hasattr(module, name), f"{module.__name__}.{name} has another name now"
-        setattr(module, name, 1 << 30)
+    limits.lift()
     commands = Commands(setting)
     os.write(answers, json.dumps([-1, commands.hello()]).encode() + b"\n")
     threading.Thread(target=commands.read, daemon=True).start()

@@ -10,10 +10,11 @@ from chaos.kinds import (
     serving,
     streams,
     user_code,
+    written,
 )
 
 _ROOMS = (
-    *(image_plans, user_code, pools, jobs, caches, remote, streams, serving),
+    *(image_plans, user_code, pools, jobs, caches, written, remote, streams, serving),
     gpu_workers,
 )
 KINDS = {kind.name: kind for room in _ROOMS for kind in room.KINDS}

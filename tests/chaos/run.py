@@ -18,9 +18,9 @@ import psutil
 from support.memory_groups import memory_group
 from support.torchrun import environment
 from support.waiting import wait_until
-from support.warm_start import Starter
 
 from chaos.checks import Checks, Course, Excuse
+from chaos.disk import SmallDisk
 from chaos.kinds.setting import SKIPS, EpochKind, Setting
 from chaos.shim import FaultySystem
 from chaos.tally import Tally
@@ -48,7 +48,7 @@ class Laboratory:
     """What all runs use.
 
     Attributes:
-        starter: of processes, which have the library of ``system``.
+        disk: to which runs write; its processes have the library of ``system``.
         images: of which each run has a copy.
         folder: for the runs.
         ended: training processes, of which no memory may be left.
@@ -56,7 +56,7 @@ class Laboratory:
         known: what it has made, by kind and rank.
     """
 
-    starter: Starter
+    disk: SmallDisk
     system: FaultySystem
     images: Path
     folder: Path
@@ -96,7 +96,13 @@ class Run:
         self.folder = laboratory.folder / f"run-{word}"
         room = kind.make.__module__
         self.setting = Setting(
-            kind.name, room, str(self.folder), on_error=on_error, in_order=in_order, word=word
+            kind.name,
+            room,
+            str(self.folder),
+            str(laboratory.disk.path),
+            on_error=on_error,
+            in_order=in_order,
+            word=word,
         )
         self.checks = Checks(self.folder)
         self.tally = self.checks.tally
@@ -133,7 +139,7 @@ class Run:
         if self.kind.processes == 1:
             ranks = {}
         job = {"TORCHELASTIC_RUN_ID": f"chaos-{setting.word}"}
-        return Trainer(self.laboratory.starter, setting, {**system, **own, **job, **ranks})
+        return Trainer(self.laboratory.disk.starter, setting, {**system, **own, **job, **ranks})
 
     def _find_out(self, rank: int) -> None:
         if (self.kind.name, rank) in self.laboratory.known:
@@ -143,10 +149,8 @@ class Run:
         try:
             trainer.hello()
             self.laboratory.known[self.kind.name, rank] = trainer.ask("all", self.laboratory.epochs)
-            trainer.ask("close")
-            trainer.end()
         finally:
-            trainer.kill()
+            trainer.kill()  # how it would end is no part of the run, and takes seconds
 
     def victims(self) -> list[psutil.Process]:
         """Processes that may be struck."""
@@ -182,7 +186,12 @@ class Run:
         text = f"interruption {self._interruptions}"
         self._planted = kind, text, step
         self.note(f"{text}: {kind} at step {step}")
-        self.checks.excuse(Excuse(rf"\b{text}\b", takes=False, times=1))
+        self.checks.excuse(Excuse(rf"\b{text}\b" + self.of_sample, takes=False, times=1))
+
+    @property
+    def of_sample(self) -> str:
+        """End of the pattern of an error of training, which may be a sample's that it makes."""
+        return r"(?:.*\bSample: index (?P<index>\d+)\b)?" if self.kind.in_training else ""
 
     def for_a_moment(self, end: Callable[[], None]) -> None:
         """Does something when the batch under way has come, or takes long."""
@@ -195,7 +204,7 @@ class Run:
     # ---- the schedule --------------------------------------------------------------------------
 
     def go(self, steps: int, faults: list[Any]) -> None:
-        """Takes so many batches, and has faults before some of them."""
+        """Takes so many batches, or all of all epochs, and has faults before some of them."""
         for self.step in range(steps):
             self._come_due(self.step)
             open_parts = self._open_parts()
@@ -255,7 +264,10 @@ class Run:
 
     def leave(self, trainer: Trainer, part: int) -> None:
         """Drops an iterator; the next batch is one of another epoch."""
-        self._begun[trainer.setting.rank, part] += self.ask(trainer, "leave", part)
+        key = trainer.setting.rank, part
+        was_under_way = self.ask(trainer, "leave", part)
+        self._begun[key] += was_under_way
+        self.checks.courses[key].is_over |= was_under_way
 
     def pause(self, trainer: Trainer, cpu_seconds: float) -> None:
         """Takes nothing until workers have worked so long, or do nothing any more."""
@@ -318,10 +330,13 @@ class Run:
         if "error" in found:
             self.note(f"error: {found['error'].splitlines()[0][:100]} at {found['raised']}")
             excused = self.checks.error(course, found["error"], skipped)
-            if excused.ends:
+            if not found["under_way"]:
+                self.checks.not_begun(course)
+            elif excused.ends:
                 self.leave(trainer, part)
         else:
             self.checks.batch(course, found["rows"], skipped)
+            assert found["under_way"], f"epoch {epoch} is dropped behind a batch"
         return self._begun[key] > epoch
 
     # ---- the end -------------------------------------------------------------------------------
@@ -333,6 +348,7 @@ class Run:
             AssertionError: something is.
         """
         self.laboratory.system.heal()
+        self.laboratory.disk.clear()
         disarm(str(self.folder))
         self.tally.faults.update(FAULTS[what] for _, what, _ in self.checks.traps())
         self.let_go()
@@ -364,6 +380,8 @@ class Run:
             trainer.kill()
         self._stack.close()
         self.laboratory.system.heal()
+        self.laboratory.disk.clear()
+        self.laboratory.disk.remove(self.setting.written)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -7,17 +7,10 @@ choices begin, and a failure which command does it again.
 import pytest
 from support.campaigns import KILLS, SEED
 
-from chaos.campaign import campaign, laboratory, missing
+from chaos.campaign import campaign, missing
 from chaos.registry import KINDS
 
-STEPS = 80 if KILLS else 10
 LIMIT = {"kills": KILLS} if KILLS else {"runs": 1}
-
-
-@pytest.fixture(scope="module")
-def place():
-    with laboratory(STEPS) as made:
-        yield made
 
 
 @pytest.mark.kills
@@ -33,6 +26,7 @@ def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):
     lacking = missing(kind)
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}")
-    tally = campaign(place, [kind], SEED, STEPS, **LIMIT, only_kills=KILLS > 0)[kind.name]
+    steps = 80 if KILLS else 10
+    tally = campaign(place, [kind], SEED, steps, **LIMIT, only_kills=KILLS > 0)[kind.name]
     assert tally.faults.total() > 0 and tally.samples > 0
     assert (tally.lost, tally.doubled, tally.altered, tally.hangs) == (0, 0, 0, 0)

@@ -23,11 +23,17 @@ CAUGHT = f"OSError: Caught OSError in DataLoader worker process 0.\nOriginal {TO
 IN_SAMPLE = CAUGHT.replace("Original", "Sample: index 17 (17.jpg)\nOriginal")
 
 
+def laboratory(folder, images):
+    """One in which no process runs."""
+    disk = SimpleNamespace(path=folder, is_real=True, fill=dict, clear=int, remove=str)
+    return Laboratory(disk, SimpleNamespace(heal=int), images, folder, 3)
+
+
 class Planted:
     """A run without training, whose answers are planted, and what can be struck in it."""
 
     def __init__(self, folder, kind, in_order=True):
-        place = Laboratory(None, SimpleNamespace(heal=int), folder / "images", folder, 3)
+        place = laboratory(folder, folder / "images")
         self.run = Run(place, KINDS[kind], 0)
         self.run.folder = self.run.checks.folder = folder
         self.paths = [folder / f"{number}.jpg" for number in range(SAMPLES)]
@@ -162,6 +168,7 @@ def test_a_damaged_file_excuses_no_error_in_a_later_epoch(planted):
     made = planted("plan", in_order=False)
     text = struck_file(made)
     made.mend()
+    made.course.is_over = True
     made.course.begin(1)
     assert_found(made.error, text)
 
@@ -218,6 +225,20 @@ def test_a_bad_file_in_a_batch_as_if_it_were_good_is_found(planted):
     made.checks.bad = BATCH
     made.take(1)
     assert_found(made.take, 1)
+
+
+# ---- disks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["the disk is full", "ENOSPC from write"])
+def test_a_full_disk_excuses_no_error_and_no_loss(planted, fault):
+    made = planted("trace")
+    made.run.laboratory.system.fill = made.run.laboratory.disk.clear
+    made.strike(fault)
+    made.take(1)
+    assert_found(made.error, "OSError: [Errno 28] No space left on device")
+    assert_found(made.batch, 2)
+    assert_found(made.end)
 
 
 # ---- user code -----------------------------------------------------------------------------------
@@ -358,6 +379,42 @@ def test_a_batch_that_changes_in_parent_or_child_is_found(planted):
     assert_found(made.strike, "training forks")
 
 
+def test_an_exception_in_training_stands_for_a_batch_only_where_training_makes_its_sample(planted):
+    text = "MemoryError: interruption 1 Sample: index 5 (5.jpg)"
+    for kind, stands in (("plan without workers", True), ("plan", False)):
+        made = planted(kind)
+        made.run.chance = random.Random(0)
+        made.strike("an exception in training")
+        if stands:
+            assert_found(made.error, text)  # of a batch without the sample
+        made.take(1)
+        made.error(text)
+        assert_found(made.batch, 1 if stands else 2)
+        made.batch(2 if stands else 1)
+
+
+def test_training_without_descriptors_loses_at_most_the_batch_of_the_sample_that_it_names(planted):
+    made = planted("plan without workers")
+    made.run.chance = SimpleNamespace(random=lambda: 1.0)
+    made.strike("training may open nothing for a moment")
+    text = f"{TOO_MANY} Sample: index 5 (5.jpg)"
+    assert_found(made.error, text)
+    made.error(TOO_MANY)
+    made.take(1)
+    made.error(text)
+    assert_found(made.batch, 1)
+    made.batch(2)
+    made.mend()
+    assert_found(made.error, TOO_MANY)
+
+
+@pytest.mark.parametrize("what", ["os._exit", "a crash", "memory runs out"])
+def test_what_ends_a_process_is_not_planted_where_training_makes_samples(planted, what, tmp_path):
+    made = planted("own dataset without workers")
+    made.strike(f"{what} in user code")
+    assert not list(tmp_path.glob("trap-*"))
+
+
 # ---- without an order ----------------------------------------------------------------------------
 
 
@@ -383,7 +440,7 @@ def test_without_an_order_a_batch_and_its_error_are_found(planted):
 
 
 def test_whatever_the_campaign_raises_names_log_and_seed(tmp_path):
-    place = Laboratory(None, SimpleNamespace(heal=int), tmp_path / "none", tmp_path, 3)
+    place = laboratory(tmp_path, tmp_path / "none")
     with pytest.raises(Failed, match=r"(?s)FileNotFoundError.*--seed 17") as raised:
         run(place, KINDS["plan"], 17, 5, [])
     assert "step 0" in str(raised.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -28,15 +29,16 @@ LIMIT_SECONDS = float(os.environ.get("FUSIONLOADER_CHAOS_LIMIT", "90"))  # for a
 _POLL_SECONDS = 0.02
 # Python's own helpers of multiprocessing: what dies with them is not the loader's.
 _SPARED = ("resource_tracker", "multiprocessing.forkserver")
-_ROLES = {
-    "ranks.global_manager": "global manager",
-    "cache.holder": "cache holder",
-    "coordinated.coordinator": "coordinator",
-    "remote.proxy": "remote proxy",
-    "fusionloader worker": "remote worker",
-    "streams.": "reader",
-    "gpu.": "GPU worker",
-    "workers.native_worker": "worker",
+# What a process is for, by the module of which a bare interpreter runs ``main``.
+ROLES = {
+    "fusionloader.cache.holder_process": "cache holder",
+    "fusionloader.data.read_ahead.reader": "reader",
+    "fusionloader.gpu.worker": "GPU worker",
+    "fusionloader.sharing.jobs.coordinator": "coordinator",
+    "fusionloader.sharing.pool.worker": "pool worker",
+    "fusionloader.sharing.ranks.global_manager": "global manager",
+    "fusionloader.sharing.remote.proxy.process": "remote proxy",
+    "fusionloader.workers.native_worker": "worker",
 }
 
 
@@ -181,5 +183,9 @@ def role_of(process: psutil.Process) -> str:
     """Returns what a process is for."""
     with contextlib.suppress(psutil.Error):
         command = " ".join(process.cmdline())
-        return next((role for name, role in _ROLES.items() if name in command), "forked worker")
+        if found := re.search(r"^from (fusionloader\S+) import main$", command, re.MULTILINE):
+            return ROLES[found[1]]
+        if "-m fusionloader worker" in command:
+            return "remote worker"
+        return "spawned worker" if "multiprocessing.spawn" in command else "forked worker"
     return "ended"

@@ -303,6 +303,39 @@ def test_a_process_that_dies_whenever_it_starts_is_given_up(
     assert "three times before it read anything" in caplog.text
 
 
+def error_in_child(action):
+    """Returns what an action raises in a forked process, which has no thread beside it."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException as error:
+            os.write(writes, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.mark.parametrize("spare", range(3), ids=["no connection", "no memory", "no map"])
+def test_a_worker_that_may_open_no_more_files_says_so_at_once(server, images, spare):
+    def read_with_few():
+        # A worker is a child of the training process that made the fetcher.
+        own = fetching.StreamFetcher(fetcher._address, fetcher._range_of)
+        free = os.dup(0)
+        os.close(free)
+        os.closerange(free, 1 << 10)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, free + spare))
+        own.read(3)
+
+    with reading(images) as (_, fetcher):
+        text = error_in_child(read_with_few)
+    assert text.startswith("UrlUnreadable: 'http") and "cannot be read: [Errno 24] Too many" in text
+
+
 def test_nothing_is_left_behind(server, images):
     before = len(os.listdir("/proc/self/fd"))
     with reading(images) as (reader, fetcher):

@@ -10,7 +10,8 @@ the action once for each of some positions:
             steps.raise_at(position, KeyboardInterrupt(), action)
         ...  # steps.place says where it was raised, None if the action made fewer steps
 
-The exception is raised once. Forked children and other threads are not affected.
+The exception is raised once. Forked children and other threads are not affected. In a finalizer
+(``__del__``) it comes at the first step behind it.
 """
 
 from __future__ import annotations
@@ -130,6 +131,9 @@ class Steps:
     def _step(self, frame: FrameType, what: str) -> None:
         position, self.made = self.made, self.made + 1
         if position == self._position and self._error is not None:
+            if _is_in_finalizer(frame):  # Python drops the exception: training never gets it
+                self._position += 1
+                return
             file = Path(frame.f_code.co_filename).relative_to(PACKAGE)
             self.place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}: {what}"
             error, self._error = self._error, None
@@ -137,6 +141,14 @@ class Steps:
                 raise error
             finally:
                 del error
+
+
+def _is_in_finalizer(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def sampled(count: int, most: int, seed: int) -> list[int]:

@@ -118,18 +118,20 @@ def _starter() -> Starter:
 
 
 class Starter:
-    """This end of the process that forks."""
+    """This end of the process that forks, whose number is ``pid``."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[str] = ()) -> None:
+        """``before`` begins the command of the process, as ``unshare --mount`` does."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         tests = str(Path(__file__).parents[1])
         process = subprocess.Popen(
-            [sys.executable, "-m", "support.warm_start", str(theirs.fileno())],
+            [*before, sys.executable, "-m", "support.warm_start", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": tests},
         )
         theirs.close()
         self._process = process  # ends with this process, when the socket closes
+        self.pid = process.pid
         self._scripts: dict[int, Script] = {}
         self._one_at_a_time = threading.Lock()
         self._begun = threading.Condition()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fusionloader.cache.remote_files import BroughtFile, RangeOf
@@ -57,7 +58,11 @@ class StreamFetcher:
         """
         wanted = list(dict.fromkeys(items))
         began = time.perf_counter()
-        answer = self._ask(wanted)
+        try:
+            answer = self._ask(wanted)
+        except OSError as error:
+            self._errors = {item: self._unreadable(item, str(error)) for item in wanted}
+            return []
         if answer is None:
             return []
         self._errors = answer.errors
@@ -87,11 +92,17 @@ class StreamFetcher:
             return bytes(brought.data)
         if (found := self._errors.pop(item, None)) is not None:
             raise found
+        raise self._unreadable(
+            item,
+            f"the process that reads it has not answered for {_PATIENCE_SECONDS:.0f} s; see what "
+            "the training process logs about it",
+        )
+
+    def _unreadable(self, item: int, why: str) -> UrlUnreadable:
         where = self._range_of(item)
-        raise UrlUnreadable(
-            f"{where.file!r}, bytes {where.offset} to {where.offset + where.nbytes - 1} cannot be "
-            f"read: the process that reads it has not answered for {_PATIENCE_SECONDS:.0f} s; see "
-            "what the training process logs about it"
+        last = where.offset + where.nbytes - 1
+        return UrlUnreadable(
+            f"{where.file!r}, bytes {where.offset} to {last} cannot be read: {why}"
         )
 
     def close(self) -> None:
@@ -100,7 +111,11 @@ class StreamFetcher:
             self._connection = None
 
     def _ask(self, items: list[int]) -> ReadAnswer | None:
-        """Returns the answer, if need be of a replaced process; ``None`` after a timeout."""
+        """Returns the answer, if need be of a replaced process; ``None`` after a timeout.
+
+        Raises:
+            OSError: this process may open no more files.
+        """
         request = protocol.items_message("take", items)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline and os.getppid() == self._training:
@@ -108,16 +123,20 @@ class StreamFetcher:
             if connection is None:
                 time.sleep(_PAUSE_SECONDS)  # the process is being replaced
                 continue
-            with contextlib.suppress(OSError):
+            with _unless_files_run_out():
                 fd_messages.send(connection, request)
                 if (answer := self._answer(connection)) is not None:
                     return answer
+            # The kernel drops the descriptor of an answer that this process may not open, and the
+            # answer looks like one that is cut off.
+            os.close(os.dup(connection.fileno()))
             self.close()
         return None
 
     def _connected(self) -> socket.socket | None:
         if self._connection is None:
-            self._connection = fd_messages.connect(self._address, _CONNECT_SECONDS)
+            with _unless_files_run_out():
+                self._connection = fd_messages.connect_to_own(self._address, _CONNECT_SECONDS)
         return self._connection
 
     def _answer(self, connection: socket.socket) -> ReadAnswer | None:
@@ -130,9 +149,19 @@ class StreamFetcher:
                 continue
             if message is None:
                 return None
-            answer = ReadAnswer.from_message(message)
-            if answer.memory:
-                self._memory = memoryview(mmap.mmap(message.fds[0], answer.memory))
-            message.close()
+            with contextlib.closing(message):
+                answer = ReadAnswer.from_message(message)
+                if answer.memory:
+                    self._memory = memoryview(mmap.mmap(message.fds[0], answer.memory))
             return answer
         return None
+
+
+@contextlib.contextmanager
+def _unless_files_run_out() -> Iterator[None]:
+    """Suppresses errors of a connection, but not that this process may open no more files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise

@@ -60,14 +60,17 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
     free = next(fd for fd in itertools.count() if fd not in opened)
     healthy = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, healthy[1]))
-    own = run.checks.excuse(Excuse(rf"\A(?!.*\bCaught )(?=.*{TOO_MANY})", takes=False))
+    says = rf"\A(?!.*\bCaught )(?=.*{TOO_MANY})" + run.of_sample
+    own = run.checks.excuse(Excuse(says, takes=False))
     workers = run.checks.excuse(too_many_in_worker(run))
 
     def heal() -> None:
-        # New workers have the limit of training.
-        for process in [trainer.script.pid, *(each.pid for each in trainer.processes())]:
+        # Training first: workers that it starts meanwhile have its limit.
+        with contextlib.suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, healthy)
+        for process in trainer.processes():
             with contextlib.suppress(OSError):
-                resource.prlimit(process, resource.RLIMIT_NOFILE, healthy)
+                resource.prlimit(process.pid, resource.RLIMIT_NOFILE, healthy)
         run.checks.mended(workers)
 
     def expire() -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from chaos.run import Run
     from chaos.trainer import Trainer
 
+_PAGE = 4096
+
 
 def _truncate(run: Run, path: str) -> None:
     os.truncate(path, os.path.getsize(path) // 2)
@@ -103,13 +105,24 @@ def _for_an_epoch(run: Run, trainer: Trainer, part: int) -> bool:
 
 
 def _fill(run: Run, trainer: Trainer, part: int) -> bool:
+    """The disk has no room for some batches, or only a little, or takes no more files."""
+    disk = run.laboratory.disk
+    if not disk.is_real:
+        return False
+    left, files = run.chance.choice([(0, False), (_PAGE, False), (3 * _PAGE, False), (0, True)])
+    disk.fill(left=left, files=files)
+    run.later(run.chance.randint(1, 20), disk.clear)
+    return True
+
+
+def _fail_writing(run: Run, trainer: Trainer, part: int) -> bool:
     """Nothing more can be written for some batches."""
     system = run.laboratory.system
     system.fill()
 
     def heal() -> None:
         if system.hits:
-            run.tally.faults["the disk is full"] += 1
+            run.tally.faults["ENOSPC from write"] += 1
         system.heal()
 
     run.later(run.chance.randint(1, 20), heal)
@@ -130,6 +143,7 @@ FAULTS = (
         )
     ),
     Fault("the disk is full", _fill, DISK, weight=3),
+    Fault("ENOSPC from write", _fail_writing, DISK, weight=2),
     Fault("a file is written again", _renewed, FILES),
     Fault("a bad file for an epoch", _for_an_epoch, FILES, asks=True),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from chaos.checks import Excuse
 from chaos.faults.fault import Fault
+from chaos.trainer import role_of
 
 if TYPE_CHECKING:
     import psutil
@@ -69,7 +70,7 @@ def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
         healthy = resource.getrlimit(resource.RLIMIT_NOFILE)  # the victim may have few already
         used = len(os.listdir(f"/proc/{victim.pid}/fd"))
         resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (used, healthy[1]))
-
+        run.note(f"{used} descriptors for {role_of(victim)} {victim.pid}")
         excuse = run.checks.excuse(too_many_in_worker(run))
 
         def heal() -> None:

@@ -19,6 +19,8 @@ def _trap(what: str):
     def strike(run: Run, trainer: Trainer, part: int) -> bool:
         places = run.kind.traps
         if what in (traps.EXITS, traps.CRASHES):  # a process that can be replaced
+            if run.kind.in_training:
+                return False
             places = tuple(set(places) & {"sample", "transform", "collate"})
         place = run.chance.choice(sorted(places))
         number = run.set_trap(place, what)
@@ -38,7 +40,7 @@ def _run_out_of_memory(run: Run, trainer: Trainer, part: int) -> bool:
     """The kernel kills a worker in a control group with little memory."""
     place = next((name for name in ("sample", "transform") if name in run.kind.traps), None)
     group = run.memory_group(_GROUP_BYTES)
-    if group is None or place is None:
+    if group is None or place is None or run.kind.in_training:
         return False
     run.set_trap(place, traps.HUNGRY, str(group))
     return False

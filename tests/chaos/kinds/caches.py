@@ -1,11 +1,11 @@
-"""Loaders that keep what they have read: in memory and on disk."""
+"""Loaders that keep what they have read in memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from chaos.kinds.image_plans import epochs_of, images_of, part_of
-from chaos.kinds.setting import DISK, EpochKind, Epochs, Setting
+from chaos.kinds.setting import EpochKind, Epochs, Setting
 from fusionloader import Cache, DecodedCache
 
 
@@ -22,13 +22,7 @@ def _decoded(setting: Setting) -> Epochs:
     return _with(DecodedCache("16MiB"), setting)
 
 
-def _disk(setting: Setting) -> Epochs:
-    # Too small for all: what does not fit is read again.
-    return _with(Cache("192KiB", tiers=("encoded",), path=setting.written), setting)
-
-
 KINDS = (
     EpochKind("cache in memory", _memory),
     EpochKind("cache of decoded images", _decoded, in_suite=True),
-    EpochKind("cache on disk", _disk, subject_to=frozenset({DISK})),
 )

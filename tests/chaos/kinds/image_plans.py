@@ -12,6 +12,7 @@ from torchvision.datasets import ImageFolder
 from chaos.kinds.setting import (
     BATCH,
     FILES,
+    REPEATS,
     SKIPS,
     EpochKind,
     Epochs,
@@ -38,9 +39,15 @@ def images_of(setting: Setting, transform: Any = None) -> ImageFolder:
     return ImageFolder(setting.images, transform or train_transform())
 
 
-def part_of(dataset: ImageFolder, setting: Setting, number: int = 0, **options: Any) -> Part:
+def part_of(
+    dataset: ImageFolder,
+    setting: Setting,
+    number: int = 0,
+    repeats: int = REPEATS,
+    **options: Any,
+) -> Part:
     """A loader of all images in an order of the part's own."""
-    order = order_of(len(dataset), number)
+    order = order_of(len(dataset), number, repeats)
     common = {"batch_size": BATCH, "num_workers": 2, "seed": 5, "tiny_batch_size": 2}
     common |= {"on_error": setting.on_error, "in_order": setting.in_order}
     loader = FusionLoader(dataset, sampler=order, **(common | options))
@@ -64,6 +71,11 @@ def _spawned(setting: Setting) -> Epochs:
     return epochs_of(part_of(images_of(setting), setting, multiprocessing_context=context))
 
 
+def _in_training(setting: Setting) -> Epochs:
+    workers = 1 if setting.plain else 0
+    return epochs_of(part_of(images_of(setting), setting, num_workers=workers))
+
+
 def _tail(setting: Setting) -> Epochs:
     transform = transforms.Compose([train_transform(), Tail(setting.folder)])
     dataset = images_of(setting, transform)
@@ -73,6 +85,13 @@ def _tail(setting: Setting) -> Epochs:
 KINDS = (
     EpochKind("plan", _plan, subject_to=frozenset({FILES, SKIPS})),
     EpochKind("plan, spawned workers", _spawned, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind(
+        "plan without workers",
+        _in_training,
+        subject_to=frozenset({FILES, SKIPS}),
+        any_order=False,
+        in_training=True,
+    ),
     EpochKind(
         "plan with a Python tail",
         _tail,

@@ -25,7 +25,7 @@ def _rank(setting: Setting) -> Epochs:
     return Epochs(made.parts, close)
 
 
-def _job(setting: Setting) -> Epochs:
+def job(setting: Setting) -> Epochs:
     share = None if setting.plain else f"chaos-{setting.word}"
     options = {"num_workers": 1, "share": share, "prefetch_factor": 4}
     return epochs_of(part_of(images_of(setting), setting, 0, **options))
@@ -33,5 +33,5 @@ def _job(setting: Setting) -> Epochs:
 
 KINDS = (
     EpochKind("ranks", _rank, processes=2, leaves=1),  # gloo's pipe
-    EpochKind("jobs that share preparation", _job, processes=2),
+    EpochKind("jobs that share preparation", job, processes=2),
 )

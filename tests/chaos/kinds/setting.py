@@ -25,6 +25,7 @@ class Setting:
         kind: its name.
         room: the module that has it.
         folder: of the run; ``images`` in it are its own copy.
+        disk: folder of a disk that can be full, for ``written``.
         plain: whether to make the same batches with none of what the kind is about.
         on_error, in_order: as in ``FusionLoader``.
         rank: number of the process, of as many as the kind has.
@@ -34,6 +35,7 @@ class Setting:
     kind: str
     room: str
     folder: str
+    disk: str
     plain: bool = False
     on_error: str = "raise"
     in_order: bool = True
@@ -46,7 +48,7 @@ class Setting:
 
     @property
     def written(self) -> str:
-        return str(Path(self.folder) / "written")
+        return str(Path(self.disk) / self.word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class EpochKind:
         any_order: whether batches can be delivered as they are done.
         ends_with: places after whose error nothing comes.
         leaves: descriptors that a library which it uses leaves open in each process.
+        in_training: whether samples are made in the training process, which must not end.
         in_suite: whether the suite runs it shortly; the others are for `make matrix`.
         needs: modules without which there is nothing to run.
     """
@@ -108,11 +111,12 @@ class EpochKind:
     any_order: bool = True
     ends_with: tuple[str, ...] = ("sampler",)
     leaves: int = 0
+    in_training: bool = False
     in_suite: bool = False
     needs: tuple[str, ...] = ()
 
 
-def order_of(count: int, part: int = 0) -> list[int]:
+def order_of(count: int, part: int = 0, repeats: int = REPEATS) -> list[int]:
     """Returns indices of an epoch: all of them, again and again, in an order of the part's own."""
     step = (7, 11, 13)[part % 3]
-    return [(place * step + part) % count for place in range(count * REPEATS)]
+    return [(place * step + part) % count for place in range(count * repeats)]

@@ -46,6 +46,14 @@ class Shapes(Noise):
         return (drawn if index % 2 else drawn[:20]), index
 
 
+class Keyed(Noise):
+    """Samples that draw from no generator of the process, where training draws, too."""
+
+    def __getitem__(self, index: int) -> Any:
+        spring(self.folder, "sample", index)
+        return torch.rand(30, generator=torch.Generator().manual_seed(index)), index
+
+
 class Sampler:
     """Indices, until a trap is sprung."""
 
@@ -113,6 +121,12 @@ def _samples(setting: Setting) -> Epochs:
     return epochs_of(noise_part(setting))
 
 
+def _in_training(setting: Setting) -> Epochs:
+    workers = 1 if setting.plain else 0
+    dataset = Keyed(setting.folder)
+    return epochs_of(part_of_noise(dataset, setting, order_of(IMAGES), num_workers=workers))
+
+
 def _kept(setting: Setting) -> Epochs:
     return epochs_of(noise_part(setting, persistent_workers=not setting.plain))
 
@@ -144,6 +158,14 @@ _TRAPS = ("sample", "sampler", "worker_init_fn")
 
 KINDS = (
     EpochKind("own dataset", _samples, subject_to=frozenset({SKIPS}), traps=_TRAPS),
+    EpochKind(
+        "own dataset without workers",
+        _in_training,
+        subject_to=frozenset({SKIPS}),
+        traps=("sample", "sampler"),
+        any_order=False,
+        in_training=True,
+    ),
     EpochKind(
         "own dataset, persistent workers",
         _kept,

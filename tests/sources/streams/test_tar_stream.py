@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import resource
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.faulty_server import serving
+from support.limits import limited
 from support.tar_shards import image_shards, jpeg, tar_of
 
 from fusionloader.data.sources.shards.shard_paths import expand_urls
@@ -95,6 +98,14 @@ def test_an_index_beside_the_shard_is_taken(server):
 def test_an_index_that_should_be_beside_the_shard_is_missed(server):
     with pytest.raises(UnreadableIndex, match="python -m fusionloader index http"):
         stream_of(server, index="beside")
+
+
+def test_an_index_that_has_no_room_leaves_nothing_behind(server):
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
+
+    with limited(resource.RLIMIT_FSIZE, 10):
+        assert len(stream_of(server)) == 15
+    assert not os.listdir(cached_index_path(server.url("train-000.tar")).parent)
 
 
 def test_a_damaged_index_in_the_cache_is_made_again(server):

@@ -7,6 +7,7 @@ cached in the user's cache, by the shard's URL, where the next run finds it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -268,4 +269,6 @@ def _write_cached(path: Path, index: TarIndex) -> None:
         partial.write_bytes(index.to_bytes())
         partial.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
         log.warning("the index of a shard is not kept for the next run: %s", error)
