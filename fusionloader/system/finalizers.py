@@ -12,6 +12,7 @@ import itertools
 import multiprocessing.util  # noqa: F401 - first: at exit it kills processes that are left
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 _ROUNDS = 10  # at exit: threads may add finalizers for as long as there are threads
 _Pending = dict[int, tuple[weakref.ref[Any], Callable[..., object], tuple[Any, ...]]]
 _numbers = itertools.count()
+_exiting: int | None = None  # the thread in which Python exits
 
 
 class Finalizer:
@@ -65,6 +67,8 @@ class ExitFinalizer(Finalizer):
     @classmethod
     def call_all(cls) -> None:
         """Calls the functions, the newest first; an exception is reported and does not stop it."""
+        global _exiting
+        _exiting = threading.get_ident()
         for _ in range(_ROUNDS):
             for number in reversed(list(cls._pending)):  # a copy of integers, made at once
                 try:
@@ -76,6 +80,12 @@ class ExitFinalizer(Finalizer):
 def _call_in(pid: int, function: Callable[..., object], *arguments: Any) -> None:
     if os.getpid() == pid:
         function(*arguments)
+
+
+def refuse_at_exit() -> None:
+    """Raises RuntimeError in a thread that goes on while Python exits, which ends no more work."""
+    if _exiting not in (None, threading.get_ident()):
+        raise RuntimeError("Python exits: workers are not started for other threads any more")
 
 
 atexit.register(ExitFinalizer.call_all)
