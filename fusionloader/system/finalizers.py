@@ -85,7 +85,7 @@ def _call_in(pid: int, function: Callable[..., object], *arguments: Any) -> None
 def refuse_at_exit() -> None:
     """Raises RuntimeError in a thread that goes on while Python exits, which ends no more work."""
     if _exiting not in (None, threading.get_ident()):
-        raise RuntimeError("Python exits: workers are not started for other threads any more")
+        raise RuntimeError("Python exits: other threads cannot begin to iterate a loader any more")
 
 
 atexit.register(ExitFinalizer.call_all)

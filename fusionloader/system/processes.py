@@ -336,10 +336,16 @@ def _renew_starting() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_starting)
 
-# At exit, the oldest one is the last: from then on other threads wait before they begin to iterate
-# loaders. Before Python 3.14, a thread in a call of torch aborts the process when Python ends all
-# threads that want the GIL.
-ExitFinalizer(_forking, lambda: _starting.acquire(timeout=_EXIT_SECONDS))
+
+def _wait_for_starts() -> None:
+    if _starting.acquire(timeout=_EXIT_SECONDS):
+        _starting.release()
+
+
+# At exit the oldest one is the last, after which no other thread is about to begin an iterator.
+# Before Python 3.14, a thread in a call of torch aborts the process when Python ends all threads
+# that want the GIL.
+ExitFinalizer(_forking, _wait_for_starts)
 
 
 def find_watched_pid(method: str) -> int:

@@ -113,6 +113,33 @@ def test_a_process_ends_while_daemonic_threads_make_and_drop_loaders(image_folde
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_when_python_exits_its_own_thread_alone_begins_epochs(image_folder):
+    script = """
+    from fusionloader import FusionLoader
+
+    def iterate(workers):
+        try:
+            return samples(loader("rows", root, num_workers=workers, persistent_workers=False))
+        except RuntimeError as error:
+            return str(error).split(":")[0]
+
+    def wait():
+        exits.wait()
+        print("thread", *map(iterate, (0, 2)))
+
+    def end():
+        exits.set()
+        thread.join()
+        print("main", *map(iterate, (0, 2)))
+
+    exits, thread = threading.Event(), threading.Thread(target=wait, daemon=True)
+    thread.start()
+    """
+    before = "import atexit\natexit.register(lambda: end())\n"  # and so after the loader's
+    said = run(script, image_folder, begin=before + BEGIN)
+    assert " ".join(said) == "thread Python exits Python exits main 40 40"
+
+
 def session(leader):
     """The processes of a script's session, without those that have ended."""
     found = []
