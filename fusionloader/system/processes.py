@@ -20,7 +20,7 @@ from fusionloader.system.shm import forks
 
 _JOIN_SECONDS = 0.05
 _START_SECONDS = 5.0  # longest time to start a process, unless something is wrong
-_EXIT_SECONDS = 2.0  # longest wait at exit for threads that begin to iterate loaders
+_EXIT_SECONDS = 5.0  # longest wait at exit for threads that begin to iterate loaders
 _DYING_SECONDS = 5.0  # longest time from the end of a process's connections to its own end
 
 

@@ -93,6 +93,8 @@ def use(seed):
 
 torch._C._set_print_stack_traces_on_fatal_signal(True)
 threading.excepthook = lambda caught: None  # as torch's, it is told that workers have ended
+for kind in KINDS:
+    samples(loader(kind, root))  # whatever is imported calls torch as well
 draws, began = random.Random(sys.argv[2]), threading.Barrier(4)
 for _ in range(3):
     threading.Thread(target=use, args=(draws.random(),), daemon=True).start()
