@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
 # with "##" behind them, `make campaign` those with "#:".
-CAMPAIGNS := architectures audit chaos compliance corrupt draws examples fuzz kills matrix mutants neon ray scripts servers soak studies
+CAMPAIGNS := architectures audit chaos compliance corrupt draws ends examples fuzz kills matrix mutants neon ray scripts servers soak studies
 .PHONY: help demo test lint docs bench figures asan wheel campaign format stubs api types $(CAMPAIGNS) \
     gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
@@ -47,9 +47,10 @@ PYTEST_FLAGS ?= -q
 # Tests wait for processes and compilers a good part of their time: one more at once than cores,
 # and no more than eight, which take a GB of memory each.
 TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 1)); echo $$((count < 8 ? count : 8)))
-# Of the campaigns: processes killed at random, damaged files, and draws of another library compared
-# with ours.
+# Of the campaigns: processes killed at random, processes that end, damaged files, and draws of another
+# library compared with ours.
 KILLS ?= 150
+ENDS ?= 200
 CORRUPT_FILES ?= 10000
 DRAWS ?= 25000
 LOADERS ?= 10000
@@ -78,6 +79,11 @@ campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
 
 kills: ready-to-test  #: processes killed at random; KILLS=150
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
+
+# Expected failures are those in which torch's own code aborts.
+ends: ready-to-test  #: processes that end while daemonic threads make, use and drop loaders; ENDS=200
+	FUSIONLOADER_ENDS=$(ENDS) $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/places/test_threads_and_pools.py \
+	    -k daemonic_threads
 
 # CHAOS_FLAGS may say --seed or --kind.
 chaos: ready-to-test  #: real epochs of every part under all kinds of faults; CHAOS_SECONDS=600

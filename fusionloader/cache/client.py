@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import time
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from fusionloader.cache.requests import CacheRequest
 from fusionloader.cache.runtime_folder import runtime_folder
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.local_service import ServiceStarter
 
 log = logging.getLogger("fusionloader.cache")
@@ -165,8 +165,8 @@ class _Use:
     """A connection whose end tells the holder that a use has ended, and its descriptors."""
 
     def __init__(self, connection: socket.socket, fds: tuple[int, ...]) -> None:
-        self.end = weakref.finalize(self, _end_use, connection, fds, os.getpid())
-        self.end.atexit = False  # the end of the process closes both
+        # Not at exit: the end of the process closes both.
+        self.end = Finalizer(self, _end_use, connection, fds, os.getpid())
 
 
 def _end_use(connection: socket.socket, fds: tuple[int, ...], owner: int) -> None:

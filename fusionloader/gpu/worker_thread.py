@@ -20,7 +20,6 @@ import contextlib
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -29,6 +28,7 @@ from typing import Any
 from fusionloader import _native
 from fusionloader._native import cuda
 from fusionloader.gpu.worker import GpuWorkerConfig, GpuWorkerLoop, make_failure
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import ForkLock
 from fusionloader.workers import messages
@@ -78,7 +78,7 @@ class WorkerThread:
         """Starts the thread; it duplicates the descriptors of ``config``, which it may outlive."""
         fds: dict[str, Any] = {name: os.dup(fd) for name, fd in config.descriptors().items()}
         # Not before the thread ends, since the thread refers to this object.
-        weakref.finalize(self, _close, list(fds.values()))
+        Finalizer(self, _close, list(fds.values()))
         self._config = replace(config, **fds)
         self._fence = Fence()
         self._given_up = self._ended = self._failed = False

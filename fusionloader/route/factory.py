@@ -42,6 +42,7 @@ from fusionloader.sharing.jobs.group_iterator import GroupIterator
 from fusionloader.sharing.ranks.discovery import ranks_here
 from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.system import processes
+from fusionloader.system.finalizers import refuse_at_exit
 from fusionloader.transforms.executors.python import DatasetSource, Seeding, Source
 
 log = logging.getLogger("fusionloader.loader")
@@ -71,6 +72,7 @@ class IteratorFactory:
     def _start(
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> _BaseDataLoaderIter:
+        refuse_at_exit()
         route = find_route(options, self._learned)
         self._log(explained(options, route))
         _check(options, route)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from fusionloader.cache.store_stats import StoreStats
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
+from fusionloader.system.finalizers import ExitFinalizer
 
 if TYPE_CHECKING:  # not imported at run time, since the native part may be missing
     from fusionloader.cache.tiers.dataset_table import DatasetTable
@@ -111,7 +111,7 @@ class LoaderParts(LoaderState):
             if self._reader is not None:
                 self._reader.close()
             self._reader, self._read_table = ReadAheadProcess(table, settings), table
-            weakref.finalize(self, self._reader.close)
+            ExitFinalizer(self, self._reader.close)
         return self._reader
 
     def member(self, group: str) -> GroupMembership:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fusionloader.system import training_signals
+from fusionloader.system.finalizers import ExitFinalizer
 from fusionloader.system.shm import forks
 
 _JOIN_SECONDS = 0.05
 _START_SECONDS = 5.0  # longest time to start a process, unless something is wrong
+_EXIT_SECONDS = 5.0  # longest wait at exit for threads that begin to iterate loaders
 _DYING_SECONDS = 5.0  # longest time from the end of a process's connections to its own end
 
 
@@ -333,6 +335,17 @@ def _renew_starting() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_starting)
+
+
+def _wait_for_starts() -> None:
+    if _starting.acquire(timeout=_EXIT_SECONDS):
+        _starting.release()
+
+
+# At exit the oldest one is the last, after which no other thread is about to begin an iterator.
+# Before Python 3.14, a thread in a call of torch aborts the process when Python ends all threads
+# that want the GIL.
+ExitFinalizer(_forking, _wait_for_starts)
 
 
 def find_watched_pid(method: str) -> int:

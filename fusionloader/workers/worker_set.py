@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fusionloader.system import processes
+from fusionloader.system.finalizers import refuse_at_exit
 from fusionloader.system.limits.free_memory import OutOfMemoryKills
 from fusionloader.system.processes import Process
 from fusionloader.workers import messages
@@ -104,6 +105,7 @@ class WorkerSet:
             raise
 
     def _launch(self, number: int) -> RunningWorker:
+        refuse_at_exit()
         receiver, process = messages.Receiver(-1), None
         try:
             read, write = os.pipe()
@@ -180,8 +182,9 @@ class WorkerSet:
             fruitful: whether it had begun to work.
 
         Raises:
-            RuntimeError: three workers in a row died before they began to work.
+            RuntimeError: three workers in a row died before they began to work, or Python exits.
         """
+        refuse_at_exit()
         fruitless_deaths = 0 if fruitful else self._fruitless_deaths + 1
         if fruitless_deaths >= _FRUITLESS_DEATHS:
             raise RuntimeError(

@@ -16,11 +16,15 @@ from pathlib import Path
 import psutil
 from torch.utils.data import Dataset, IterableDataset
 
-from fusionloader import FusionLoader, WorkerPool
+from fusionloader import FusionLoader, Remote, WorkerPool
 from fusionloader.addons.inference import Preprocessor
+from fusionloader.sharing.remote.worker.service import WorkerService
 from fusionloader.system.processes import BareProcess
+from fusionloader.system.transport.address import Address
+from fusionloader.system.transport.identity import Identity, read_token
 
 WORKERS = 2
+kept = []  # what has workers, and what these need
 
 
 def hold_the_gil():
@@ -94,6 +98,16 @@ def images(folder):
     return ImageFolder(str(place.parent), transform)
 
 
+def remote_worker(folder):
+    """Starts one in this process, for its proxy, and returns its address."""
+    token = Path(folder) / "token"
+    token.write_text("a token that loader and workers know")
+    token.chmod(0o600)
+    service = WorkerService(Address("127.0.0.3", 0), Identity.of(read_token(token)), 2)
+    kept.append(service)
+    return str(service.address)
+
+
 def begin(kind, how, folder):
     """Begins what has workers that become blocked, and returns it."""
     kind, _, method = kind.partition(" ")
@@ -126,6 +140,8 @@ def begin(kind, how, folder):
             options.pop("num_workers"),
             multiprocessing_context=options.pop("multiprocessing_context"),
         )
+    if kind == "remote":
+        options["remote"] = Remote(servers=[remote_worker(folder)], token_file=f"{folder}/token")
     if kind == "shared":
         options |= {"share": "orphans", "seed": 1}
     return iter(FusionLoader(dataset, 8, **options))
@@ -149,12 +165,14 @@ def are_blocked(kind, how, folder):
     """Whether all workers are blocked as they are to be."""
     if how == "pipe":
         return full_pipes() == WORKERS
-    return how == "idle" or len(list(Path(folder).glob("blocked-*"))) == WORKERS
+    if how == "idle":  # their second thread is the one that watches this process
+        return all(child.num_threads() > 1 for child in psutil.Process().children())
+    return len(list(Path(folder).glob("blocked-*"))) == WORKERS
 
 
 if __name__ == "__main__":
     kind, how, folder = sys.argv[1:]
-    kept = begin(kind, how, folder)
+    kept.append(begin(kind, how, folder))
     while not are_blocked(kind, how, folder):
         time.sleep(0.01)
     print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)

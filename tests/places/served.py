@@ -58,14 +58,19 @@ def samples(batches):
     return sum(len(targets) for _, targets in batches)
 
 
+def complete(script, *arguments, begin="", **environment):
+    """Runs a script as ``run`` does, and returns how it has ended."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATH), **environment}
+    code = begin + textwrap.dedent(script)
+    return warm_start.completed("-c", code, *map(str, arguments), env=env)
+
+
 def run(script, *arguments, begin="", **environment):
     """Runs a script, which may import this module, to its end; returns the words it prints.
 
     ``begin`` comes before it.
     """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATH), **environment}
-    code = begin + textwrap.dedent(script)
-    done = warm_start.completed("-c", code, *map(str, arguments), env=env)
+    done = complete(script, *arguments, begin=begin, **environment)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-3000:]}"
     sys.stderr.write(done.stderr)
     return done.stdout.split()

@@ -14,7 +14,7 @@ from job import UNEVEN, Job, children, is_manager
 from support.campaigns import seeds
 from support.images import photo, train_transform
 from support.shards import shards_of
-from support.waiting import gone, wait_until, wait_until_nothing_is_left
+from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
 
 from fusionloader.observe.trace.files import read_timeline
@@ -120,12 +120,14 @@ def kill_workers(rank):
 def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, victim):
     survivor = 1 - victim
     with Job(uneven_folder, **UNEVEN) as job:
-        job.ranks[victim].wait_for("batch", count=3)
-        doomed = job.ranks[victim].process
-        members = [doomed.pid, *(child.pid for child in children(job.ranks[victim]))]
-        os.killpg(doomed.pid, signal.SIGKILL)
+        job.ranks[1].wait_for_a_borrowed_worker()
+        doomed, started = job.ranks[victim].process, children(job.ranks[victim])
+        doomed.kill()
+        wait_until(lambda: doomed.poll() is not None)
+        workers = [child.pid for child in started if not is_manager(child)]
+        wait_until_gone(workers, 2, "workers, also borrowed ones")
         assert job.ranks[survivor].finish()[0] == expected[survivor]
-        wait_until(lambda: all(map(gone, members)))
+        wait_until(lambda: all(gone(child.pid) for child in started))
     wait_until_nothing_is_left(*job.pids)
 
 

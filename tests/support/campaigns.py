@@ -4,6 +4,8 @@ import os
 
 # Of processes: `make kills` asks for more.
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "0"))
+# Of processes with daemonic threads: `make ends` asks for more.
+ENDS = int(os.environ.get("FUSIONLOADER_ENDS", "0"))
 # Of loaders that are made and dropped: `make soak` asks for more.
 LOADERS = int(os.environ.get("FUSIONLOADER_LOADERS", "0"))
 # Of files that are damaged: `make corrupt` asks for more.

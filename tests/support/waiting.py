@@ -1,7 +1,7 @@
 """What tests wait for: until it has come, however busy the machine is.
 
 Nothing here is to be fast. A deadline only turns a hang into a failure that says what is missing;
-no test may pass or fail by how long something took.
+no test may pass or fail by how long something took. ``wait_until_gone`` counts looks instead.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import psutil
 
 PATIENCE = 200.0  # seconds: two cores may be shared by many, and this is below a test's own limit
+_SLEEP = 0.05
 _OBJECT = re.compile(r"(?:memfd:|/dev/shm/)(fusionloader-\d+-[\w-]+)")
 
 
@@ -57,6 +58,19 @@ def gone(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def wait_until_gone(pids: Collection[int], seconds: float, what: str) -> None:
+    """Waits until processes have ended, for so many seconds as this one counts in short sleeps.
+
+    A busy machine is late to wake those processes, which sleep as well, and so it is at counting.
+    """
+    for _ in range(round(seconds / _SLEEP)):
+        if all(map(gone, pids)):
+            return
+        time.sleep(_SLEEP)
+    left = [pid for pid in pids if not gone(pid)]
+    assert not left, f"{what}: {left} still run after {seconds} s"
 
 
 def children_that_run(name: str) -> list[psutil.Process]:

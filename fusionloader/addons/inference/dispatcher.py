@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import logging
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -35,6 +34,7 @@ from fusionloader.addons.inference.requests import (
 )
 from fusionloader.addons.inference.stats import Counters
 from fusionloader.scheduler.batch_forming import BatchForming
+from fusionloader.system.finalizers import ExitFinalizer
 
 log = logging.getLogger("fusionloader.inference")
 
@@ -72,7 +72,6 @@ class Dispatcher:
         self._stop: Exception | None = None  # why nothing is answered any more
         self._finishing = False
         self._busy = 0.0
-        self._pid = os.getpid()
         self._runner: ModelRunner | None = None
         if infer is not None:
             self._runner = ModelRunner(infer, options.device, self._answer, self._cannot_go_on)
@@ -80,6 +79,8 @@ class Dispatcher:
 
     def start(self) -> None:
         """Starts the thread; ends the queue if that fails."""
+        # Also if the Preprocessor is collected first: the exit kills threads in native code.
+        self._at_exit = ExitFinalizer(self.thread, self._end_at_exit)
         try:
             if self._runner is not None and self._runner.thread.ident is not None:
                 self._admission.makes_room(self._runner.thread.ident)
@@ -178,9 +179,8 @@ class Dispatcher:
             self._stop = PreprocessorClosed(why)
         self._queue.wake()
 
-    def end_at_exit(self) -> None:
-        """Ends the threads at the interpreter's exit; a forked child has none."""
-        if os.getpid() == self._pid and self.thread.is_alive():
+    def _end_at_exit(self) -> None:
+        if self.thread.is_alive():
             self.abandon("the interpreter exits")
             self.join(wait=False)
 
@@ -221,6 +221,7 @@ class Dispatcher:
         self._queue.wake()
 
     def _end(self) -> None:
+        self._at_exit.detach()
         if self._runner is not None:
             self._runner.finish()
         self._queue.end()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
 import itertools
 import multiprocessing
 import os
 import time
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -41,6 +39,7 @@ from fusionloader.engine.delivery.cuda_device import CudaDevice
 from fusionloader.engine.delivery.page_locking import CudaPageLocking
 from fusionloader.engine.manager.native_start import native_starter
 from fusionloader.engine.manager.options import StartWorker
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.transforms.executors.layout import Leaf
 from fusionloader.transforms.plan.arguments import Transform
 from fusionloader.transforms.plan.stages import Decode, Plan, is_random
@@ -53,8 +52,6 @@ _CHUNK = 32  # images of a list that are published together
 _CHUNKS = 3  # of a list in flight; others' images come in between
 
 _DECODE = ("exact", "fast")
-
-_running: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +144,7 @@ class Preprocessor:
             self._queue.end()
             raise
         self._dispatcher.start()
-        _running.add(self._dispatcher)
-        forgotten = "this Preprocessor was garbage collected"
-        self._finalizer = weakref.finalize(self, self._dispatcher.abandon, forgotten)
-        self._finalizer.atexit = False  # _end_all ends it at exit, and waits
+        Finalizer(self, self._dispatcher.abandon, "this Preprocessor was garbage collected")
 
     # ---- lists ---------------------------------------------------------------------------------
 
@@ -383,13 +377,6 @@ def _check_image(image: object) -> None:
             f"an encoded image is bytes or another bytes-like object, not {type(image).__name__}: "
             "read the file first"
         ) from None
-
-
-@atexit.register
-def _end_all() -> None:
-    """Ends running dispatchers, before the exit kills threads that sleep in native code."""
-    for dispatcher in list(_running):
-        dispatcher.end_at_exit()
 
 
 def _compile_wholly(transform: Transform, decode: Decode, seed: int | None) -> _Prepared:

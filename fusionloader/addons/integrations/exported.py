@@ -6,12 +6,12 @@ thread with the last reference to it would end its workers in the middle of an e
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fusionloader.loader import FusionLoader
 from fusionloader.observe.statistics.snapshot import LoaderStats
+from fusionloader.system.finalizers import Finalizer
 
 Loaders = FusionLoader[Any] | Mapping[str, FusionLoader[Any]]
 """One loader, which is called ``"train"``, or several by name."""
@@ -40,7 +40,7 @@ class ExportedLoaders:
                 raise TypeError(f"{name!r} should be a FusionLoader, not {loader!r}")
         for name, loader in named.items():
             reader = self._readers[name] = loader._stats_reader()
-            weakref.finalize(loader, self._remove, name, reader).atexit = False
+            Finalizer(loader, self._remove, name, reader)
 
     def _remove(self, name: str, reader: Callable[[], LoaderStats]) -> None:
         if self._readers.get(name) is reader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -23,6 +22,7 @@ from fusionloader.addons.validation.settings import (
 )
 from fusionloader.addons.validation.streams import computing_device
 from fusionloader.options.aliases import AnyLoader, Batch
+from fusionloader.system.finalizers import ExitFinalizer
 
 
 class OverlappedValidation:
@@ -91,7 +91,7 @@ class OverlappedValidation:
         self._pid = os.getpid()
         self._skipped = self._copies = self._waits = 0
         self._copy_seconds = self._wait_seconds = 0.0
-        self._finalizer = weakref.finalize(self, abandon, self._runs, self._pid)
+        ExitFinalizer(self, abandon, self._runs)
 
     def start(self, model: nn.Module, epoch: int) -> bool:
         """Copies a model and begins to validate it; returns whether it did.

@@ -14,6 +14,7 @@ from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.options.cache_settings import Cache
+from fusionloader.system.finalizers import ExitFinalizer
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 
@@ -59,13 +60,8 @@ class MachineServer:
         self.stores: weakref.WeakValueDictionary[bytes, ServedTiers] = weakref.WeakValueDictionary()
         server = CacheServer(address, identity, self.stores.get)
         self.port = server.address.port
-        # A forked process shares the sockets, and must not end the connections.
-        weakref.finalize(self, _close_in, os.getpid(), server)
-
-
-def _close_in(pid: int, server: CacheServer) -> None:
-    if os.getpid() == pid:
-        server.close()
+        # Not in a forked process: it shares the sockets, and must not end the connections.
+        ExitFinalizer(self, server.close)
 
 
 _servers: weakref.WeakValueDictionary[Address, MachineServer] = weakref.WeakValueDictionary()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fusionloader.engine.delivery.cuda_device import CudaDevice, Device
 from fusionloader.engine.delivery.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.engine.delivery.level_rows import LevelRows
 from fusionloader.options.aliases import Batch
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.shm.slots import Owner
 from fusionloader.transforms.executors.layout import Layout
@@ -82,7 +82,7 @@ class DeviceDelivery:
         # Host memory that a copy may still read.
         self._read: deque[tuple[native.Event, Owner]] = deque()
         # Also if an epoch is abandoned: the memory of both sides is reused afterwards.
-        weakref.finalize(self, _finish, device, self._read, os.getpid()).atexit = False
+        Finalizer(self, _finish, device, self._read, os.getpid())
 
     def open(
         self, queue: _native.ManagerQueue, gpu_worker: int | None, levels: LevelRows | None

@@ -38,10 +38,10 @@ from fusionloader.engine.manager.manager import Manager, ManagerOutdated
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.publications import MiniBatch
-from fusionloader.observe.statistics.worker_totals import AllWorkers
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.finalizers import ExitFinalizer, Finalizer
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.fetchers import asked_samples
@@ -70,7 +70,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
         self._clock = state.statistics.clock(options.dataset)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
-        self._finalizer: Callable[[], object] = lambda: None
+        self._end_workers: Callable[[], object] = lambda: None
+        self._end_counting = self._end_workers
         self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
         self._open()
@@ -99,7 +100,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._start_manager()
 
     def _start_manager(self) -> None:
-        self._finalizer()
+        self._shutdown_workers()
         self._workers_wanted = self._options.num_workers
         self._levels = self._send_levels()
         workforce = self._backend.workforce(
@@ -112,8 +113,11 @@ class SlotIterator(_BaseDataLoaderIter):
         self._pinning: Pinning | None = None
         if self._pin_memory and options.receiver and isinstance(self._manager, LocalManager):
             self._pinning = Pinning(self._manager.deliver_whole, self._pin_memory_device)
-        self._statistics.all_workers.begin(self._manager.totals)
-        self._finalizer = weakref.finalize(self, _end, self._manager, self._statistics.all_workers)
+        counters, totals = self._statistics.all_workers, self._manager.totals
+        # Counters refer to the manager until they end. Python calls the newest finalizer first.
+        self._end_counting = Finalizer(self, counters.end, totals)
+        self._end_workers = ExitFinalizer(self, self._manager.close)
+        counters.begin(totals)
         self._tracer.replace_feed(self._manager.trace)
 
     def _make_manager(self, options: ManagerOptions, start: StartWorker) -> Manager:
@@ -514,15 +518,11 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- the end -------------------------------------------------------------------------------
 
     def _shutdown_workers(self) -> None:
-        self._finalizer()
+        try:
+            self._end_workers()
+        finally:
+            self._end_counting()
 
     @property
     def _workers(self) -> Sequence[object]:
         return self._manager.processes
-
-
-def _end(manager: Manager, counters: AllWorkers) -> None:
-    try:
-        manager.close()
-    finally:  # the counters refer to the manager until now
-        counters.end(manager.totals)

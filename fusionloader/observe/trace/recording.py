@@ -13,6 +13,7 @@ from typing import Protocol
 from fusionloader.observe.trace.files import TraceFile
 from fusionloader.observe.trace.recorder import Recorder, Traced
 from fusionloader.observe.trace.timeline import Step
+from fusionloader.system.finalizers import ExitFinalizer
 
 log = logging.getLogger("fusionloader.trace")
 
@@ -101,7 +102,7 @@ class Trace:
         self._steps = steps
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._ending = threading.Lock()
-        self._write = weakref.finalize(self, _write, file, recorder, self._feeds, self.pid)
+        self._write = ExitFinalizer(self, _write, file, recorder, self._feeds)
 
     @property
     def is_on(self) -> bool:
@@ -155,9 +156,7 @@ class Trace:
         return f"<Trace {state}, {len(self.recorder.steps)} steps, {os.fspath(self.path)!r}>"
 
 
-def _write(file: TraceFile, recorder: Recorder, feeds: weakref.WeakSet[Feed], pid: int) -> None:
-    if os.getpid() != pid:
-        return
+def _write(file: TraceFile, recorder: Recorder, feeds: weakref.WeakSet[Feed]) -> None:
     for feed in list(feeds):
         feed.end()
     timeline = recorder.timeline()

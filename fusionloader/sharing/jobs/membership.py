@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable, Sequence
 
 from fusionloader.data.epochs.epoch_state import EpochState
@@ -17,6 +16,7 @@ from fusionloader.sharing.jobs.agreement import Agreement, total_batches
 from fusionloader.sharing.jobs.connection import CoordinatorConnection, LeftGroup
 from fusionloader.sharing.jobs.sample_lists import first_items
 from fusionloader.system.fd_messages import Fields
+from fusionloader.system.finalizers import ExitFinalizer
 from fusionloader.workers.worker_set import WorkerSet
 
 log = logging.getLogger("fusionloader.coordinated")
@@ -106,7 +106,7 @@ class GroupMembership:
             self._connection,
             CoordinatorConnection(connect(coordinator_address(self.word))),
         )
-        self._end = weakref.finalize(self, _close, self._connection, self._pid)
+        self._end = ExitFinalizer(self, _close, self._connection)
         if earlier is not None:
             self._earlier.append(earlier)
         count = max(options.num_workers, _MOST_WORKERS)
@@ -264,9 +264,8 @@ def _kill(workers: WorkerSet) -> None:
         worker.process.kill()
 
 
-def _close(connection: CoordinatorConnection, pid: int) -> None:
-    if os.getpid() == pid:  # in a forked child, connection and descriptors are its parent's
-        connection.close()
-        fds, connection.fds = connection.fds, ()
-        for fd in fds:
-            os.close(fd)
+def _close(connection: CoordinatorConnection) -> None:
+    connection.close()
+    fds, connection.fds = connection.fds, ()
+    for fd in fds:
+        os.close(fd)

@@ -28,6 +28,7 @@ from fusionloader.sharing.pool.worker import PoolWorkerConfig
 from fusionloader.system import fd_messages, processes
 from fusionloader.system.cpus import lease
 from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.finalizers import ExitFinalizer, Finalizer
 from fusionloader.system.processes import BareProcess, Process
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.descriptor import Descriptor
@@ -62,8 +63,7 @@ class Payload:
         except Exception as error:  # locks raise RuntimeError, lambdas AttributeError
             raise PicklingError(str(error)) from error
         config_fd = objects.create(len(pickled), "config")
-        # Not at exit: in a forked child the number may be another file's by then.
-        weakref.finalize(self, os.close, config_fd).atexit = False
+        Finalizer(self, os.close, config_fd)
         with open(config_fd, "wb", closefd=False) as file:
             file.write(pickled)
         self.fds = {"config_fd": config_fd, **fds}
@@ -110,7 +110,7 @@ class PoolProcesses:
         self._cores = lease(cpu_affinity, workers)
         self.closed = False
         self.pid = os.getpid()
-        self._end: weakref.finalize[..., WorkerPool] | None = None
+        self._end: ExitFinalizer | None = None
         self._context = context if context is not None else torch.multiprocessing.get_context()
         self._lock = threading.RLock()  # finalizers may run in the middle of any statement
         self._handles: dict[int, WorkerHandle] = {}
@@ -263,7 +263,7 @@ class PoolProcesses:
 
     def end_with(self, owner: WorkerPool) -> None:
         """Closes the processes when ``owner`` is collected, unless they were closed before."""
-        self._end = weakref.finalize(owner, self.close)
+        self._end = ExitFinalizer(owner, self.close)
 
     def close(self) -> None:
         if self.closed or os.getpid() != self.pid:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -30,6 +29,7 @@ from fusionloader.sharing.remote.ray_control.messages import (
     Workers,
 )
 from fusionloader.sharing.remote.user_code.bundle import CodeBundle, need_ray
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.limits import anonymous_memory
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, draw_token
@@ -194,8 +194,7 @@ class _Control:
             f"main({theirs.fileno()})"
         )
         self._errors = anonymous_memory.create("ray-errors", 0, grows=True)
-        # Not at exit: in a forked child the number may be another file's by then.
-        weakref.finalize(self, os.close, self._errors).atexit = False
+        Finalizer(self, os.close, self._errors)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.DEVNULL,

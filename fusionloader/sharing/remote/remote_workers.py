@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-import os
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +13,7 @@ from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, ListedFleet
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.remote_counters import RemoteCounters
+from fusionloader.system.finalizers import ExitFinalizer
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 from fusionloader.system.transport.tokens import default_token_file
@@ -97,7 +96,7 @@ class RemoteWorkers:
     def _begin(self) -> Fleet:
         fleet = self._fleet = make_fleet(self._settings, self._num_workers)
         # Ends the workers of a loader that is never closed, too.
-        self._ends = weakref.finalize(self, _end, fleet, os.getpid())
+        self._ends = ExitFinalizer(self, fleet.close)
         return fleet
 
     def explain(self) -> list[str]:
@@ -137,11 +136,6 @@ class RemoteWorkers:
         """Ends what was started for the loader."""
         self._fleet = None
         self._ends()
-
-
-def _end(fleet: Fleet, pid: int) -> None:
-    if os.getpid() == pid:  # in a forked child the workers are its parent's
-        fleet.close()
 
 
 def make_fleet(settings: Remote, num_workers: int) -> Fleet:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fusionloader import _native
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.shm import forks, objects
 from fusionloader.system.shm.descriptor import OwnedDescriptor
 from fusionloader.system.shm.forks import Fork
@@ -301,4 +302,4 @@ def _call_before_unmapping(region: SlotRegion, unregister: Callable[[int], None]
             unregister(address)
 
     # Not at exit, when the driver must not be called, and releases everything itself.
-    weakref.finalize(region, end, region.address).atexit = False
+    Finalizer(region, end, region.address)

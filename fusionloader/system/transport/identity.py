@@ -14,9 +14,9 @@ import os
 import secrets
 import ssl
 import stat
-import weakref
 from pathlib import Path
 
+from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.limits import anonymous_memory
 
 TOKEN_BYTES = 32
@@ -59,7 +59,7 @@ class Identity:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._closes = weakref.finalize(self, os.close, fd)
+        self._closes = Finalizer(self, os.close, fd)
 
     @classmethod
     def of(cls, token: bytes) -> Identity:
