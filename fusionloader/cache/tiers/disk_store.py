@@ -71,9 +71,9 @@ def _open(path: Path, files: int, fingerprint: bytes, ledger: Ledger) -> FileSto
         charged = _renewed(fd, path, files, fingerprint, ledger)
         if not charged:
             # A new file, because other processes may have this one mapped.
-            os.close(fd)
             path.unlink()
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            old, fd = fd, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.close(old)
             charged = _made(fd, files, fingerprint, ledger)
         store = FileStore.of_descriptor(fd, table_bytes(files))
     except BaseException:
