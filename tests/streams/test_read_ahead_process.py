@@ -309,10 +309,12 @@ def error_in_child(action):
     child = os.fork()
     if child == 0:
         try:
+            os.dup2(writes, 0)  # the action may close all files but the first ones
             action()
         except BaseException as error:
-            os.write(writes, f"{type(error).__name__}: {error}".encode())
-        os._exit(0)
+            os.write(0, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
     os.close(writes)
     with open(reads) as pipe:
         text = pipe.read()
