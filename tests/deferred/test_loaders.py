@@ -388,3 +388,35 @@ def test_the_users_generators_are_as_they_were(mixed):
     next(iterator)
     assert torch.equal(torch.get_rng_state(), after)
     assert state.shape == after.shape
+
+
+class Switching(Dataset):
+    """Numbers, or images once it is told so."""
+
+    images = False
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if not self.images:
+            return index
+        with Image.open(self.path) as image:
+            return transforms.functional.to_tensor(image.convert("RGB"))
+
+
+def test_later_loaders_of_a_dataset_look_for_images_as_the_first_one_goes_on(folder):
+    dataset = Switching(Files(folder).paths[0])
+    list(FusionLoader(dataset, 10))  # it has looked at the first mini-batches
+    dataset.images = True
+    assert not any("deferred" in line for line in explained(dataset))
+    assert any("deferred" in line for _ in range(9) for line in explained(dataset))
+
+
+def explained(dataset):
+    loader = FusionLoader(dataset, 10)
+    assert len(list(loader)) == 10
+    return loader.explain().splitlines()
