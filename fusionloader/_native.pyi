@@ -237,7 +237,7 @@ class Generators:
         """NumPy's by the low 32 bits."""
 
     @property
-    def positions(self) -> tuple[int, int]:
+    def places(self) -> tuple[int, typing.Any, int, bool]:
         """Of Python's and NumPy's; each draw changes one."""
 
 class TinyBatchState(enum.Enum):

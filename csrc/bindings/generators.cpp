@@ -68,8 +68,13 @@ std::pair<uint64_t, uint64_t> Generators::positions() const {
           place_of(of_numpy_->position, of_numpy_->words)};
 }
 
+std::tuple<uint64_t, py::object, uint64_t, bool> Generators::places() const {
+  const auto [python, numpy] = positions();
+  return {python, python_.attr(gauss_next_), numpy, numpy_normal_->is_there != 0};
+}
+
 Chosen Generators::without_idle(Chosen chosen) {
-  if (draws_ || watched_ < kWatched) return chosen;
+  if (!chosen.python || draws_ || watched_ < kWatched) return chosen;
   // A sample that seeds the generator itself would not be seen where it was just seeded.
   constexpr auto begun = static_cast<int32_t>(std::tuple_size_v<MersenneWords>);
   if (of_python_->position == begun) python_.attr("random")();
@@ -96,7 +101,7 @@ void bind_generators(py::module_& m) {
           },
           "seed"_a, "python"_a = true, "torch"_a = true, "numpy"_a = true,
           "NumPy's by the low 32 bits.")
-      .def_property_readonly("positions", &Generators::positions,
+      .def_property_readonly("places", &Generators::places,
                              "Of Python's and NumPy's; each draw changes one.");
 }
 

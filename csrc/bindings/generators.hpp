@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "rng/mersenne.hpp"
 
@@ -53,6 +54,8 @@ class Generators {
   void use(size_t place, Chosen chosen);
   // Each changes when anything is drawn from Python's or NumPy's generator.
   std::pair<uint64_t, uint64_t> positions() const;
+  // The same, with the normal numbers that they hold in advance.
+  std::tuple<uint64_t, pybind11::object, uint64_t, bool> places() const;
 
   // Seeding Python's generator takes longer than the others. It is left out when none of the first
   // samples has drawn from it. The first that draws after all is made once more, and it is seeded

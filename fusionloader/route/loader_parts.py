@@ -87,20 +87,23 @@ class LoaderParts(LoaderState):
         """
         from fusionloader.sharing.remote.remote_workers import RemoteWorkers
 
-        if self._link is None and not self._why_not_linked:
-            workers = self.statistics.all_workers
-            try:
+        if self._why_not_linked:
+            return None
+        workers = self.statistics.all_workers
+        try:
+            if self._link is None:
                 self._link = RemoteWorkers(
                     settings, self.statistics.waits, num_workers, lambda: workers.total().made
                 )
-            except ConnectionError as error:
-                if settings.servers is not None or settings.cluster_address is not None:
-                    raise
-                self._why_not_linked = str(error)
-                log.warning("training goes on without remote workers: %s", error)
-                return None
-            self._settings = settings
-            self.statistics.observers.append(self._link)
+                self._settings = settings
+                self.statistics.observers.append(self._link)
+            _ = self._link.fleet  # found or started again after `leave`
+        except ConnectionError as error:
+            if settings.servers is not None or settings.cluster_address is not None:
+                raise
+            self._why_not_linked = str(error)
+            log.warning("training goes on without remote workers: %s", error)
+            return None
         return self._link
 
     def reader(self, table: DatasetTable, settings: ReadSettings) -> ReadAheadProcess:

@@ -12,7 +12,7 @@ _WINDOW = 32  # mini-batches over which the time that others wait is measured
 _MOST_HELD_UP = 0.5  # fraction of that time
 _SHORTEST_GATHERING = 2.0  # seconds
 _OF_LAST_EPOCH = 1.0  # times the duration of the epoch before
-_AFTER_EVICTION = 0.5  # the same, for a member that is too slow for the others
+_IF_DOUBTFUL = 0.5  # the same, for a member that may come late each time, or not at all
 _SPEED_UP = 2.0  # of a member that has the processors for itself while the others wait for it
 
 
@@ -100,20 +100,22 @@ class TakeClock:
 
 
 def waits_for(
-    seconds: float, *, waited: float, last_epoch: float | None, was_evicted: bool
+    seconds: float, *, waited: float, last_epoch: float | None, is_doubtful: bool
 ) -> bool:
     """Whether an epoch that could go on waits for a member that has not begun it yet.
 
     A member that started late is in step from then on, so waiting for it once costs less than
-    preparing everything twice. A member that was evicted is slow, and would be late each time.
+    preparing everything twice. A member that was evicted is slow, and would be late each time. One
+    that has begun no epoch after its last may have ended its training.
 
     Args:
         seconds: expected seconds until the member begins the epoch, at its present pace.
         waited: seconds that the epoch has waited for members.
         last_epoch: duration of the epoch before, in seconds; ``None`` for the first.
-        was_evicted: whether the member had to leave an epoch, and has finished none since.
+        is_doubtful: whether the member had to leave an epoch, and has finished none since, or has
+            begun none after its last one.
     """
-    if was_evicted:
-        return waited + seconds <= max(_SHORTEST_GATHERING, _AFTER_EVICTION * (last_epoch or 0.0))
+    if is_doubtful:
+        return waited + seconds <= max(_SHORTEST_GATHERING, _IF_DOUBTFUL * (last_epoch or 0.0))
     limit = max(_SHORTEST_GATHERING, _OF_LAST_EPOCH * (last_epoch or 0.0))
     return waited <= limit and waited + seconds / _SPEED_UP <= limit

@@ -152,3 +152,23 @@ def test_draws_do_not_depend_on_the_workers_where_the_seeds_are_torchs(init):
     for workers in (1, 2):
         given = {"num_workers": workers, "worker_init_fn": init, "seed": 3}
         assert same_batches(expected, FusionLoader(Draws(), 4, **given))
+
+
+class LateDraws(Dataset):
+    """Samples of which only later ones draw from Python's generator."""
+
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, index):
+        return random.random() if index >= 80 else 0.0
+
+
+def _seed_python(worker):
+    random.seed(42)
+
+
+def test_a_generator_that_worker_init_fn_has_seeded_is_left_alone_however_late_it_is_used():
+    options = {"batch_size": 8, "num_workers": 1, "worker_init_fn": _seed_python}
+    expected = list(DataLoader(LateDraws(), **options))
+    assert same_batches(expected, list(FusionLoader(LateDraws(), **options)))

@@ -182,7 +182,7 @@ class Dispatcher:
     def _end_at_exit(self) -> None:
         if self.thread.is_alive():
             self.abandon("the interpreter exits")
-            self.join(wait=False)
+        self.join(wait=False)
 
     def join(self, wait: bool) -> None:
         """Waits for the threads; without ``wait`` for at most 5 s for ``infer``."""
@@ -221,10 +221,12 @@ class Dispatcher:
         self._queue.wake()
 
     def _end(self) -> None:
-        self._at_exit.detach()
-        if self._runner is not None:
-            self._runner.finish()
-        self._queue.end()
+        try:
+            if self._runner is not None:
+                self._runner.finish()
+            self._queue.end()
+        finally:  # last: a process that exits waits for the threads until then
+            self._at_exit.detach()
 
     def _is_finished(self) -> bool:
         if not self._finishing:

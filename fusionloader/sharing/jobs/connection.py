@@ -77,7 +77,7 @@ class CoordinatorConnection:
             middle of any statement, so they append to it and do nothing else.
         held: batches that training still references, by lease.
         fds: descriptors of the queue and of the slots.
-        jobs: pids of the other jobs in the epoch, as of the last message about it.
+        jobs: pids of the other jobs that take part, or have taken part, in the epoch.
         made: number of shared samples, by the pid of the job whose workers made them.
         waits: seconds that this job has waited for other jobs, by pid.
     """
@@ -236,7 +236,7 @@ class CoordinatorConnection:
             reports,
         )
         self._prepared[found.number] = found
-        self.jobs = tuple(map(int, fields["jobs"]))
+        self.jobs = tuple(sorted({*self.jobs, *map(int, fields["jobs"])}))
         self.made.update({int(pid): int(samples) for pid, samples in fields["made"]})
         for pid, seconds in fields["waits"]:
             self.waits[int(pid)] = self.waits.get(int(pid), 0.0) + float(seconds)

@@ -278,8 +278,8 @@ class Group:
         last = self._durations.get(run.key.epoch - 1)
         coming = list(self._coming(run, now))
         for member, seconds in coming:
-            evicted = member.was_evicted
-            if waits_for(seconds, waited=run.waited, last_epoch=last, was_evicted=evicted):
+            doubtful = member.was_evicted or member.progress is None
+            if waits_for(seconds, waited=run.waited, last_epoch=last, is_doubtful=doubtful):
                 return
         epoch.gathering = False
         for member, _ in coming:

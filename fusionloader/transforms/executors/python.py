@@ -203,9 +203,9 @@ class PickledGenerators:
 
     def now(self) -> bytes:
         generators = native_generators()
-        positions = () if generators is None else generators.positions
-        seen = *positions, torch.get_rng_state().numpy().tobytes()
-        if not positions or seen != self._seen:
+        places = () if generators is None else generators.places
+        seen = *places, torch.get_rng_state().numpy().tobytes()
+        if not places or seen != self._seen:
             self._seen, self._pickled = seen, pickle.dumps(generator_states())
         return self._pickled
 

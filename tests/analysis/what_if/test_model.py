@@ -69,6 +69,17 @@ def test_workers_whose_code_waits_are_as_many_times_as_fast_as_there_are_until_c
     assert rates == pytest.approx([200, 800, 1600, 2000], rel=0.1)
 
 
+def test_cached_samples_cost_what_was_measured_of_them_though_others_wait():
+    service = SampleService(
+        drain_of(8e-3),
+        costs=[SampleCost(FILE_BYTES, 3e-3, 5e-3)],
+        cached=drain_of(2e-3, stored_bytes=600_000),
+    )
+    model = model_of(service=service)
+    rates = [model.predict(Question(cache=share)).rate for share in (0.0, 1.0)]
+    assert rates == pytest.approx([1 / 8e-3, 1 / 2e-3], rel=0.1)
+
+
 def test_training_that_computes_on_the_cores_takes_them_from_the_workers():
     step = BATCH * SAMPLE_SECONDS
     waiting = model_of(step, cores=1.0).predict(Question())

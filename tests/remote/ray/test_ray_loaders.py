@@ -52,3 +52,21 @@ def test_without_a_cluster_in_time_training_goes_on_alone(image_folder, monkeypa
         assert "no remote workers: a Ray cluster could not be joined" in loader.explain()
         assert_same(batches_of(loader, 1), batches_of(alone, 1))
     assert caplog.text.count("goes on without remote workers") == 1
+
+
+@pytest.mark.ray
+def test_a_cluster_that_is_gone_when_a_closed_loader_is_used_again_ends_no_training(
+    image_folder, monkeypatch
+):
+    """A cluster that was not named may end between two uses of a loader."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    anew = {"persistent_workers": False}  # the generator is drawn from for each iterator
+    with folder_loader(image_folder, remote=Remote(workers=1), **anew) as loader:
+        found = batches_of(loader, 1)
+        loader.close()
+        loader.remote = Remote(workers=1, join_seconds=1e-3)
+        loader._state._link._settings = loader.remote
+        found += batches_of(loader, 1)
+        assert "no remote workers: a Ray cluster could not be joined" in loader.explain()
+    with folder_loader(image_folder, **anew) as alone:
+        assert_same(found, batches_of(alone, 2))

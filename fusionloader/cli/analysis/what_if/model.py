@@ -138,15 +138,20 @@ class Model:
         """Seconds of a core for a sample, beside as many workers as there were."""
         wanted = self._wanted_cores(drained)
         share = min(1.0, self.shape.cores / wanted)
-        seconds = (drained.service_seconds - self._waiting) * share
+        seconds = (drained.service_seconds - self._waiting_in(drained)) * share
         if wanted >= self.shape.cores:  # the training process had part of the cores
             seconds -= drained.delivery_seconds / self.shape.batch_size
         return max(seconds, 1e-7)
 
     def _wanted_cores(self, drained: Drain) -> float:
         """Cores that the workers would have used: those that wait for something else use none."""
-        computing = max(0.0, drained.service_seconds - self._waiting) / drained.service_seconds
+        waiting = self._waiting_in(drained)
+        computing = max(0.0, drained.service_seconds - waiting) / drained.service_seconds
         return max(1.0, drained.workers * computing)
+
+    def _waiting_in(self, drained: Drain) -> float:
+        """The same in a measurement; samples from a cache were not timed one by one."""
+        return 0.0 if drained is self.service.cached else self._waiting
 
     @property
     def _waiting(self) -> float:
