@@ -73,13 +73,13 @@ def test_the_next_iterator_has_the_new_number(train_set):
 
 def test_the_samples_of_a_worker_that_does_not_end_are_given_to_nobody(monkeypatch):
     """A stopped process stands for one that waits in the kernel, and survives a kill."""
-    monkeypatch.setattr(worker_set, "_PATIENCE_SECONDS", 0.1)
     expected = list(FusionLoader(Noise(), 4, num_workers=2, seed=3))
     loader = FusionLoader(Noise(), 4, num_workers=2, seed=3)
     iterator = iter(loader)
     batches = [next(iterator)]
     process = iterator._workers[1]
     with monkeypatch.context() as patched:
+        patched.setattr(worker_set, "_PATIENCE_SECONDS", 0.1)
         patched.setattr(process, "kill", lambda: os.kill(process.pid, signal.SIGSTOP))
         loader.resize_workers(1)
         for _ in range(2):
