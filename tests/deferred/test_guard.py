@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from support import encoded_images
 from support.batches import equal
 from support.images import NORMALIZE, photo
 from support.seeding import ListsSeededByIndex
@@ -29,13 +30,7 @@ class Planted(Exception):
     """A bug."""
 
 
-def _encoded():
-    file = io.BytesIO()
-    photo(np.random.default_rng(3), *SIZE).save(file, "JPEG", quality=90)
-    return file.getvalue()
-
-
-ENCODED = _encoded()
+ENCODED = encoded_images.encoded(photo(np.random.default_rng(3), *SIZE), quality=90)
 
 
 def rgb():

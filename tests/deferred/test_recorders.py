@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support import encoded_images
 from support.campaigns import examples
 from support.images import NORMALIZE, photo
 from torchvision import transforms
@@ -149,9 +150,7 @@ def test_a_list_gives_what_torchvision_gives(steps, size, seed):
 
 
 def _file(width, height):
-    file = io.BytesIO()
-    photo(np.random.default_rng(width), width, height).save(file, "JPEG", quality=90)
-    return file.getvalue()
+    return encoded_images.encoded(photo(np.random.default_rng(width), width, height), quality=90)
 
 
 def _made(file, steps, seed):
