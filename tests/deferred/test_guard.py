@@ -18,7 +18,7 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 from fusionloader import FusionLoader
-from fusionloader.data.deferred import activity, core, counts, formats, guard, methods, source
+from fusionloader.data.deferred import activity, core, counts, guard, methods, source
 from fusionloader.data.deferred.composed import compose, recorders, trials
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.scope import deferring
@@ -83,7 +83,7 @@ def uses():
 PLANTS = {
     "an operation": (core.DeferredCore, "then"),
     "an image": (methods, "like"),
-    "a file": (formats, "EncodedSource"),
+    "a file": (source.EncodedSource, "__init__"),
     "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
     "a list": (compose, "_Steps"),
