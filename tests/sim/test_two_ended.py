@@ -31,12 +31,9 @@ class NativeQueue(ControlBlock):
     """The native queue behind the model's methods; tiny-batches of one sample."""
 
     def __init__(self, mini_batches):
-        super().__init__(WORKERS)
+        super().__init__(WORKERS, gpu=0)
         for sequence, samples in enumerate(mini_batches):
-            self.publish(sequence, samples, gpu_rows=1)
-        self.workers = [
-            self.attach(number, side_of(number) is Side.GPU) for number in range(WORKERS)
-        ]
+            self.publish(sequence, samples)
         self.held = {}
 
     def claim(self, worker, threshold, count):
