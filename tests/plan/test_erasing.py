@@ -133,23 +133,6 @@ def test_rectangles_are_distributed_as_torchvision_s():
     assert_same_distribution([[("erase", *box)] if box else [] for box in ours], theirs)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [v1.ToTensor(), v1.RandomErasing(value="random"), v1.Normalize(*NORMALIZE)],
-        [*TENSOR, v1.RandomErasing(value="random")],
-        [*FLOATS, v1.RandomErasing(), v1.RandomHorizontalFlip()],
-        [v1.Resize(20), *FLOATS, v1.RandomErasing()],
-        [*FLOATS, v1.RandomErasing(value=(1.0, 2.0))],
-    ],
-    ids=["noise normalised", "noise of levels", "flip after", "sizes differ", "two values"],
-)
-def test_what_cannot_be_equal_stays_in_python(steps):
-    images = None if isinstance(steps[0], v1.Resize) else plan_images()
-    compiled = compile_plan(v1.Compose(steps), images=images)
-    assert compiled.tail is not None and "RandomErasing" in repr(compiled.tail.transforms)
-
-
 def test_copies_are_compiled_alike_and_scripts_are_left_alone():
     transform = v1.Compose([v1.RandomResizedCrop(16), v1.RandAugment(), *FLOATS])
     compiled = compile_plan(transform)

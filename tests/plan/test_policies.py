@@ -210,15 +210,6 @@ def test_arrays_that_are_no_policy_are_refused(tmp_path):
         DeepAutoAugment.from_file(path)
 
 
-class OwnPolicy(ExtendedRandAugment):
-    def __call__(self, image):
-        return image
-
-
-def test_a_subclass_stays_in_python():
-    assert compile_transform(OwnPolicy()).tail is not None
-
-
 @pytest.mark.parametrize("policy", [POLICIES["example"], POLICIES["randaugment"]])
 def test_loaders_take_it_and_ours_compiles_it_whole(policy, image_folder):
     steps = [v1.Resize((24, 24)), policy, v1.ToTensor(), v1.Normalize(*NORMALIZE)]
