@@ -194,13 +194,7 @@ GEOMETRY = {
     "size": (of_random_size(False), windows.F, "resize", side, SIZE),
     "size of an area": (of_random_size(True), windows.F, "resize", side, SIZE),
     "place": (windows.RandomCropOrPad((50, 400)), windows, "crop_or_pad", place, SIZE),
-    "place, the other way": (
-        windows.RandomCropOrPad((300, 100)),
-        windows,
-        "crop_or_pad",
-        place,
-        SIZE,
-    ),
+    "place, turned": (windows.RandomCropOrPad((300, 100)), windows, "crop_or_pad", place, SIZE),
 }
 
 
