@@ -30,7 +30,7 @@ SPECS = [
     "rand-m9-mstd0.5-inc1",
     "rand-m9-n3-mstdinf",
     "rand-m7-p0.3",
-    "rand-m9-n3-tweights",
+    "rand-m9-n3-tweights-mstd2",
     "rand-t3a-inc1",
     "rand-m5-n2-mstd1-t3aw",
     "rand-m15-mmax30-inc1-mstd3",
@@ -39,7 +39,7 @@ SPECS = [
     "original",
     "originalr-mstd0.5",
     "v0",
-    "v0r",
+    "v0r-mstd2",
     "3a",
     "3a-mstd0.5",
 ]
