@@ -219,47 +219,35 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def child():
-    """Starts a process that borrows one block and keeps it."""
-    started = []
-
-    def start(lender):
-        process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(lender.fd)],
-            pass_fds=[lender.fd],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
+def test_a_block_comes_back_when_its_borrower_has_ended(lender):
+    ticket = lend(lender)
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(lender.fd)],
+        pass_fds=[lender.fd],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
         assert process.stdout.readline() == "True\n"
-        return process
-
-    yield start
-    for process in started:
+        assert cuda.pid_of(lender.owner(ticket)) == process.pid
+        assert lender.wanted_bytes == 100
+        assert not lender.revoke(ticket)
+        assert not lender.take_back(ticket)
+        (identity,) = lender.borrowers
+        assert cuda.kill_child(identity)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped yet
+        assert cuda.ended(identity)
+        assert cuda.kill_child(identity), "one that has ended counts as killed"
+        lender.empty_borrower_slots()
+        assert len(lender.borrowers) == 1, "the borrower slot of a block that is out was emptied"
+        assert lender.take_back(ticket)
+        lender.empty_borrower_slots()
+        assert lender.borrowers == []
+        assert lender.wanted_bytes == 0
+    finally:
         process.kill()
         process.communicate()
-
-
-def test_a_block_comes_back_when_its_borrower_has_ended(lender, child):
-    ticket = lend(lender)
-    process = child(lender)
-    assert cuda.pid_of(lender.owner(ticket)) == process.pid
-    assert lender.wanted_bytes == 100
-    assert not lender.revoke(ticket)
-    assert not lender.take_back(ticket)
-    (identity,) = lender.borrowers
-    assert cuda.kill_child(identity)
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped yet
-    assert cuda.ended(identity)
-    assert cuda.kill_child(identity), "one that has ended counts as killed"
-    lender.empty_borrower_slots()
-    assert len(lender.borrowers) == 1, "the borrower slot of a block that is out was emptied"
-    assert lender.take_back(ticket)
-    lender.empty_borrower_slots()
-    assert lender.borrowers == []
-    assert lender.wanted_bytes == 0
 
 
 def test_a_process_whose_first_thread_has_ended_still_lives():

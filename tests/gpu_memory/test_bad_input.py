@@ -1,7 +1,6 @@
 """What is asked wrongly is refused by a typed error, and leaves nothing lent or open."""
 
 import pytest
-from support.remote import MIB
 
 from fusionloader.system.gpu_memory import (
     Block,
@@ -17,6 +16,8 @@ from fusionloader.system.gpu_memory import (
     yield_block,
 )
 from fusionloader.system.gpu_memory.lender import Grant
+
+MIB = 1 << 20
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import pickle
 
 import pytest
-from support.remote import MIB
+from support.fake_cuda import FakeCuda
+from support.memory_peer import Peer
 from support.waiting import PATIENCE, wait_until
 
 from fusionloader.system import gpu_memory
@@ -16,6 +17,7 @@ from fusionloader.system.gpu_memory import (
     yield_block,
 )
 
+MIB = 1 << 20
 BEFORE, LENDERS, BORROWERS = 0x11111111, 0x22222222, 0x33333333
 
 
@@ -66,8 +68,8 @@ def test_a_block_is_on_offer_when_its_stream_is_done_with_it(fake_cuda, lender, 
     grant = lender.yield_block(Block(address, MIB, stream))
     assert grant.state == "armed"
     with pytest.raises(NotOfferedError):
-        borrower.borrow(MIB)
-    borrower.start("borrow", MIB, PATIENCE)
+        borrower.borrow(MIB, 0)
+    borrower.tell("borrow", MIB, PATIENCE)
     wait_until(lambda: lender.wanted_bytes == MIB)
     fake_cuda.hold(stream, False)
     assert borrower.answer() == MIB
@@ -110,7 +112,7 @@ def test_what_an_earlier_loan_left_in_a_stream_does_not_offer_a_later_one(
     fake_cuda.wait(first)
     assert grant.state == "armed"
     with pytest.raises(NotOfferedError):
-        borrower.borrow(1)
+        borrower.borrow(1, 0)
     fake_cuda.hold(second, False)
     fake_cuda.wait(second)
     assert grant.state == "yielded"
@@ -118,12 +120,9 @@ def test_what_an_earlier_loan_left_in_a_stream_does_not_offer_a_later_one(
 
 
 def test_devices_are_matched_by_their_identity(fake_library, monkeypatch):
-    from support.fake_cuda import FakeCuda
-    from support.remote import Remote
-
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "ab")
     fake, lender = FakeCuda(fake_library), Lender()
-    remote = Remote(lender, fake, FAKE_CUDA_DEVICES="ba")
+    remote = Peer(lender.ledger_handle(), FAKE_CUDA_DEVICES="ba")
     try:
         for here, there in ((0, 1), (1, 0)):
             address = fake.allocate(MIB, here)
