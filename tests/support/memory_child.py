@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import sys
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fusionloader.system.gpu_memory import Borrower, LedgerHandle, Mapping, answer_probe
+from fusionloader.system.gpu_memory import (
+    Borrower,
+    CudaError,
+    LedgerHandle,
+    Mapping,
+    NotOfferedError,
+    PeerError,
+    answer_probe,
+)
 from support.cuda_driver import Driver
 
 _PR_SET_PDEATHSIG = 1
@@ -101,6 +110,34 @@ class Child:
             for _ in range(8):  # so that there is always work on the device when it is killed
                 self.fill(word)
             self.driver.synchronize(self.stream)
+
+    def storm(self, seed: int, lenders: int, borrowers: int) -> None:
+        """Borrows, looks, writes, returns until the lender has ended; an error ends the process.
+
+        A block that was offered before the lender's own work was done is one. ``lenders`` and
+        ``borrowers`` are the highest four bits of what each side writes.
+        """
+        try:
+            self._storm(random.Random(seed), lenders, borrowers << 28 | os.getpid())
+        except Exception as error:
+            raise SystemExit(f"{type(error).__name__}: {error}") from None
+
+    def _storm(self, chance: random.Random, lenders: int, mark: int) -> None:
+        streams = [self.stream, self.driver.stream()]
+        while self.borrower.lender_lives:
+            try:
+                self.borrow(1, 1)
+            except (CudaError, NotOfferedError, PeerError):
+                continue  # the lender may have taken it back and freed it meanwhile
+            block = self.blocks.pop()
+            # Now, as the fake driver allows: a copy would wait, and let the lender's work be done.
+            found = set(memoryview(ctypes.string_at(block.address, block.nbytes)).cast("I"))
+            assert {word >> 28 for word in found} == {lenders} and len(found) == 1, found
+            for _ in range(chance.randrange(5)):
+                self.driver.fill(block.address, mark, block.nbytes, chance.choice(streams))
+                if self.borrower.revoked:
+                    break
+            block.return_(chance.choice([streams, None]))
 
     def sleep(self) -> None:
         """Does nothing any more."""
