@@ -351,11 +351,13 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _next_job(self) -> Job:
         """Returns the next mini-batch, and begins to copy the following ones that are done."""
-        in_order, here = self._options.in_order, self._here()
+        in_order = self._options.in_order
         if self._delivery is not None or self._pinning is not None:
-            while len(here) < _AHEAD and (done := self._manager.take_done(in_order)):
+            while len(self._here()) < _AHEAD and (done := self._manager.take_done(in_order)):
                 self._copy(done)
-                here.append(done)
+        # The first of those that are here, as ``__next__`` takes it for: out of order, one that was
+        # taken later may have been submitted earlier.
+        here = self._here()
         job = here[0] if here else self._manager.next_done(in_order)
         job.thread = threading.get_ident()
         self._copy(job)
