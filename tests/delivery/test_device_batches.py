@@ -5,6 +5,7 @@ training, and aborts where memory is let go under work that uses it.
 """
 
 import gc
+import multiprocessing
 import os
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ from support.fake_device import delivery
 from support.images import train_transform
 from support.participants import participant
 from support.waiting import PATIENCE, wait_until
+from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -76,6 +78,37 @@ def test_an_epoch_on_a_device_is_the_epoch(
         kept.sort(key=lambda batch: float(batch[0].sum()))
         expected.sort(key=lambda batch: float(batch[0].sum()))
     assert same_batches(kept, expected)
+
+
+class SecondWaits(Dataset):
+    """Samples of which the first one of the second mini-batch waits."""
+
+    def __init__(self, may_go_on):
+        self.may_go_on = may_go_on
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        assert index != 4 or self.may_go_on.wait(PATIENCE)
+        return torch.full((2000,), index)
+
+
+def test_a_batch_that_is_taken_behind_a_later_one_is_not_returned_for_it(to_fake_device, fake_cuda):
+    may_go_on = multiprocessing.get_context("fork").Event()
+    to_fake_device(False)
+    loader = FusionLoader(SecondWaits(may_go_on), 4, num_workers=2, in_order=False)
+    iterator = iter(loader)
+    batches, in_flight = [next(iterator)], iterator._manager.in_flight
+    second = next(job for job in in_flight.jobs if job.number == 1)
+    wait_until(lambda: sum(map(in_flight.is_done, in_flight.wanted)) >= 2)
+    batches.append(next(iterator))
+    assert any(job.taken for job in in_flight.undelivered)
+    may_go_on.set()
+    wait_until(lambda: in_flight.is_done(second))
+    batches += iterator
+    fake_cuda.run()
+    assert sorted(int(batch[0, 0]) for batch in batches) == list(range(0, 32, 4))
 
 
 @pytest.mark.parametrize("copies_first", [True, False])
