@@ -1,5 +1,6 @@
 """OpenCV's and torchvision's decoders: the same arrays, errors and warnings."""
 
+import io
 import warnings
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import encoded_images
 from support.images import photo
 from torch.utils.data import Dataset
 from torchvision import io as vision
@@ -19,12 +19,14 @@ from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(mode="RGB", kind="JPEG", orientation=None, **options):
+    file = io.BytesIO()
     image = photo(np.random.default_rng(3), 53, 37).convert(mode)
     if orientation:
         exif = Image.Exif()
         exif[0x0112] = orientation
         options["exif"] = exif
-    return encoded_images.encoded(image, kind, **options)
+    image.save(file, kind, **options)
+    return file.getvalue()
 
 
 def _damaged(content, place):

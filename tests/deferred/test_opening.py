@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from fuzz.damaged_files import damaged
 from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
-from support import encoded_images
 from support.images import photo
 
 from fusionloader.data.deferred import opening, unparsed
@@ -34,7 +33,9 @@ OPENED = (
 
 
 def encoded(**options):
-    return encoded_images.encoded(photo(np.random.default_rng(3), 40, 30), **options)
+    file = io.BytesIO()
+    photo(np.random.default_rng(3), 40, 30).save(file, "JPEG", **options)
+    return file.getvalue()
 
 
 def segment(marker, body):

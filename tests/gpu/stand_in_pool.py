@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from fusionloader import _native
 from fusionloader.system.gpu_memory import Mapping
@@ -29,16 +28,21 @@ class StandInPool:
         fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch,
             ``"loses"`` its device then, or ``"keeps"`` what it has borrowed. ``"all keep"`` is that
             of every process.
+        scarce: whether the worker's own memory does not suffice.
     """
 
     folder: str
     fate: str = "works"
+    scarce: bool = True
 
     def __post_init__(self) -> None:
         self._blocks: list[Mapping] = []
 
-    def own(self, nothing_to_borrow: bool = False) -> NoReturn:
-        raise MemoryError("the worker's own memory does not suffice")
+    @contextmanager
+    def own(self, nothing_to_borrow: bool = False) -> Iterator[None]:
+        if self.scarce:
+            raise MemoryError("the worker's own memory does not suffice")
+        yield
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
         self._blocks += blocks
@@ -56,8 +60,7 @@ class StandInPool:
             word = _native.cuda.read(block.device, block.address + block.nbytes - 4, 4)
             if int.from_bytes(word, "little") != SCRIBBLE:
                 raise RuntimeError("another process wrote into borrowed memory")
-        with open(Path(self.folder, "launched"), "a") as file:
-            file.write("x")
+        self._mark("launched")
 
     def end(self) -> None:
         while self.fate == "all keep" or (self.fate == "keeps" and self._is_first()):
@@ -65,7 +68,7 @@ class StandInPool:
         self._blocks.clear()
 
     def trim(self) -> None:
-        """Nothing is cached."""
+        self._mark("trimmed")
 
     def _is_first(self) -> bool:
         claimed = Path(self.folder, "first")
@@ -75,3 +78,15 @@ class StandInPool:
         except FileExistsError:
             return claimed.read_text() == str(os.getpid())
         return True
+
+    def _mark(self, name: str) -> None:
+        with open(Path(self.folder, name), "a") as file:
+            file.write("x")
+
+
+def times(folder: Path, name: str) -> int:
+    """How often something happened over there."""
+    try:
+        return (folder / name).stat().st_size
+    except FileNotFoundError:
+        return 0

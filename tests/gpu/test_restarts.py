@@ -1,6 +1,7 @@
 """Whether a GPU worker that could not be built is started again."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -10,13 +11,24 @@ from types import SimpleNamespace
 import pytest
 from support.waiting import gone, wait_until
 
+from fusionloader import _native
 from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import worker
 from fusionloader.gpu.control import GpuControl
-from fusionloader.gpu.start import GpuOptions
+from fusionloader.gpu.start import Connections, GpuOptions
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
 
-WORKERS = 2
+WORKERS, RING = 2, 4
 GPU = WORKERS - 1
+
+
+@pytest.fixture
+def connections():
+    arena, control_fd = Arena(), objects.create(_native.ManagerQueue.control_bytes(WORKERS, RING))
+    yield Connections(control_fd, arena.fd)
+    os.close(control_fd)
+    arena.close()
 
 
 class Ended:
@@ -40,7 +52,7 @@ class Ended:
         (ImportError("nvidia.dali"), 0),
     ],
 )
-def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatch, error, restarts):
+def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, error, restarts):
     launches = []
 
     def fail(*_):
@@ -61,11 +73,11 @@ def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatc
 
     monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    block = make_control_block(WORKERS)
+    queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
     control = GpuControl(options)
     control.first = GPU
-    control.start(Hub(block.manager, block.control_fd, block.arena.fd, 1, 1))
+    control.start(Hub(queue, connections.control_fd, connections.data_fd, 1, 1))
 
     def given_up():
         control.look(list, list)

@@ -5,10 +5,13 @@ import os
 import pytest
 from support.waiting import wait_until
 
+from fusionloader import _native
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.proxy.process import Proxy, ProxyConfig
 from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
+from fusionloader.system.shm import objects
+from fusionloader.system.shm.slots import Arena
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
 
@@ -16,9 +19,10 @@ NOBODY = [Address(f"127.1.0.{number + 1}", 9) for number in range(LANES + 6)]
 
 
 @pytest.fixture
-def proxy(make_control_block):
+def proxy():
     """A proxy in this process, for workers of user code."""
-    block = make_control_block(LANES, 2)
+    arena, control_fd = Arena(), objects.create_queue(LANES, 2)
+    queue = _native.ManagerQueue(control_fd, arena.fd, LANES, 2)
     work = RemoteWork(
         plan=None,
         row_bytes=0,
@@ -39,8 +43,8 @@ def proxy(make_control_block):
         parent=os.getppid(),
         first_worker=0,
         local_workers=0,
-        control_fd=block.control_fd,
-        data_fd=block.arena.fd,
+        control_fd=control_fd,
+        data_fd=arena.fd,
         table_fd=-1,
         table_bytes=0,
         message_fd=write,
@@ -53,11 +57,12 @@ def proxy(make_control_block):
     )
     made = Proxy(config)
     yield made
-    block.manager.stop()
+    queue.stop()
     for lane in made._lanes.values():
         lane.leave()
     wait_until(lambda: all(lane.is_over for lane in made._lanes.values()))
-    for fd in (read, write):
+    arena.close()
+    for fd in (control_fd, read, write):
         os.close(fd)
 
 
