@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="that count, of a cell (5)")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds before them (3)")
     parser.add_argument(
-        "--patience", type=float, default=30.0, help="seconds for a GPU worker to be ready (30)"
+        "--patience", type=float, default=12.0, help="seconds for a GPU worker to be ready (12)"
     )
     parser.add_argument("--limit", type=float, default=1e9, help="seconds in which cells begin")
     parser.add_argument("--label", default="", help="a word for each cell")

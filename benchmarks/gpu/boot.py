@@ -40,16 +40,17 @@ def boot(dataset: ImageFolder, device: str, worker: GpuWorker) -> dict[str, Any]
     control = next(each for each in manager.participants if isinstance(each, GpuControl))
     while not manager.queue.gpu_is_ready:
         control.look(list, list)
-        told = loader.stats().gpu_worker
         assert control.given_up is None, control.given_up
+        told = loader.stats().gpu_worker
         assert time.perf_counter() - began < _PATIENCE, f"it does not come: {told}"
         time.sleep(0.005)
     ready = time.perf_counter() - began
+    decoder = loader.stats().gpu_worker["decoder"]
     began = time.perf_counter()
     loader.close()
     ended = time.perf_counter() - began
     seconds = {"first_batch": first, "ready": ready, "closed": ended}
-    return {"decoder": told["decoder"], **{name: round(s, 3) for name, s in seconds.items()}}
+    return {"decoder": decoder, **{name: round(s, 3) for name, s in seconds.items()}}
 
 
 def main() -> None:

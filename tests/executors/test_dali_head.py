@@ -9,8 +9,6 @@ from PIL import Image
 from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.transforms.executors import nvjpeg
-from fusionloader.transforms.executors.dali import head as head_module
 from fusionloader.transforms.executors.dali.head import DaliHead
 from fusionloader.transforms.executors.dali.prebuilt import Prebuilt
 from fusionloader.transforms.executors.decoders.head_steps import (
@@ -74,40 +72,6 @@ def test_a_group_that_is_refused_without_a_bad_file_is_told(head, monkeypatch, c
     results = head.run([encoded()] * 2, [WHOLE] * 2)
     assert all(result.image is not None for result in results)
     assert "in parts what it refuses as a group, which is slow: strided data" in caplog.text
-
-
-def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch):
-    data, places = encoded(), [(5, 3, 60, 50), WHOLE]
-    windows = head.run([data] * 2, places)
-    defined = head_module._defined
-    monkeypatch.setattr(
-        head_module, "_defined", lambda backend, on_gpu, windows: defined(backend, on_gpu, False)
-    )
-    monkeypatch.setattr(head_module.fn.decoders, "image_slice", None)
-    cut = DaliHead(None, 2).run([data] * 2, places)
-    assert all(np.array_equal(a.image, b.image) for a, b in zip(cut, windows, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("version", "fancy", "whole"),
-    [((13, 2), True, False), ((13, 1), True, True), (None, True, True), ((12, 4), False, False)],
-)
-def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
-    monkeypatch, version, fancy, whole
-):
-    decoders = []
-    monkeypatch.setattr(Prebuilt, "build", lambda self: None)  # which needs the device
-    monkeypatch.setattr(nvjpeg, "version", lambda: version)
-    for kind in ("image", "image_slice"):
-        decode = getattr(head_module.fn.decoders, kind)
-
-        def decoded(encoded, decode=decode, kind=kind, **options):
-            decoders.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
-            return decode(encoded, **options)
-
-        monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
-    DaliHead(0, 2, fancy_upsampling=fancy)
-    assert decoders == [("image" if whole else "image_slice", "mixed", fancy)]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):

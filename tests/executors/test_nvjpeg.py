@@ -1,5 +1,7 @@
-"""Which nvJPEG decodes, and what its version means, by the installed libraries."""
+"""Which nvJPEG decodes, by the installed libraries and by ones that are compiled here."""
 
+import ctypes
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,25 @@ def _asked_anew():
     nvjpeg.version.cache_clear()
 
 
-def test_windows_are_decoded_from_the_version_on_that_nvimagecodec_names():
+@pytest.fixture
+def name(monkeypatch):
+    """Of a library that no other test loads."""
+    name = "libnvjpeg.so.99"
+    monkeypatch.setattr(nvjpeg, "file_name", lambda: name)
+    return name
+
+
+def compiled(folder, name, minor):
+    folder.mkdir()
+    source = "int nvjpegGetProperty(int what, int *value) { *value = what ? %d : 13; return 0; }"
+    (folder / "nvjpeg.c").write_text(source % minor)
+    command = ["gcc", "-shared", f"-Wl,-soname,{name}", "nvjpeg.c", "-o", name]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / name
+
+
+def test_nvimagecodec_asks_for_the_name_that_is_looked_for():
     (extension,) = Path(nvimgcodec.__file__).parent.glob("extensions/libnvjpeg_ext.so.*")
-    least = ".".join(map(str, nvjpeg.WINDOWS_SINCE))
-    assert (
-        f"may produce wrong results on image edge (1 pixel wide) with nvJPEG < {least}".encode()
-        in (extension.read_bytes())
-    )
     assert nvjpeg.file_name().encode() in extension.read_bytes()
 
 
@@ -30,16 +44,24 @@ def test_windows_are_decoded_from_the_version_on_that_nvimagecodec_names():
 def test_the_installed_one_is_found_and_tells_its_version():
     found = nvjpeg.version()
     assert found is not None and found[0] == nvimgcodec.__cuda_version__ // 1000
-    assert nvjpeg.decodes_windows() == (found >= nvjpeg.WINDOWS_SINCE)
+
+
+def test_the_one_that_is_loaded_already_is_the_one_that_decodes(tmp_path, monkeypatch, name):
+    """As torchvision's: whoever asks for a name gets the first library of that name."""
+    loaded = ctypes.CDLL(str(compiled(tmp_path / "torchvision", name, minor=0)))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(compiled(tmp_path / "later", name, minor=3).parent))
+    assert loaded and next(nvjpeg.files(name)).parent.name == "later"
+    assert nvjpeg.version() == (13, 0)
 
 
 def test_the_library_path_takes_precedence_and_what_cannot_be_loaded_has_no_version(
     tmp_path, monkeypatch
 ):
-    (tmp_path / nvjpeg.file_name()).write_text("no library")
+    monkeypatch.setattr(nvjpeg, "file_name", lambda: "libnvjpeg.so.98")
+    (tmp_path / "libnvjpeg.so.98").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path}")
-    assert next(nvjpeg.files()) == tmp_path / nvjpeg.file_name()
-    assert nvjpeg.version() is None and not nvjpeg.decodes_windows()
+    assert next(nvjpeg.files()) == tmp_path / "libnvjpeg.so.98"
+    assert nvjpeg.version() is None
 
 
 def test_without_one_there_is_no_version(monkeypatch):

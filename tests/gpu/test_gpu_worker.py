@@ -404,7 +404,6 @@ def on_a_device(dataset, monkeypatch, gpu_worker="auto"):
     ("version", "decoder", "text"),
     [
         ((13, 3), "dali", "DALI with nvJPEG 13.3 (hw_decoder_load=1), sharing"),
-        ((12, 4), "dali", "DALI with nvJPEG 12.4 (hw_decoder_load=1), as whole images: it decodes"),
         ((12, 4), "nvjpeg", "nvImageCodec with nvJPEG 12.4 (hw_decoder_load=1), sharing"),
         (None, "dali", "DALI on the CPU, because nvJPEG is missing (pip install nvidia-nvimgcodec"),
         (None, "torchvision", "torchvision, sharing"),

@@ -235,16 +235,14 @@ def torch_works_in_borrowed_memory_and_leaves_it_whole() -> Figures:
 
 
 def dali_decodes_in_borrowed_memory_and_leaves_it_whole() -> Figures:
-    with lending(1024 * MIB) as (lender, memory), Peer(lender.ledger_handle()) as peer:
+    with lending(4096 * MIB) as (lender, memory), Peer(lender.ledger_handle()) as peer:
         grant = lender.yield_block(memory.block())
         peer.ask("borrow", nbytes=MIB)
         found = peer.ask("dali_pool")
         grant.reclaim(60, "wait")
         memory.fill(7)
         assert memory.sample() == {7}
-        assert found.pop("same"), found
-        assert found.pop("raised") == "a shortage", found
-        assert found["borrowed_mib"] > 0, found
+        assert found["same"] and found["raised"] == "a shortage" and found["borrowed_mib"], found
         return found
 
 

@@ -6,13 +6,11 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fusionloader.transforms.executors import nvidia_packages
 
-# With earlier versions nvImageCodec decodes windows with smooth chroma in a thread of the CPU,
-# because of wrong pixels at borders; libnvjpeg_ext.so says so.
-WINDOWS_SINCE = (13, 2)
 _MAJOR, _MINOR = 0, 1  # of libraryPropertyType in library_types.h
 
 
@@ -39,12 +37,11 @@ def file_name() -> str:
 def version() -> tuple[int, int] | None:
     """Loads nvJPEG and returns its version; ``None`` if it cannot be loaded.
 
-    nvImageCodec then uses this library, since a process loads only one of that name.
+    nvImageCodec uses the same library: the first one of that name that the process has loaded,
+    which may be torchvision's.
     """
     try:
-        name = file_name()
-        library = ctypes.CDLL(str(next(files(name), name)))
-        get_property = library.nvjpegGetProperty
+        get_property = _library(file_name()).nvjpegGetProperty
     except (ImportError, OSError, AttributeError):
         return None
     major, minor = ctypes.c_int(), ctypes.c_int()
@@ -53,7 +50,7 @@ def version() -> tuple[int, int] | None:
     return major.value, minor.value
 
 
-def decodes_windows() -> bool:
-    """Whether nvJPEG decodes windows on the device with chroma upsampled as by libjpeg."""
-    found = version()
-    return found is not None and found >= WINDOWS_SINCE
+def _library(name: str) -> ctypes.CDLL:
+    with suppress(OSError):
+        return ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_LAZY)
+    return ctypes.CDLL(str(next(files(name), name)))

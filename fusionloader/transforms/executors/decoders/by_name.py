@@ -29,13 +29,8 @@ def describe_decoder(worker: GpuWorker, on_gpu: bool) -> str:
     version = nvjpeg.version()
     if version is None:
         return f"{name} on the CPU, because nvJPEG is missing (pip install {_wheel('nvjpeg')})"
-    text = (
-        f"{name} with nvJPEG {version[0]}.{version[1]} (hw_decoder_load={worker.hw_decoder_load})"
-    )
-    if worker.decoder == "dali" and not nvjpeg.decodes_windows():
-        since = ".".join(map(str, nvjpeg.WINDOWS_SINCE))
-        text += f", as whole images: it decodes windows from {since} on"
-    return text
+    load = worker.hw_decoder_load
+    return f"{name} with nvJPEG {version[0]}.{version[1]} (hw_decoder_load={load})"
 
 
 def missing_package(worker: GpuWorker) -> tuple[str, str] | None:
