@@ -1,7 +1,7 @@
 # Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
 # with "##" behind them, `make campaign` those with "#:".
 CAMPAIGNS := architectures audit chaos compliance corrupt draws ends examples fuzz kills matrix mutants neon ray scripts servers soak studies
-.PHONY: help demo test lint docs bench figures asan wheel campaign format stubs api types $(CAMPAIGNS) \
+.PHONY: help demo test lint docs bench figures asan wheel campaign campaigns format stubs api types $(CAMPAIGNS) \
     gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -76,6 +76,10 @@ campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
 	$(if $(unknown),$(error no campaign is called $(unknown): `make campaign` lists them))
 	@$(if $(NAME),$(MAKE) --no-print-directory $(NAME),sed -nE 's/^([a-z-]+):.*#: (.*)/\1 \2/p' Makefile | \
 	    sort | awk '{printf "make campaign NAME=%-13s", $$1; $$1 = ""; print}')
+
+# A JSON line for each is added to benchmarks/results/campaigns.jsonl, and docs/how/campaigns.md written.
+campaigns: ready-to-test  ## all of them, for a day and a half; ONLY="chaos soak" for some
+	$(BIN)/python -m benchmarks.campaigns $(ONLY)
 
 kills: ready-to-test  #: processes killed at random; KILLS=150
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills

@@ -1,0 +1,55 @@
+"""The campaigns: what is kept of a run, and the page that shows it."""
+
+import time
+
+import pytest
+
+from benchmarks import campaigns
+from benchmarks.campaigns import ALL, PAGE, RECORD, Campaign, last_words, page, read
+
+
+def test_the_page_is_the_one_that_the_record_makes():
+    assert PAGE.read_text() == page(read(RECORD)), "python -m benchmarks.campaigns --page"
+
+
+def test_each_campaign_is_a_target_with_words_and_no_run_is_of_another():
+    assert all(each.tries or campaigns.tries(each.name) for each in ALL)
+    assert {found["campaign"] for found in read(RECORD)} <= {each.name for each in ALL}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "status", "said"),
+    [
+        ("@echo counting; echo '3 passed, 1 skipped in 2.1s'; echo later", 0, "3 passed, 1 skipped"),
+        ("@echo first; echo '=== 1 failed, 2 passed in 1s ==='; exit 3", 2, "1 failed, 2 passed"),
+        ("@echo 12 runs, none lost", 0, "12 runs, none lost"),
+        ("@echo begun; sleep 600", campaigns.ENDED, "begun"),
+    ],
+)
+def test_what_is_kept_of_a_run(tmp_path, recipe, status, said):
+    (tmp_path / "Makefile").write_text(f"tried:\n\t{recipe}\n")
+    seconds = 2 if status == campaigns.ENDED else 60
+    tried = Campaign("tried", seconds / 3600, ("-f", str(tmp_path / "Makefile"), "tried"))
+    began = time.monotonic()
+    found = campaigns.run(tried)
+    assert (found["status"], found["said"].partition(" in ")[0]) == (status, said)
+    assert time.monotonic() - began < 60 and found["source"] and found["machine"]
+
+
+def test_the_latest_run_has_the_row():
+    run = {
+        "campaign": "soak",
+        "date": "2026-01-02T03:04:05",
+        "source": {"commit": "0123456789ab", "uncommitted": True},
+        "seconds": 150,
+        "status": 0,
+        "said": "nothing",
+    }
+    runs = [run, {**run, "status": 2, "said": "a | b", "seconds": 600}]
+    (row,) = [line for line in page(runs).splitlines() if line.startswith("| `soak`")]
+    assert row.endswith("| 2026-01-02 | 01234567 and changes | 10 min | failed: status 2: a / b |")
+
+
+def test_words_without_an_end():
+    assert last_words("") == ""
+    assert last_words("make: *** [x] Error 1\n") == ""
