@@ -251,9 +251,17 @@ def memory_options(choice: GpuChoice) -> MemoryOptions | None:
 
 
 def gpu_options(
-    choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int
+    choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int, slot_row_bytes: int
 ) -> GpuOptions | None:
-    """Returns the options by which the manager starts the chosen worker; ``None`` for no worker."""
+    """Returns the options by which the manager starts the chosen worker; ``None`` for no worker.
+
+    Args:
+        choice: the chosen worker.
+        plan: what it makes.
+        table: the dataset's files and targets.
+        row_bytes: bytes of an image that it makes.
+        slot_row_bytes: bytes of an image in a batch slot, which may be 8-bit levels.
+    """
     worker = choice.worker
     if worker is None or choice.why_not is not None:
         return None
@@ -286,6 +294,7 @@ def gpu_options(
             message_fd=message_fd,
             plan=plan,
             row_bytes=row_bytes,
+            slot_row_bytes=slot_row_bytes,
             device_id=device_id,
             tiny_batch_size=tiny,
             most_samples=most,

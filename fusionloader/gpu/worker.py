@@ -83,7 +83,8 @@ class GpuWorkerConfig:
         table_bytes: size of the table.
         message_fd: descriptor of the pipe to the manager.
         plan: decoding and transforms.
-        row_bytes: bytes of an image in a batch.
+        row_bytes: bytes of an image that the worker makes.
+        slot_row_bytes: bytes of an image in a batch slot, which may be 8-bit levels.
         device_id: CUDA's device number; ``None`` for the decoder's CPU backend.
         tiny_batch_size: samples in a tiny-batch.
         most_samples: samples in a launch, at most.
@@ -102,6 +103,7 @@ class GpuWorkerConfig:
     message_fd: int
     plan: Plan
     row_bytes: int
+    slot_row_bytes: int
     device_id: int | None
     tiny_batch_size: int
     most_samples: int
@@ -372,7 +374,7 @@ class GpuWorkerLoop:
         where = (claim.payload, claim.payload_rows)
         if where not in self._views:
             slot = self._queue.rows(claim)
-            images = claim.payload_rows * self._config.row_bytes
+            images = claim.payload_rows * self._config.slot_row_bytes
             at_targets = -(-images // _ALIGN) * _ALIGN
             targets = np.frombuffer(slot, np.int64, claim.payload_rows, at_targets)
             self._views[where] = (of_buffer(slot[:images]), targets)

@@ -71,7 +71,7 @@ class NativeBackend:
         if table.is_remote and (settings := read_settings(compiled.ranged()[0])) is not None:
             self._reader = parts.reader(table, settings)
         self._send(compiled.plan)
-        self._gpu = self._gpu_options(compiled.plan)
+        self._gpu = self._gpu_options()
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
         """Returns the mini-batches, announced to the process that reads URLs, if there is one."""
@@ -89,11 +89,16 @@ class NativeBackend:
         offers = self._offers
         self._offer = offers.make(plan, self._table) if offers is not None else None
 
-    def _gpu_options(self, plan: Plan) -> GpuOptions | None:
-        layout = layout_of(plan)
-        assert isinstance(layout, Layout)
-        row_bytes = layout.leaves[0].nbytes
-        return eligibility.gpu_options(self._choice, plan, self._table, row_bytes)
+    def _gpu_options(self) -> GpuOptions | None:
+        plan = self._plan if self._gpu_writes_to_slot else self._compiled.plan
+        assert plan is not None
+        row_bytes, slot_row_bytes = _image_bytes(plan), _image_bytes(self._plan)
+        return eligibility.gpu_options(self._choice, plan, self._table, row_bytes, slot_row_bytes)
+
+    @property
+    def _gpu_writes_to_slot(self) -> bool:
+        """Whether a GPU worker writes what CPU workers write; on a device it writes elements."""
+        return self._choice.device_id is None
 
     def send_levels(self, wanted: bool) -> LevelRows | None:
         plan = self._compiled.plan
@@ -103,8 +108,7 @@ class NativeBackend:
         plan_to_send = levels if wanted and isinstance(levels, Plan) else plan
         if plan_to_send is not self._plan:
             self._send(plan_to_send)
-            if self._choice.device_id is None:  # a GPU worker on the CPU writes to the slot, too
-                self._gpu = self._gpu_options(plan_to_send)
+            self._gpu = self._gpu_options()
         return None if plan_to_send is plan else level_rows(plan, layout)
 
     def name(self, index: Index) -> str:
@@ -215,3 +219,10 @@ class NativeBackend:
 
     def epoch_ended(self) -> None:
         self._cache.epoch_ended()
+
+
+def _image_bytes(plan: Plan) -> int:
+    """Returns the bytes of an image in a row."""
+    layout = layout_of(plan)
+    assert isinstance(layout, Layout)
+    return layout.leaves[0].nbytes

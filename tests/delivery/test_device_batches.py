@@ -31,6 +31,7 @@ from fusionloader.engine.iterators import slot_iterator
 from fusionloader.gpu import eligibility
 from fusionloader.gpu.control import GpuControl
 from fusionloader.observe.trace.files import read_timeline
+from fusionloader.route.native_backend import NativeBackend
 from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
@@ -258,13 +259,16 @@ def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_dev
             assert same_batches(batches, expected)
 
 
+@pytest.mark.parametrize("converts", [False, True])
 def test_a_thread_writes_into_the_buffers_of_the_device(
-    image_folder, to_fake_device, fake_cuda, monkeypatch
+    image_folder, to_fake_device, fake_cuda, monkeypatch, converts
 ):
+    """It writes elements, also where CPU workers write levels that the device converts."""
     transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])
     dataset = ImageFolder(str(image_folder), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
-    made = to_fake_device(converts=False)
+    made = to_fake_device(converts)
+    monkeypatch.setattr(NativeBackend, "_gpu_writes_to_slot", False)
     real = eligibility.gpu_options
     monkeypatch.setattr(  # the kernel is the host's, which sees memory of the fake device
         eligibility, "gpu_options", lambda *given: replace(real(*given), buffers=3)

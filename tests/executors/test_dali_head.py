@@ -53,6 +53,28 @@ def test_windows_are_pillows_pixels_of_the_file(head, mode):
         assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
 
 
+def test_good_files_take_one_run_and_one_pipeline(head, monkeypatch):
+    """A group that DALI refuses is decoded in parts, each with a new pipeline."""
+    runs, run = [], Prebuilt.run
+    monkeypatch.setattr(Prebuilt, "run", lambda self, **given: runs.append(1) or run(self, **given))
+    assert all(result.image is not None for result in head.run([encoded()] * 8, [WHOLE] * 8))
+    assert len(runs) == 2  # of four
+
+
+def test_a_group_that_is_refused_without_a_bad_file_is_told(head, monkeypatch, caplog):
+    run = Prebuilt.run
+
+    def refuse_groups(self, encoded, **windows):
+        if len(encoded) > 1:
+            raise RuntimeError("encountered:\nstrided data")
+        return run(self, encoded=encoded, **windows)
+
+    monkeypatch.setattr(Prebuilt, "run", refuse_groups)
+    results = head.run([encoded()] * 2, [WHOLE] * 2)
+    assert all(result.image is not None for result in results)
+    assert "in parts what it refuses as a group, which is slow: strided data" in caplog.text
+
+
 def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch):
     data, places = encoded(), [(5, 3, 60, 50), WHOLE]
     windows = head.run([data] * 2, places)

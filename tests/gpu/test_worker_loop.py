@@ -73,6 +73,7 @@ class Work(ControlBlock):
             message_fd=message_fd,
             plan=None,
             row_bytes=ROW_BYTES,
+            slot_row_bytes=ROW_BYTES,
             device_id=None,
             tiny_batch_size=1,
             most_samples=self.count,

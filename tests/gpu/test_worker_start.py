@@ -124,6 +124,7 @@ def test_its_device_is_set_before_anything_is_made_on_one(monkeypatch):
         message_fd=-1,
         plan=None,
         row_bytes=4,
+        slot_row_bytes=4,
         device_id=3,
         tiny_batch_size=1,
         most_samples=4,

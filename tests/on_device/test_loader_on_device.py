@@ -43,7 +43,10 @@ def epochs(loader, epoch, seconds=60):
         loader.set_epoch(epoch)
         before = loader.stats().gpu_worker.get("samples", 0)
         batches = list(loader)
-        yield batches, loader.stats().gpu_worker.get("samples", 0) - before
+        told = loader.stats().gpu_worker
+        assert told.get("gone") is None, told
+        yield batches, told.get("samples", 0) - before
+    pytest.fail(f"the GPU worker has done next to nothing: {loader.stats().gpu_worker}")
 
 
 def on_host(batches):
@@ -58,10 +61,19 @@ def test_batches_of_cpu_workers_arrive_on_the_device_bit_by_bit(image_folder):
     assert same_batches(on_host(batches), expected(image_folder, 3))
 
 
-@pytest.mark.parametrize("sharing", ["spatial", "temporal"])
-def test_the_gpu_worker_s_rows_are_within_the_rounding_of_the_decoder(image_folder, sharing):
-    pytest.importorskip("nvidia.dali")
-    with loader_of(image_folder, GpuWorker(sharing=sharing)) as loader:
+PACKAGES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
+
+
+@pytest.mark.parametrize("decoder", PACKAGES)
+@pytest.mark.parametrize(
+    ("sharing", "where"), [("spatial", "process"), ("temporal", "process"), ("spatial", "thread")]
+)
+def test_the_gpu_worker_s_rows_are_within_the_rounding_of_the_decoder(
+    image_folder, decoder, sharing, where
+):
+    pytest.importorskip(PACKAGES[decoder])
+    worker = GpuWorker(sharing=sharing, where=where, decoder=decoder)
+    with loader_of(image_folder, worker) as loader:
         batches, done = next(found for found in epochs(loader, 3) if found[1] > 8)
     for (images, targets), (wanted, labels) in zip(
         on_host(batches), expected(image_folder, 3), strict=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,8 @@ from fusionloader.transforms.executors.device_errors import (
 )
 from fusionloader.transforms.executors.native import jpeg_size, make_executor
 from fusionloader.transforms.plan.stages import Plan
+
+log = logging.getLogger("fusionloader.gpu")
 
 # A uint8 tensor of DALI, height x width x channels: DALI has no types.
 Image = Any
@@ -143,14 +146,22 @@ class DaliHead:
         if len(files) == 1:
             return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
         middle = len(files) // 2
-        first = self._decode(files[:middle], windows[:middle])
-        return first + self._decode(files[middle:], windows[middle:])
+        made = self._decode(files[:middle], windows[:middle])
+        made += self._decode(files[middle:], windows[middle:])
+        if not short and all(not each.reason for each in made):
+            log.warning(
+                "DALI decodes in parts what it refuses as a group, which is slow: %s", cause
+            )
+        return made
 
 
 def _values(windows: list[Window]) -> dict[str, npt.NDArray[np.int32]]:
     """Returns the windows as inputs of a run, rows before columns."""
     values = np.array(windows, np.int32)
-    return {"start": values[:, [1, 0]], "shape": values[:, [3, 2]]}
+    return {  # DALI takes no other order of memory
+        "start": np.ascontiguousarray(values[:, 1::-1]),
+        "shape": np.ascontiguousarray(values[:, :1:-1]),
+    }
 
 
 def _defined(backend: Backend, gpu_options: dict[str, object], windows: bool) -> Pipeline:
