@@ -138,24 +138,24 @@ def test_a_command_loads_only_its_own_modules():
 
 
 EXAMPLES = {
-    "train_cnn": (["--images", "40"], "epoch 2: loss"),
-    "resume": (["--images", "60"], "2 batches before the checkpoint, 2 after it"),
-    "shared_pool": (["--images", "40"], r"(?s)(accuracy.*){4}"),
-    "shared_cache": (
+    "train_cnn.py": (["--images", "40"], "epoch 2: loss"),
+    "resume.py": (["--images", "60"], "2 batches before the checkpoint, 2 after it"),
+    "shared_pool.py": (["--images", "40"], r"(?s)(accuracy.*){4}"),
+    "shared_cache.py": (
         ["--images", "40"],
         r"(?s)(epoch 1: 40 samples.*){2}served by pid \d+\n.*\n.*\n\S+ +[0-9a-f]{12} +40 ",
     ),
-    "cache_servers": (
+    "cache_servers.py": (
         ["--images", "40"],
         r"(?s)epoch 0: 40 read from storage.*epoch 2: 0 read from storage",
     ),
-    "share_preparation": (
+    "share_preparation.py": (
         ["--images", "40", "--epochs", "2", "--rates", "0.1,0.01"],
         r"(?s)(batches of the group.*){2}",
     ),
-    "stream_from_s3": (["--images", "100"], "100 samples in 4 shards; 52 were left"),
+    "stream_from_s3.py": (["--images", "100"], "100 samples in 4 shards; 52 were left"),
 }
-ALWAYS = ("train_cnn", "resume")
+ALWAYS = ("train_cnn.py", "resume.py")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ ALWAYS = ("train_cnn", "resume")
 def test_the_examples_run(name, tmp_path, monkeypatch):
     arguments, printed = EXAMPLES[name]
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    done = run_python(f"examples/{name}.py", *arguments, cache=tmp_path)
+    done = run_python(f"examples/{name}", *arguments, cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(printed, done.stdout), done.stdout
 
