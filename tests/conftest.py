@@ -14,6 +14,7 @@ from support.images import eval_transform, photo, train_transform
 
 pytest_plugins = [
     "support.cache_fixtures",
+    "support.control_blocks",
     "support.fake_cuda",
     "support.few_cases",
     "support.lending_fixtures",

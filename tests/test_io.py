@@ -9,15 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, UnidentifiedImageError
+from support import encoded_images
 from support.images import photo
 
 from fusionloader.transforms.io import decode_jpeg, decode_window, encoded_size
 
 
 def encoded(mode="RGB", kind="JPEG", **options):
-    file = io.BytesIO()
-    photo(np.random.default_rng(3), 90, 60).convert(mode).save(file, kind, **options)
-    return file.getvalue()
+    return encoded_images.encoded(
+        photo(np.random.default_rng(3), 90, 60).convert(mode), kind, **options
+    )
 
 
 FILES = {

@@ -234,10 +234,11 @@ def test_what_is_given_back_of_an_unwanted_mini_batch_is_for_nobody(area):
     assert area.staging.publish(KEY, 1, SAMPLES).payload.number == unwanted.payload.number
 
 
-def test_rows_are_free_again_when_there_is_no_room_for_a_descriptor(area, monkeypatch):
-    def exhausted(_):
-        raise SharedMemoryExhausted("too little memory")
+def exhausted(_):
+    raise SharedMemoryExhausted("too little memory")
 
+
+def test_rows_are_free_again_when_there_is_no_room_for_a_descriptor(area, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(area.staging._descriptors, "acquire", exhausted)
         for _ in range(3):
@@ -251,9 +252,6 @@ def test_a_mini_batch_of_a_stopped_worker_waits_for_memory(area, stopped, monkey
     area.workers[0].claim(End.SMALL, 0, 1)
     area.workers[0].announce(stopped.pid)
     rows = batch.payload.number
-
-    def exhausted(_):
-        raise SharedMemoryExhausted("too little memory")
 
     with monkeypatch.context() as patched:
         patched.setattr(area.staging, "_acquire", exhausted)

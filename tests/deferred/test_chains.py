@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from support import encoded_images
 from support.images import photo
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode, functional, v2
@@ -16,10 +17,8 @@ from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(width, height, mode, **options):
-    file = io.BytesIO()
     image = photo(np.random.default_rng(width), width, height).convert(mode)
-    image.save(file, "JPEG", **options)
-    return file.getvalue()
+    return encoded_images.encoded(image, **options)
 
 
 FILES = [

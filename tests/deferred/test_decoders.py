@@ -1,6 +1,5 @@
 """OpenCV's and torchvision's decoders: the same arrays, errors and warnings."""
 
-import io
 import warnings
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import encoded_images
 from support.images import photo
 from torch.utils.data import Dataset
 from torchvision import io as vision
@@ -19,14 +19,12 @@ from fusionloader.data.deferred.scope import deferring
 
 
 def _encoded(mode="RGB", kind="JPEG", orientation=None, **options):
-    file = io.BytesIO()
     image = photo(np.random.default_rng(3), 53, 37).convert(mode)
     if orientation:
         exif = Image.Exif()
         exif[0x0112] = orientation
         options["exif"] = exif
-    image.save(file, kind, **options)
-    return file.getvalue()
+    return encoded_images.encoded(image, kind, **options)
 
 
 def _damaged(content, place):

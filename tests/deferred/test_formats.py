@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fuzz.damaged_files import damaged
 from PIL import Image, ImageFile, PngImagePlugin
+from support.encoded_images import encoded
 from support.images import photo
 from support.png_files import chunk, with_checksums
 from support.webp_files import shortened
@@ -22,12 +23,6 @@ def translucent(width, height, seed=0):
     image = photo(np.random.default_rng(seed), width, height)
     image.putalpha(image.convert("L").rotate(90))
     return image
-
-
-def encoded(image, kind, **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def small(kind, alpha=False):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from support import encoded_images
 from support.batches import equal
 from support.images import NORMALIZE, photo
 from support.seeding import ListsSeededByIndex
@@ -17,7 +18,7 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 from fusionloader import FusionLoader
-from fusionloader.data.deferred import activity, core, counts, formats, guard, methods, source
+from fusionloader.data.deferred import activity, core, counts, guard, methods, source
 from fusionloader.data.deferred.composed import compose, recorders, trials
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.scope import deferring
@@ -29,13 +30,7 @@ class Planted(Exception):
     """A bug."""
 
 
-def _encoded():
-    file = io.BytesIO()
-    photo(np.random.default_rng(3), *SIZE).save(file, "JPEG", quality=90)
-    return file.getvalue()
-
-
-ENCODED = _encoded()
+ENCODED = encoded_images.encoded(photo(np.random.default_rng(3), *SIZE), quality=90)
 
 
 def rgb():
@@ -88,7 +83,7 @@ def uses():
 PLANTS = {
     "an operation": (core.DeferredCore, "then"),
     "an image": (methods, "like"),
-    "a file": (formats, "EncodedSource"),
+    "a file": (source.EncodedSource, "__init__"),
     "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
     "a list": (compose, "_Steps"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from fuzz.damaged_files import damaged
 from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
+from support import encoded_images
 from support.images import photo
 
 from fusionloader.data.deferred import opening, unparsed
@@ -33,9 +34,7 @@ OPENED = (
 
 
 def encoded(**options):
-    file = io.BytesIO()
-    photo(np.random.default_rng(3), 40, 30).save(file, "JPEG", **options)
-    return file.getvalue()
+    return encoded_images.encoded(photo(np.random.default_rng(3), 40, 30), **options)
 
 
 def segment(marker, body):

@@ -2,6 +2,7 @@
 
 import io
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support import encoded_images
 from support.campaigns import examples
 from support.images import NORMALIZE, photo
 from torchvision import transforms
@@ -148,9 +150,7 @@ def test_a_list_gives_what_torchvision_gives(steps, size, seed):
 
 
 def _file(width, height):
-    file = io.BytesIO()
-    photo(np.random.default_rng(width), width, height).save(file, "JPEG", quality=90)
-    return file.getvalue()
+    return encoded_images.encoded(photo(np.random.default_rng(width), width, height), quality=90)
 
 
 def _made(file, steps, seed):
@@ -170,87 +170,52 @@ def _rounded_where_blurred(steps, tensor):
     return None if "GaussianBlur" in str(steps) else tensor.numpy().tobytes()
 
 
-def _changed_size(steps):
-    steps.transforms[0].size = (20, 30)
-
-
-def _changed_probability(steps):
-    steps.transforms[1].p = 1.0
-
-
-def _changed_inside(steps):
-    steps.transforms[2].transforms[0].brightness = (2.0, 2.0)
-
-
-def _changed_list(steps):
-    steps.transforms[2].transforms.append(transforms.RandomInvert(1.0))
-
-
-def _replaced_step(steps):
-    steps.transforms[0] = transforms.Resize((24, 24))
-
-
-def _changed_mean(steps):
-    steps.transforms[-1].mean[0] = 0.1
-
-
-def _changed_nested_list(steps):
-    steps.transforms[3].transforms.append(transforms.RandomInvert(1.0))
-
-
 def _hooked_flip(steps):
-    steps.transforms[1].register_forward_hook(lambda module, inputs, output: output.rotate(90))
+    steps[1].register_forward_hook(lambda module, inputs, output: output.rotate(90))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        _changed_size,
-        _changed_probability,
-        _changed_inside,
-        _changed_list,
-        _replaced_step,
-        _changed_mean,
-        _changed_nested_list,
-        _hooked_flip,
-    ],
-)
-def test_a_step_that_changes_is_seen_to(change):
-    def results():
-        steps = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(24),
-                transforms.RandomHorizontalFlip(0.0),
-                transforms.RandomApply([transforms.ColorJitter((0.5, 0.5))], 1.0),
-                transforms.Compose([transforms.RandomGrayscale(0.5)]),
-                transforms.ToTensor(),
-                transforms.Normalize(*map(list, NORMALIZE)),
-            ]
-        )
-        before = [_made(_file(60, 50), steps, seed) for seed in range(2)]
-        change(steps)
-        return before, [_made(_file(60, 50), steps, seed) for seed in range(2)]
+CHANGES = {
+    "size": lambda steps: setattr(steps[0], "size", (20, 30)),
+    "probability": lambda steps: setattr(steps[1], "p", 1.0),
+    "inside": lambda steps: setattr(steps[2].transforms[0], "brightness", (2.0, 2.0)),
+    "list": lambda steps: steps[2].transforms.append(transforms.RandomInvert(1.0)),
+    "step": lambda steps: steps.__setitem__(0, transforms.Resize((24, 24))),
+    "mean": lambda steps: steps[-1].mean.__setitem__(0, 0.1),
+    "nested list": lambda steps: steps[3].transforms.append(transforms.RandomInvert(1.0)),
+    "hook": _hooked_flip,
+}
 
-    before, after = results()
+
+def _seeded(steps, seeds=range(6)):
+    return [_made(_file(60, 50), steps, seed) for seed in seeds]
+
+
+def changed(change):
+    steps = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(24),
+            transforms.RandomHorizontalFlip(0.0),
+            transforms.RandomApply([transforms.ColorJitter((0.5, 0.5))], 1.0),
+            transforms.Compose([transforms.RandomGrayscale(0.5)]),
+            transforms.ToTensor(),
+            transforms.Normalize(*map(list, NORMALIZE)),
+        ]
+    )
+    before = _seeded(steps, range(2))
+    change(steps.transforms)
+    after = _seeded(steps, range(2))
     assert after != before
-    with deferring():
-        assert results() == (before, after)
+    return before, after
 
 
-def test_a_step_that_changes_with_every_image_is_right():
+def changed_with_every_image():
     flip = transforms.RandomHorizontalFlip()
     steps = transforms.Compose([transforms.RandomResizedCrop(24), flip, transforms.ToTensor()])
-
-    def results():
-        made = []
-        for number in range(40):
-            flip.p = number / 40
-            made.append(_made(_file(60, 50), steps, number))
-        return made
-
-    expected = results()
-    with deferring():
-        assert results() == expected
+    made = []
+    for number in range(40):
+        flip.p = number / 40
+        made += _seeded(steps, [number])
+    return made
 
 
 class Cut:
@@ -261,19 +226,11 @@ class Cut:
         return image
 
 
-@pytest.mark.parametrize("of", [transforms, v2])
-@pytest.mark.parametrize("make", ["CenterCrop", "RandomResizedCrop", "Resize", "RandomCrop"])
-def test_a_step_that_changes_its_image_changes_what_it_changes_without(of, make):
-    options = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)} if make == "RandomResizedCrop" else {}
+def cut(of, make, **options):
+    """The image that the step got, too, which is whole where the step leaves nothing out."""
     steps = of.Compose([getattr(of, make)(40, **options), Cut(), transforms.ToTensor()])
-
-    def images():
-        image = Image.open(io.BytesIO(_file(40, 40))).convert("RGB")
-        return steps(image).numpy().tobytes(), np.asarray(image).tobytes()
-
-    expected = images()
-    with deferring():
-        assert images() == expected
+    image = Image.open(io.BytesIO(_file(40, 40))).convert("RGB")
+    return steps(image).numpy().tobytes(), np.asarray(image).tobytes()
 
 
 class PickScale:
@@ -287,16 +244,12 @@ class PickScale:
         return image
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_step_that_changes_another_one_is_seen_to_at_once(nested):
+def changed_by_another(nested):
     resize = transforms.Resize(30)
     inner = transforms.Compose([resize]) if nested else resize
-    steps = transforms.Compose([PickScale(resize), inner, transforms.ToTensor()])
-    seeds = range(6)
-    expected = [_made(_file(60, 50), steps, seed) for seed in seeds]
-    assert len({result[0] for result, _ in expected}) > 1
-    with deferring():
-        assert [_made(_file(60, 50), steps, seed) for seed in seeds] == expected
+    made = _seeded(transforms.Compose([PickScale(resize), inner, transforms.ToTensor()]))
+    assert len({result[0] for result, _ in made}) > 1
+    return made
 
 
 class Shuffled(list):
@@ -330,14 +283,56 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_lists_of_other_kinds_are_gone_through_as_they_are(name):
-    def results():
-        return [_made(_file(60, 50), LISTS[name], seed) for seed in range(12)]
+class Wrapper:
+    """Has the attributes of an image, and is none."""
 
-    expected = results()
+    def __init__(self, image):
+        self._wrapped = image
+
+    def __getattr__(self, name):
+        return getattr(self._wrapped, name)
+
+
+WRAPPED = [
+    lambda image: transforms.functional.to_tensor(Wrapper(image)),
+    lambda image: transforms.functional.hflip(Wrapper(image)),
+    transforms.Compose([Wrapper, transforms.RandomHorizontalFlip(1.0), transforms.ToTensor()]),
+    v2.Compose([Wrapper, v2.RandomResizedCrop(9), v2.ToImage()]),
+    transforms.Compose([transforms.ToTensor(), Wrapper, transforms.Normalize(*NORMALIZE)]),
+]
+
+
+def wrapped(use):
+    image = Image.open(io.BytesIO(_file(40, 30)))
+    image.load()
+    try:
+        return type(use(image))
+    except Exception as error:
+        return type(error), str(error)
+
+
+WHOLE = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
+CROPS = [("CenterCrop", {}), ("RandomResizedCrop", WHOLE), ("Resize", {}), ("RandomCrop", {})]
+PROGRAMS = {
+    **{f"changed {name}": partial(changed, CHANGES[name]) for name in CHANGES},
+    "changed with every image": changed_with_every_image,
+    "changed by another step": partial(changed_by_another, nested=False),
+    "changed by another step, nested": partial(changed_by_another, nested=True),
+    **{
+        f"cut after {of.__name__}.{make}": partial(cut, of, make, **options)
+        for of in (transforms, v2)
+        for make, options in CROPS
+    },
+    **{f"list that is {name}": partial(_seeded, LISTS[name], range(12)) for name in LISTS},
+    **{f"wrapper {number}": partial(wrapped, use) for number, use in enumerate(WRAPPED)},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_steps_that_change_lists_of_other_kinds_and_what_is_no_image_are_as_without(name):
+    expected = PROGRAMS[name]()
     with deferring():
-        assert results() == expected
+        assert PROGRAMS[name]() == expected
 
 
 def test_a_list_that_is_made_for_one_image_is_not_taken_apart(monkeypatch):
@@ -378,38 +373,3 @@ def test_an_image_between_steps_is_what_torchvision_gives():
         assert _made(_file(60, 50), steps, 1) == expected
     assert [each[:4] for each in seen] == [each[:4] for each in plain]
     assert all(each[4] for each in seen)
-
-
-class Wrapper:
-    """Has the attributes of an image, and is none."""
-
-    def __init__(self, image):
-        self._wrapped = image
-
-    def __getattr__(self, name):
-        return getattr(self._wrapped, name)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda image: transforms.functional.to_tensor(Wrapper(image)),
-        lambda image: transforms.functional.hflip(Wrapper(image)),
-        transforms.Compose([Wrapper, transforms.RandomHorizontalFlip(1.0), transforms.ToTensor()]),
-        v2.Compose([Wrapper, v2.RandomResizedCrop(9), v2.ToImage()]),
-        transforms.Compose([transforms.ToTensor(), Wrapper, transforms.Normalize(*NORMALIZE)]),
-    ],
-)
-def test_what_is_no_image_of_pillows_is_left_to_torchvision(use):
-    def outcome():
-        image = Image.open(io.BytesIO(_file(40, 30)))
-        image.load()
-        try:
-            made = use(image)
-        except Exception as error:
-            return type(error), str(error)
-        return type(made)
-
-    expected = outcome()
-    with deferring():
-        assert outcome() == expected

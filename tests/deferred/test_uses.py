@@ -1,6 +1,5 @@
 """What user code does with a deferred image gives what it gives with Pillow's, errors too."""
 
-import io
 import random
 import warnings
 
@@ -10,17 +9,12 @@ import torch
 from deferred.uses import NEARLY, USES
 from PIL import Image
 from support.batches import equal
+from support.encoded_images import encoded
 from support.images import photo
 from support.webp_files import shortened
 
 from fusionloader.data.deferred import counts
 from fusionloader.data.deferred.scope import deferring
-
-
-def _encoded(image, kind="JPEG", **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def marked(content, marker):
@@ -33,38 +27,38 @@ def _files():
     image = photo(np.random.default_rng(5), 90, 70)
     exif = Image.Exif()
     exif[0x0112] = 6
-    baseline = _encoded(image, quality=90, exif=exif)
+    baseline = encoded(image, quality=90, exif=exif)
     translucent = image.copy()
     translucent.putalpha(image.convert("L"))
-    png = _encoded(image, "PNG", exif=exif)
-    webp = _encoded(image, "WEBP", quality=80, exif=exif)
+    png = encoded(image, "PNG", exif=exif)
+    webp = encoded(image, "WEBP", quality=80, exif=exif)
     corrupt = bytearray(baseline)
     corrupt[len(corrupt) * 2 // 3] ^= 0x5A
-    progressive = _encoded(image, progressive=True)
+    progressive = encoded(image, progressive=True)
     corrupt_progressive = bytearray(progressive)
     corrupt_progressive[len(progressive) * 2 // 3] ^= 0x5A
     last_scan = progressive.rindex(b"\xff\xc4")
     return {
         "baseline": baseline,
-        "full chroma": _encoded(image, quality=95, subsampling=0),
+        "full chroma": encoded(image, quality=95, subsampling=0),
         "progressive": progressive,
-        "progressive, grey": _encoded(image.convert("L"), progressive=True),
-        "restarts": _encoded(image, restart_marker_blocks=3),
-        "grey": _encoded(image.convert("L")),
-        "cmyk": _encoded(image.convert("CMYK")),
+        "progressive, grey": encoded(image.convert("L"), progressive=True),
+        "restarts": encoded(image, restart_marker_blocks=3),
+        "grey": encoded(image.convert("L")),
+        "cmyk": encoded(image.convert("CMYK")),
         "png": png,
-        "png, grey": _encoded(image.convert("L"), "PNG"),
-        "png with alpha": _encoded(translucent, "PNG"),
-        "png of two frames": _encoded(image, "PNG", save_all=True, append_images=[translucent]),
+        "png, grey": encoded(image.convert("L"), "PNG"),
+        "png with alpha": encoded(translucent, "PNG"),
+        "png of two frames": encoded(image, "PNG", save_all=True, append_images=[translucent]),
         "png, cut off": png[: len(png) // 2],
         "png, changed": png[: len(png) // 2] + b"~" + png[len(png) // 2 + 1 :],
-        "palette": _encoded(image.quantize(32), "PNG"),
+        "palette": encoded(image.quantize(32), "PNG"),
         "webp": webp,
-        "webp without loss": _encoded(image, "WEBP", lossless=True),
-        "webp with alpha": _encoded(translucent, "WEBP", quality=70),
-        "webp of two frames": _encoded(image, "WEBP", save_all=True, append_images=[translucent]),
+        "webp without loss": encoded(image, "WEBP", lossless=True),
+        "webp with alpha": encoded(translucent, "WEBP", quality=70),
+        "webp of two frames": encoded(image, "WEBP", save_all=True, append_images=[translucent]),
         "webp, cut off": webp[: len(webp) // 2],
-        "webp, ending early": shortened(_encoded(image, "WEBP", quality=80)),
+        "webp, ending early": shortened(encoded(image, "WEBP", quality=80)),
         "cut off": baseline[: len(baseline) * 2 // 3],
         "cut off, progressive": progressive[:1500],
         "corrupt": bytes(corrupt),

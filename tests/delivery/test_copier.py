@@ -1,66 +1,41 @@
 """The copying thread: rows of tiny-batches as they complete, the GPU worker's left alone."""
 
 import ctypes
-import os
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.control_blocks import ControlBlock
 from support.fake_device import FakeDevice
 from support.waiting import wait_until
 
-from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, cuda
 from fusionloader.system.gpu_memory.errors import CudaError
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 
 GPU = 2
 
 
-class Queue:
+class Queue(ControlBlock):
     """A manager, two CPU workers and a GPU worker, with rows in page-locked memory."""
 
     def __init__(self, row_bytes):
-        size = _native.ManagerQueue.control_bytes(3, 4)
-        self.control_fd = objects.create(size)
-        self.arena = Arena()
-        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, 3, 4)
-        self.slots = SlotPool(self.arena, self.manager, spare=4)
-        self.workers = [
-            _native.WorkerQueue(self.control_fd, self.arena.fd, n, n == GPU) for n in range(3)
-        ]
+        super().__init__(3, 4, gpu=GPU)
         self.row_bytes = row_bytes
         self.locked = []
 
     def publish(self, rows, tiny_size):
         """Publishes mini-batch 0; ``rows`` in the order of tiny-batches."""
         samples = len(rows)
-        room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // tiny_size))
-        descriptor, payload = self.slots.acquire(room), self.slots.acquire(samples * self.row_bytes)
-        self.manager.describe(
-            descriptor.number,
-            sequence=0,
-            rows=rows,
-            items=list(range(samples)),
-            keys=list(range(samples)),
-            occurrences=[0] * samples,
-            tiny_size=tiny_size,
-            seed=1,
-            epoch=2,
-            number=0,
-            payload=payload.number,
-        )
-        self.manager.set_gpu_rows(descriptor.number, 1)
-        self.manager.publish(descriptor.number, 0)
+        super().publish(0, samples, tiny_size, payload_bytes=samples * self.row_bytes, rows=rows)
+        self.descriptor, self.payload = self.slot_of[0], self.payload_of[0]
+        payload = self.payload
         cuda.page_lock(0, payload.address, payload.nbytes)
         self.locked.append(payload.address)
         flat = (ctypes.c_ubyte * payload.nbytes).from_address(payload.address)
         self.rows = torch.frombuffer(flat, dtype=torch.uint8)[: samples * self.row_bytes]
         self.rows = self.rows.view(samples, self.row_bytes)
         self.rows.copy_(torch.randint(0, 256, self.rows.shape, dtype=torch.uint8))
-        self.descriptor, self.payload = descriptor, payload
 
     def claim(self, by_gpu):
         number = GPU if by_gpu else 0
@@ -73,8 +48,7 @@ class Queue:
     def close(self):
         for address in self.locked:
             cuda.page_unlock(0, address)
-        os.close(self.control_fd)
-        self.arena.close()
+        super().close()
 
 
 @pytest.fixture

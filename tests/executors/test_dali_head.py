@@ -6,6 +6,7 @@ import dali_or_skip  # noqa: F401
 import numpy as np
 import pytest
 from PIL import Image
+from support import encoded_images
 from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
@@ -25,9 +26,7 @@ BLACK = (0, 0, 0)
 
 
 def encoded(image=PICTURE, format="JPEG", **options):
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
+    return encoded_images.encoded(image, format, **options)
 
 
 WHOLE = (0, 0, WIDTH, HEIGHT)

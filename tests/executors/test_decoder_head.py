@@ -1,13 +1,12 @@
 """The head in front of any decoder: order, memory that is used again, and broken rules."""
 
-import io
 import random
 import threading
 
 import numpy as np
 import pytest
 import torch
-from support import bad_decoders
+from support import bad_decoders, encoded_images
 from support.dali_arrays import tensor_gpu
 from support.images import photo
 
@@ -23,9 +22,7 @@ STEP = HeadStep((3, 2, 40, 30), 12, 16, hflip=True)
 
 
 def encoded(width=60, height=50, seed=1):
-    file = io.BytesIO()
-    photo(np.random.default_rng(seed), width, height).save(file, "JPEG")
-    return file.getvalue()
+    return encoded_images.encoded(photo(np.random.default_rng(seed), width, height))
 
 
 def expected(data, step):

@@ -7,6 +7,7 @@ import dali_or_skip  # noqa: F401
 import numpy as np
 import pytest
 from PIL import Image
+from support import encoded_images
 from support.bad_decoders import PillowDecoder
 from support.images import photo, train_transform
 
@@ -26,9 +27,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how/fidelity.md").read_text()
 
 
 def encoded(**options):
-    file = io.BytesIO()
-    photo(np.random.default_rng(4), 90, 70).save(file, "JPEG", **options)
-    return file.getvalue()
+    return encoded_images.encoded(photo(np.random.default_rng(4), 90, 70), **options)
 
 
 def test_a_task_is_warmed_up_with_rows_as_it_gets_them(monkeypatch):

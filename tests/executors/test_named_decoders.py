@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from support import bad_decoders, warm_start
+from support import bad_decoders, encoded_images, warm_start
 from support.images import photo
 
 from fusionloader import DecodeCommand, GpuWorker
@@ -32,9 +32,9 @@ def head(request):
 
 
 def encoded(mode="RGB", **options):
-    file = io.BytesIO()
-    photo(np.random.default_rng(3), WIDTH, HEIGHT).convert(mode).save(file, "JPEG", **options)
-    return file.getvalue()
+    return encoded_images.encoded(
+        photo(np.random.default_rng(3), WIDTH, HEIGHT).convert(mode), **options
+    )
 
 
 def by_pillow(data, step):

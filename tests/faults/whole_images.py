@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
 
 import numpy as np
 from fuzz import damaged_files
 from PIL import Image
 from support import png_files
+from support.encoded_images import encoded
 
 FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
 SUFFIXES = {"jpeg": ".jpg", "tiff": ".tif"} | {name: f".{name}" for name in FORMATS[1:5]}
@@ -53,12 +53,6 @@ def bomb(kind: str, mode: str, width: int, height: int) -> bytes:
     image = Image.new(mode, (width, height))
     options = {"tiff": {"compression": "tiff_lzw"}, "webp": {"lossless": True, "method": 0}}
     return encoded(image, kind, **options.get(kind, {}))
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def deep(image: Image.Image) -> Image.Image:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from fusionloader import _native
 from fusionloader.system.gpu_memory import Mapping
@@ -28,21 +29,16 @@ class StandInPool:
         fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch,
             ``"loses"`` its device then, or ``"keeps"`` what it has borrowed. ``"all keep"`` is that
             of every process.
-        scarce: whether the worker's own memory does not suffice.
     """
 
     folder: str
     fate: str = "works"
-    scarce: bool = True
 
     def __post_init__(self) -> None:
         self._blocks: list[Mapping] = []
 
-    @contextmanager
-    def own(self, nothing_to_borrow: bool = False) -> Iterator[None]:
-        if self.scarce:
-            raise MemoryError("the worker's own memory does not suffice")
-        yield
+    def own(self, nothing_to_borrow: bool = False) -> NoReturn:
+        raise MemoryError("the worker's own memory does not suffice")
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
         self._blocks += blocks
@@ -60,7 +56,8 @@ class StandInPool:
             word = _native.cuda.read(block.device, block.address + block.nbytes - 4, 4)
             if int.from_bytes(word, "little") != SCRIBBLE:
                 raise RuntimeError("another process wrote into borrowed memory")
-        self._mark("launched")
+        with open(Path(self.folder, "launched"), "a") as file:
+            file.write("x")
 
     def end(self) -> None:
         while self.fate == "all keep" or (self.fate == "keeps" and self._is_first()):
@@ -68,7 +65,7 @@ class StandInPool:
         self._blocks.clear()
 
     def trim(self) -> None:
-        self._mark("trimmed")
+        """Nothing is cached."""
 
     def _is_first(self) -> bool:
         claimed = Path(self.folder, "first")
@@ -78,15 +75,3 @@ class StandInPool:
         except FileExistsError:
             return claimed.read_text() == str(os.getpid())
         return True
-
-    def _mark(self, name: str) -> None:
-        with open(Path(self.folder, name), "a") as file:
-            file.write("x")
-
-
-def times(folder: Path, name: str) -> int:
-    """How often something happened over there."""
-    try:
-        return (folder / name).stat().st_size
-    except FileNotFoundError:
-        return 0

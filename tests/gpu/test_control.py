@@ -2,7 +2,6 @@
 
 import logging
 import multiprocessing
-import os
 import signal
 import time
 from types import SimpleNamespace
@@ -10,13 +9,10 @@ from types import SimpleNamespace
 import pytest
 from stand_in_allocator import MIB, StandInAllocator
 
-from fusionloader import _native
 from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import control
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import GpuOptions
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena
 
 SAMPLES = 256
 
@@ -39,21 +35,19 @@ class Living:
 class Training:
     """A control, and training at steps of one second, by a clock of its own."""
 
-    def __init__(self, monkeypatch, allocator=None, start=lambda *_: Living(), ready=True):
+    def __init__(self, block, monkeypatch, allocator=None, start=lambda *_: Living(), ready=True):
         self._now = 100.0
         monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: self._now))
-        self._control_fd = objects.create(_native.ManagerQueue.control_bytes(2, 4))
-        self._arena = Arena()
-        queue = _native.ManagerQueue(self._control_fd, self._arena.fd, 2, 4)
+        self._gpu_worker = block.workers[1]
         if ready:
             self.become_ready()
         options = GpuOptions(start, 64, "auto", lambda: lambda: True, 0, allocator=allocator)
         self.control = GpuControl(options)
         self.control.first = 1
-        self.control.start(Hub(queue, self._control_fd, self._arena.fd, 4, 4))
+        self.control.start(Hub(block.manager, block.control_fd, block.arena.fd, 4, 4))
 
     def become_ready(self):
-        _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
+        self._gpu_worker.gpu_ready()
 
     def step(self, waits):
         """Trains for a second, then waits for a batch; returns the mode that was in use."""
@@ -68,22 +62,13 @@ class Training:
         self.control.delivered(SAMPLES, 0, 0)
         return mode
 
-    def close(self):
-        os.close(self._control_fd)
-        self._arena.close()
-
 
 @pytest.fixture
-def train(monkeypatch):
-    made = []
-
+def train(make_control_block, monkeypatch):
     def start(**arguments):
-        made.append(Training(monkeypatch, **arguments))
-        return made[-1]
+        return Training(make_control_block(2, 4, gpu=1), monkeypatch, **arguments)
 
-    yield start
-    for training in made:
-        training.close()
+    return start
 
 
 def test_the_log_says_when_the_worker_starts_and_once_when_it_is_ready(train, caplog):

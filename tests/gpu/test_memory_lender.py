@@ -51,7 +51,7 @@ class Pair:
         self.peer.__enter__()
         self.peer.tell("probe")
         wait_until(self.lender._session.prove, "the probe does not end")
-        assert self.peer.answer() == {"refused": None}
+        assert self.peer.answer() is None
         return self
 
     def __exit__(self, *error):
@@ -64,7 +64,7 @@ class Pair:
         return sorted(grant.block.nbytes // MIB for grant in self.lender._out)
 
     def want(self, mib):
-        self.peer.ask("want", nbytes=mib * MIB)
+        self.peer.want(nbytes=mib * MIB)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_is_borrowed_comes_back_when_it_is_asked_for(pair):
     pair.want(10)
     pair.lender.lend()
     assert pair.allocator.used == {address}
-    pair.peer.ask("borrow", nbytes=20 * MIB)
+    pair.peer.borrow(nbytes=20 * MIB)
     pair.peer.tell("return_when_asked")
     pair.lender.take_back(None)
     wait_until(lambda: pair.lender._reclaim(1) if pair.lender._out else True, "it is not returned")
@@ -114,7 +114,7 @@ def test_an_overdue_borrower_is_killed(pair):
     pair.allocator.reserve(64 * MIB)
     pair.want(10)
     pair.lender.lend()
-    pair.peer.ask("borrow", nbytes=20 * MIB)
+    pair.peer.borrow(nbytes=20 * MIB)
     assert pair.lender.take_back(pair.peer)
     assert pair.allocator.used == set()
     with pytest.raises(RuntimeError, match="the borrower ended with -9"):
@@ -131,13 +131,13 @@ def test_under_mps_an_overdue_block_stays_out_until_it_is_returned(pair, tmp_pat
     pair.allocator.reserve(32 * MIB)
     pair.want(10)
     pair.lender.lend()
-    pair.peer.ask("borrow", nbytes=20 * MIB)
+    pair.peer.borrow(nbytes=20 * MIB)
     pair.lender.take_back(pair.peer)
     assert pair.allocator.used == {first}
     pair.want(10)  # again: a borrower that has waited for a block wants nothing afterwards
     pair.lender.lend()
     assert pair.lent == [32, 64]
-    pair.peer.ask("give_back", number=0)
+    pair.peer.give_back()
     pair.lender.take_back(pair.peer)
     assert pair.allocator.used == set()
 
@@ -174,14 +174,14 @@ def test_a_capture_while_the_worker_starts_is_not_broken(fake_cuda):
     fake_cuda.capture(stream, True)
     allocator.captures = True
     with Peer(lender.open_ledger()) as peer:
-        peer.ask("want", nbytes=MIB)
+        peer.want(nbytes=MIB)
         lender.lend()
         wait_until(lambda: not any("probe" in thread.name for thread in threading.enumerate()))
         fake_cuda.capture(stream, False)
         assert lender.why_not is None
         allocator.captures = False
         lender.lend()
-        assert peer.ask("probe") == {"refused": None}
+        assert peer.probe() is None
         lender.lend()
         assert [grant.block.nbytes for grant in lender._out] == [64 * MIB]
         lender.take_back(peer)
@@ -194,7 +194,7 @@ def test_a_worker_that_ends_in_a_capture_does_not_break_it(fake_cuda):
     lender = lender_of(allocator)
     stream = fake_cuda.stream()
     with Peer(lender.open_ledger()) as peer:
-        peer.ask("want", nbytes=MIB)
+        peer.want(nbytes=MIB)
         lender.lend()  # the probe's block is out
     fake_cuda.capture(stream, True)
     allocator.captures = True
@@ -204,22 +204,21 @@ def test_a_worker_that_ends_in_a_capture_does_not_break_it(fake_cuda):
     allocator.close()
 
 
-def test_expandable_segments_end_lending_and_the_log_says_why(pair, caplog):
+UNKNOWN = {"device": 0, "segment_pool_id": (0, 0), "is_expandable": False, "begin": 0}
+
+
+@pytest.mark.parametrize("why", ["expandable_segments", "not as expected"])
+def test_a_snapshot_that_nothing_can_be_lent_from_ends_lending_and_the_log_says_why(
+    pair, caplog, why
+):
     pair.allocator.reserve(64 * MIB, expandable=True)
+    if why == "not as expected":
+        pair.allocator.snapshot = lambda: [UNKNOWN]
     pair.want(10)
     pair.lender.lend()
     assert pair.lent == []
-    assert "expandable_segments" in pair.lender.why_not
-    assert "expandable_segments" in caplog.text
-
-
-def test_an_allocator_that_describes_itself_otherwise_ends_lending(pair, caplog):
-    unknown = {"device": 0, "segment_pool_id": (0, 0), "is_expandable": False, "begin": 0}
-    pair.allocator.snapshot = lambda: [unknown]
-    pair.want(10)
-    pair.lender.lend()
-    assert "not as expected" in pair.lender.why_not
-    assert "not as expected" in caplog.text
+    assert why in pair.lender.why_not
+    assert why in caplog.text
 
 
 def test_memory_that_cannot_be_exported_ends_lending_and_is_given_back(pair):
@@ -290,7 +289,7 @@ def test_no_byte_is_used_and_lent_at_once_and_reserved_memory_does_not_grow(last
                 assert not lent
             loans = min(borrowed, len(lent))
             for _ in range(loans):
-                peer.ask("borrow", nbytes=1)
+                peer.borrow(nbytes=1)
             if loans:
                 peer.tell("return_when_asked")
             lender.take_back(None)

@@ -1,7 +1,6 @@
 """Whether a GPU worker that could not be built is started again."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -11,24 +10,13 @@ from types import SimpleNamespace
 import pytest
 from support.waiting import gone, wait_until
 
-from fusionloader import _native
 from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import worker
 from fusionloader.gpu.control import GpuControl
-from fusionloader.gpu.start import Connections, GpuOptions
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena
+from fusionloader.gpu.start import GpuOptions
 
-WORKERS, RING = 2, 4
+WORKERS = 2
 GPU = WORKERS - 1
-
-
-@pytest.fixture
-def connections():
-    arena, control_fd = Arena(), objects.create(_native.ManagerQueue.control_bytes(WORKERS, RING))
-    yield Connections(control_fd, arena.fd)
-    os.close(control_fd)
-    arena.close()
 
 
 class Ended:
@@ -52,7 +40,7 @@ class Ended:
         (ImportError("nvidia.dali"), 0),
     ],
 )
-def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, error, restarts):
+def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatch, error, restarts):
     launches = []
 
     def fail(*_):
@@ -73,11 +61,11 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
 
     monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
+    block = make_control_block(WORKERS)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
     control = GpuControl(options)
     control.first = GPU
-    control.start(Hub(queue, connections.control_fd, connections.data_fd, 1, 1))
+    control.start(Hub(block.manager, block.control_fd, block.arena.fd, 1, 1))
 
     def given_up():
         control.look(list, list)

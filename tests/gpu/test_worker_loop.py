@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.control_blocks import ControlBlock
 
-from fusionloader import _native
 from fusionloader._native import GpuState, TinyBatchState
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.ranged_samples import RangedSamples
 from fusionloader.gpu import worker
 from fusionloader.gpu.worker import GpuWorkerConfig
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 from fusionloader.transforms.executors.device.launch_memory import SAMPLE_BYTES
 from fusionloader.transforms.executors.device.make_task import HeadOptions
 from fusionloader.transforms.executors.device_errors import DecodeFailed, FileRefused
@@ -44,7 +42,7 @@ class ScriptedTask:
             return [REASONS.get(sample.encoded) for sample in samples]
 
 
-class Work:
+class Work(ControlBlock):
     """A GPU worker's loop in this process, and mini-batches of four files for it."""
 
     def __init__(self, folder, task, monkeypatch, data):
@@ -62,20 +60,14 @@ class Work:
             starts = [sum(nbytes[:number]) + number for number in range(self.count)]
             ranges = ByteRanges([self.shard], [0] * self.count, starts, nbytes)
             table = RangedSamples(ranges, [0] * self.count).table()
-        self._control_fd = objects.create(_native.ManagerQueue.control_bytes(2, 8))
-        self._arena = Arena()
-        self.manager = _native.ManagerQueue(self._control_fd, self._arena.fd, 2, 8)
-        self._slots = SlotPool(self._arena, self.manager, spare=8)
-        self._sequence = 0
+        super().__init__(2, gpu=1)
         fd, message_fd = os.pipe()
         self._messages, self._message_fd = Receiver(fd), message_fd
-        self._cpu = _native.WorkerQueue(self._control_fd, self._arena.fd, 0)
-        self.queue = _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True)
         config = GpuWorkerConfig(
             worker=1,
             parent=os.getppid(),
-            control_fd=self._control_fd,
-            data_fd=self._arena.fd,
+            control_fd=self.control_fd,
+            data_fd=self.arena.fd,
             table_fd=table.fd,
             table_bytes=table.nbytes,
             message_fd=message_fd,
@@ -90,39 +82,20 @@ class Work:
             head=HeadOptions(),
         )
         self._table = table
-        self.loop = worker.GpuWorkerLoop(config, self.queue)
+        self.loop = worker.GpuWorkerLoop(config, self.workers[1])
         self.manager.set_gpu(GpuState.OPEN, 0)
 
     def mini_batch(self):
         """Publishes one and has the worker do it; returns the tiny-batches that it leaves."""
-        rows = list(range(self.count))
-        described = self._slots.acquire(
-            _native.ManagerQueue.descriptor_bytes(self.count, self.count)
-        )
-        payload = self._slots.acquire(self.count * (ROW_BYTES + 8) + 64)
-        self.manager.describe(
-            described.number,
-            sequence=self._sequence,
-            rows=rows,
-            items=rows,
-            keys=rows,
-            occurrences=[0] * self.count,
-            tiny_size=1,
-            seed=1,
-            epoch=2,
-            number=self._sequence,
-            payload=payload.number,
-        )
-        self.manager.set_gpu_rows(described.number, 1)
-        self.manager.publish(described.number, self._sequence)
-        self._sequence += 1
+        sequence, nbytes = len(self.slot_of), self.count * (ROW_BYTES + 8) + 64
+        self.publish(sequence, self.count, payload_bytes=nbytes, number=sequence)
         claim = self.loop._claim()
         self.loop._finish(self.loop._begin(claim))
         left = []
-        while (other := self._cpu.claim_next(1)) is not None:
+        while (other := self.workers[0].claim_next(1)) is not None:
             left.append(other.first)
-            self._cpu.finish(other, other.first, TinyBatchState.COMPLETED)
-        assert self.manager.status(described.number).completed == self.count
+            self.workers[0].finish(other, other.first, TinyBatchState.COMPLETED)
+        assert self.status(sequence).completed == self.count
         return left
 
     def refused(self):
@@ -138,8 +111,7 @@ class Work:
     def close(self):
         self._messages.close()
         os.close(self._message_fd)
-        os.close(self._control_fd)
-        self._arena.close()
+        super().close()
 
 
 @pytest.fixture
@@ -148,10 +120,8 @@ def task():
 
 
 @pytest.fixture(params=["files", "ranges"])
-def work(tmp_path, task, monkeypatch, request):
-    made = Work(tmp_path, task, monkeypatch, request.param)
-    yield made
-    made.close()
+def work(make_control_block, tmp_path, task, monkeypatch, request):
+    return make_control_block(tmp_path, task, monkeypatch, request.param, kind=Work)
 
 
 def test_a_file_that_was_refused_goes_to_cpu_workers_at_once_the_next_time(work, task):

@@ -1,7 +1,6 @@
 """What is asked wrongly is refused by a typed error, and leaves nothing lent or open."""
 
 import pytest
-from support.remote import MIB
 
 from fusionloader.system.gpu_memory import (
     Block,
@@ -18,6 +17,8 @@ from fusionloader.system.gpu_memory import (
 )
 from fusionloader.system.gpu_memory.lender import Grant
 
+MIB = 1 << 20
+
 
 @pytest.fixture
 def block(fake_cuda):
@@ -27,17 +28,22 @@ def block(fake_cuda):
 # ---- sizes -------------------------------------------------------------------------------------
 
 
-def test_less_than_a_byte_is_not_borrowed(borrower):
+def test_what_is_no_number_of_bytes_is_refused(lender, borrower):
     for nbytes in (0, -1, -(2**70)):
         with pytest.raises(SizeError, match=f"at least 1 byte must be borrowed, not {nbytes}"):
             borrower.borrow(nbytes)
-
-
-def test_less_than_nothing_is_not_wanted(lender, borrower):
+        with pytest.raises(SizeError, match=f"at least 1 byte, not {nbytes}"):
+            Block(1 << 40, nbytes)
+    for nbytes in (1.5, "1", None):
+        with pytest.raises(TypeError):
+            borrower.borrow(nbytes)
     with pytest.raises(SizeError, match="0 bytes or more can be wanted, not -1"):
         borrower.want(-1)
     borrower.want(2**200)
     assert lender.wanted_bytes > 2**60
+    for slots in (-1, 0, 4097, 2**70):
+        with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
+            Lender(slots)
 
 
 def test_more_than_there_is_is_not_borrowed(lender, borrower, block):
@@ -50,75 +56,34 @@ def test_more_than_there_is_is_not_borrowed(lender, borrower, block):
             assert lender.wanted_bytes == 0
 
 
-def test_what_is_no_number_of_bytes_is_not_borrowed(borrower):
-    for nbytes in (1.5, "1", None):
+def test_memory_that_no_device_has_is_not_lent(lender):
+    for address in (0, 4096, 2**63):
+        with pytest.raises(GrantError, match="no memory of a CUDA device"):
+            lender.yield_block(Block(address, MIB))
+    for beyond in (Block(2**64, 1), Block(-1, 1), Block(4096, 2**64)):
         with pytest.raises(TypeError):
-            borrower.borrow(nbytes)
+            lender.yield_block(beyond)
 
 
-@pytest.mark.parametrize("nbytes", [0, -5])
-def test_a_block_without_bytes_is_none(nbytes):
-    with pytest.raises(SizeError, match=f"at least 1 byte, not {nbytes}"):
-        Block(1 << 40, nbytes)
-
-
-def test_a_block_ends_inside_of_its_allocation(fake_cuda, lender, block):
+def test_a_block_ends_inside_of_its_allocation(lender, block):
     with pytest.raises(SizeError, match="end outside of their allocation"):
         lender.yield_block(Block(block.address + 1, MIB))
     assert lender.stats().lent == 0
 
 
-@pytest.mark.parametrize("address", [0, 4096, 2**63])
-def test_memory_that_no_device_has_is_not_lent(fake_cuda, lender, address):
-    with pytest.raises(GrantError, match="no memory of a CUDA device"):
-        lender.yield_block(Block(address, MIB))
-
-
-def test_addresses_and_sizes_beyond_64_bits_are_refused(fake_cuda, lender):
-    for block in (Block(2**64, 1), Block(-1, 1), Block(4096, 2**64)):
-        with pytest.raises(TypeError):
-            lender.yield_block(block)
-
-
-@pytest.mark.parametrize("patience", [-1, float("nan")])
-def test_patience_is_a_time(lender, block, patience):
-    with lender.yield_block(block) as grant, pytest.raises(ValueError, match="patience"):
-        grant.reclaim(patience)
-
-
-def test_what_to_do_when_overdue_is_one_of_three(lender, block):
-    with (
-        lender.yield_block(block) as grant,
-        pytest.raises(ValueError, match="'kill', 'wait', 'quarantine'"),
-    ):
-        grant.reclaim(1, "reboot")
+def test_what_to_do_when_a_block_is_overdue_is_said_rightly(lender, block):
+    with lender.yield_block(block) as grant:
+        for patience in (-1, float("nan")):
+            with pytest.raises(ValueError, match="patience"):
+                grant.reclaim(patience)
+        with pytest.raises(ValueError, match="'kill', 'wait', 'quarantine'"):
+            grant.reclaim(1, "reboot")
 
 
 # ---- grants and mappings -----------------------------------------------------------------------
 
 
-def test_a_grant_is_reclaimed_once(lender, block):
-    grant = lender.yield_block(block)
-    grant.reclaim()
-    with pytest.raises(GrantError, match="it was reclaimed already"):
-        reclaim_block(grant)
-    lent_again = lender.yield_block(block)
-    with pytest.raises(GrantError, match="it was reclaimed already"):
-        reclaim_block(grant)
-    lent_again.reclaim()
-
-
-def test_a_mapping_is_returned_once(lender, borrower, block):
-    grant = lender.yield_block(block)
-    borrower.borrow(MIB)
-    borrower.give_back()
-    with pytest.raises(GrantError, match="was returned already"):
-        borrower.give_back()
-    assert grant.state == "returned"
-    grant.reclaim()
-
-
-def test_a_returned_mapping_has_no_address(lender, borrower, block):
+def test_a_grant_is_reclaimed_once_and_a_mapping_returned_once(lender, borrower, block):
     grant = lender.yield_block(block)
     borrower.borrow(MIB)
     assert borrower.address() > 0
@@ -126,71 +91,51 @@ def test_a_returned_mapping_has_no_address(lender, borrower, block):
     for ask in (borrower.address, borrower.interface):
         with pytest.raises(GrantError, match="its address is no longer valid"):
             ask()
+    with pytest.raises(GrantError, match="was returned already"):
+        borrower.give_back()
+    assert grant.state == "returned"
     grant.reclaim()
+    with pytest.raises(GrantError, match="it was reclaimed already"):
+        reclaim_block(grant)
+    with lender.yield_block(block), pytest.raises(GrantError, match="it was reclaimed already"):
+        reclaim_block(grant)
 
 
-def test_a_forged_grant_is_refused(lender, borrower, block):
-    with lender.yield_block(block) as grant:
+def test_a_grant_that_is_forged_or_of_another_lender_is_refused(lender, borrower, block):
+    with lender.yield_block(block) as grant, Lender() as other:
         borrower.borrow(MIB)
         forged = Grant(lender, block, grant._ticket)
-        with pytest.raises(GrantError, match="no grant of this lender"):
-            reclaim_block(forged)
+        for mistaken in (lambda: reclaim_block(forged), lambda: other.reclaim([grant])):
+            with pytest.raises(GrantError, match="no grant of this lender"):
+                mistaken()
         assert grant.state == "borrowed"
         borrower.give_back()
 
 
-def test_the_grant_of_another_lender_is_refused(lender, block):
-    with (
-        Lender() as other,
-        other.yield_block(block) as grant,
-        pytest.raises(GrantError, match="no grant of this lender"),
-    ):
-        lender.reclaim([grant])
-
-
-@pytest.mark.parametrize("thing", [None, 7, "grant", (0, 1)])
-def test_what_is_no_grant_or_mapping_is_refused(lender, thing):
-    with pytest.raises(GrantError, match="comes from yield_block"):
-        reclaim_block(thing)
-    with pytest.raises(GrantError, match="comes from borrow_block"):
-        return_block(thing)
-    with pytest.raises(GrantError, match="no grant"):
-        lender.reclaim([thing])
-
-
-def test_memory_is_lent_once_at_a_time(lender, block):
-    half = Block(block.address + MIB // 2, MIB // 2)
-    with lender.yield_block(block):
-        for again in (block, half):
-            with pytest.raises(GrantError, match="are lent already"):
-                lender.yield_block(again)
-    with lender.yield_block(half):
-        pass
-
-
-def test_memory_is_lent_by_one_lender_at_a_time(lender, block):
+def test_memory_is_lent_once_at_a_time_and_by_one_lender(lender, block):
     half = Block(block.address + MIB // 2, MIB // 2)
     with Lender() as other:
-        with other.yield_block(half):
-            for again in (block, half):
-                with pytest.raises(GrantError, match="are lent already, by another lender"):
-                    lender.yield_block(again)
-            with lender.yield_block(Block(block.address, MIB // 2)):
-                pass
+        for first, why in ((lender, "are lent already"), (other, "already, by another lender")):
+            with first.yield_block(half):
+                for again in (block, half):
+                    with pytest.raises(GrantError, match=why):
+                        lender.yield_block(again)
+                with lender.yield_block(Block(block.address, MIB // 2)):
+                    pass
         with lender.yield_block(block):
             pass
 
 
-@pytest.mark.parametrize("slots", [-1, 0, 4097, 2**70])
-def test_a_ledger_has_a_number_of_slots(fake_cuda, slots):
-    with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
-        Lender(slots)
-
-
-@pytest.mark.parametrize("thing", [None, 7, "ledger_handle"])
-def test_what_is_no_ledger_handle_is_refused(fake_cuda, thing):
-    with pytest.raises(TypeError, match="is made with the LedgerHandle of a lender"):
-        Borrower(thing)
+def test_what_is_no_grant_mapping_or_handle_is_refused(lender):
+    for thing in (None, 7, "grant", (0, 1)):
+        with pytest.raises(GrantError, match="comes from yield_block"):
+            reclaim_block(thing)
+        with pytest.raises(GrantError, match="comes from borrow_block"):
+            return_block(thing)
+        with pytest.raises(GrantError, match="no grant"):
+            lender.reclaim([thing])
+        with pytest.raises(TypeError, match="is made with the LedgerHandle of a lender"):
+            Borrower(thing)
 
 
 # ---- what cannot be lent or opened -------------------------------------------------------------

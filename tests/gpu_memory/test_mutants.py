@@ -75,7 +75,7 @@ MUTANTS = {
         "borrower.cpp",
         "OnDevice(place.first).close(base);",
         "static_cast<void>(base);",
-        "is_back_can_be_freed",
+        "in_the_middle_of_an_allocation",
     ),
     "reclaim from the living": Mutant(
         "lender_ledger.cpp",
@@ -133,12 +133,7 @@ def make_package(folder, objects):
 
 def run_tests(folder, killers):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=150"]
-    for plugin in (
-        "no:cacheprovider",
-        "pytest_timeout",
-        "support.fake_cuda",
-        "support.lending_fixtures",
-    ):
+    for plugin in PLUGINS:
         command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
     command += map(str, KILLERS)

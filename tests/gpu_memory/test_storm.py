@@ -11,25 +11,22 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from support.campaigns import KILLS, SEED
 from support.fake_cuda import FakeCuda
+from support.memory_peer import Peer
 
 from fusionloader.system.gpu_memory import Block, Grant, Lender, NotReturnedError
 
 DEATHS = max(8, KILLS)
-HERE = Path(__file__).parent
 PART = 1 << 17  # bytes
 PARTS = 3  # of an allocation, of which the first is never lent
 ALLOCATIONS = 3
 WORK_MICROSECONDS = 1000
-LENDERS = 0xA << 28
+LENDERS, BORROWERS = 0xA << 28, 0xB
 
 
 @dataclass
@@ -49,7 +46,6 @@ class Storm:
         self.chance = random.Random(seed)
         self.fake = fake
         self.lender = Lender(slots=16)
-        self.ledger_handle = self.lender.ledger_handle()
         self.stream = fake.stream()
         self.tally = Tally()
         self.bases = [self.allocate() for _ in range(ALLOCATIONS)]
@@ -62,24 +58,10 @@ class Storm:
         self.fake.wait(self.stream)
         return base
 
-    def start_borrower(self) -> subprocess.Popen[str]:
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-S",
-                str(HERE / "storm_borrower.py"),
-                str(self.ledger_handle.fd),
-                str(self.chance.randrange(1 << 30)),
-            ],
-            pass_fds=[self.ledger_handle.fd],
-            env={**os.environ, "STORM_PATH": path},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+    def start_borrower(self) -> Peer:
+        peer = Peer(self.lender.ledger_handle())
+        peer.tell("storm", self.chance.randrange(1 << 30), LENDERS >> 28, BORROWERS)
+        return peer
 
     def run(self, kills: int) -> Tally:
         os.environ["FAKE_CUDA_WORK_US"] = str(WORK_MICROSECONDS)
@@ -88,8 +70,8 @@ class Storm:
                 self.round()
             self.finish()
         finally:
-            for process in self.borrowers:
-                self.end(process)
+            for peer in self.borrowers:
+                peer.end()
         return self.tally
 
     def is_going_on(self, kills: int) -> bool:
@@ -133,17 +115,11 @@ class Storm:
         self.out = {a: grant for a, grant in self.out.items() if grant.state != "free"}
 
     def replace_the_dead(self) -> None:
-        for number, process in enumerate(self.borrowers):
-            if process.poll() is not None:
-                assert process.returncode == -signal.SIGKILL, f"it ended by {process.returncode}"
-                self.end(process)
+        for number, peer in enumerate(self.borrowers):
+            if (code := peer.process.poll()) is not None:
+                assert code == -signal.SIGKILL, f"it ended by {code}"
+                peer.end()
                 self.borrowers[number] = self.start_borrower()
-
-    def end(self, process: subprocess.Popen[str]) -> None:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
     def use_own(self) -> None:
         """The lender's own work on what it has: nobody else writes there, then or later."""
@@ -171,8 +147,8 @@ class Storm:
             self.bases[self.bases.index(base)] = self.allocate()
 
     def finish(self) -> None:
-        for process in self.borrowers:
-            self.end(process)
+        for peer in self.borrowers:
+            peer.kill()
         with contextlib.suppress(NotReturnedError):
             self.lender.reclaim(self.out.values(), 60, "quarantine")
         stats = self.lender.stats()

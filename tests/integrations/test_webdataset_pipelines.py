@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from support.batches import same_batches
+from support.encoded_images import encoded
 from support.images import photo, train_transform
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torchvision import transforms
@@ -20,12 +21,6 @@ wds = pytest.importorskip("webdataset", reason="pip install webdataset")
 
 SHARDS, PER_SHARD = 4, 14
 TRANSFORM = train_transform(32)
-
-
-def encoded(image, kind="jpeg", **options):
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 def sample(number, generator):

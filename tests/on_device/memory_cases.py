@@ -12,11 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from support import waiting
 from support.cuda_driver import Driver
 from support.memory_peer import Peer
+from support.waiting import gone
 
 from fusionloader.system.gpu_memory import Block, Grant, Lender, NotReturnedError, probe
 from fusionloader.system.gpu_memory.lender import PATIENCE
@@ -25,6 +28,8 @@ MIB = 1 << 20
 FAKE = "FUSIONLOADER_LIBCUDA" in os.environ  # a stand-in for the driver
 SIZE = (8 if FAKE else 256) * MIB
 _PATIENCE = 60.0
+
+wait_until = partial(waiting.wait_until, seconds=_PATIENCE, pause=0.001)
 
 Figures = dict[str, Any]
 Case = Callable[[], Figures]
@@ -78,11 +83,10 @@ def a_part_of_an_allocation_goes_and_comes_back_and_its_neighbours_stay() -> Fig
         memory.driver.fill(memory.address + quarter, 0xBBBB0002, 2 * quarter, memory.stream)
         with Peer(lender.ledger_handle()) as peer:
             grant = lender.yield_block(memory.block(quarter, 2 * quarter))
-            loan = peer.ask("borrow", nbytes=MIB)
-            assert loan["nbytes"] == 2 * quarter
-            assert peer.ask("words", number=0)["words"] == [0xBBBB0002]
-            peer.ask("fill", number=0, word=0xCCCC0003)
-            peer.ask("give_back", number=0)
+            assert peer.borrow(nbytes=MIB) == 2 * quarter
+            assert peer.words(nbytes=4) == {0xBBBB0002}
+            peer.fill(word=0xCCCC0003)
+            peer.give_back()
             grant.reclaim(_PATIENCE, "wait")
         found = memory.words(quarter - 4, quarter, 3 * quarter - 4, 3 * quarter)
         assert found == [0xAAAA0001, 0xCCCC0003, 0xCCCC0003, 0xAAAA0001], found
@@ -93,7 +97,7 @@ def the_two_processes_pass_the_probe() -> Figures:
     with lending() as (lender, _), Peer(lender.ledger_handle()) as peer:
         peer.tell("probe")
         refused = probe(lender)
-        assert peer.answer() == {"refused": refused}
+        assert peer.answer() == refused
         assert refused is None, refused
         return {}
 
@@ -105,9 +109,9 @@ def a_block_is_on_offer_only_when_the_device_has_done_what_came_before() -> Figu
             memory.fill(number + 1)
         grant = lender.yield_block(memory.block())
         state = grant.state
-        peer.ask("borrow", nbytes=MIB)
-        assert peer.ask("words", number=0, at=SIZE - 4)["words"] == [rounds]
-        peer.ask("give_back", number=0)
+        peer.borrow(nbytes=MIB)
+        assert peer.words(at=SIZE - 4) == {rounds}
+        peer.give_back()
         grant.reclaim(_PATIENCE, "wait")
         return {"state_after_yield": state}
 
@@ -115,15 +119,15 @@ def a_block_is_on_offer_only_when_the_device_has_done_what_came_before() -> Figu
 def a_worker_that_looks_returns_soon_after_it_is_asked() -> Figures:
     seconds = []
     with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
-        for number in range(3 if FAKE else 20):
+        for _ in range(3 if FAKE else 20):
             grant = lender.yield_block(memory.block())
-            peer.ask("borrow", nbytes=MIB)
-            peer.tell("serve", number=number)
+            peer.borrow(nbytes=MIB)
+            peer.tell("serve")
             wait_until(lambda: memory.words(0)[0] > 0, "the borrower does not write")
             asked = time.perf_counter()
             grant.reclaim(_PATIENCE, "wait")
             seconds.append(time.perf_counter() - asked)
-            assert peer.answer() == {}
+            peer.answer()
             memory.fill(0)
     return milliseconds(seconds)
 
@@ -134,8 +138,8 @@ def after_a_kill_in_the_middle_of_writing_nothing_is_written_any_more() -> Figur
         for number in range(2 if FAKE else 8):
             with Peer(lender.ledger_handle()) as peer:
                 grant = lender.yield_block(memory.block())
-                peer.ask("borrow", nbytes=MIB)
-                peer.tell("hog", number=0, word=0xDEAD0000)
+                peer.borrow(nbytes=MIB)
+                peer.tell("hog", word=0xDEAD0000)
                 wait_until(lambda: 0xDEAD0000 in memory.sample(4), "the borrower does not write")
                 assert_not_returned(grant)
                 began = time.perf_counter()
@@ -165,8 +169,8 @@ def a_late_borrower_is_killed_and_the_block_is_back() -> Figures:
             with Peer(lender.ledger_handle()) as peer:
                 memory.fill(0)
                 grant = lender.yield_block(memory.block())
-                peer.ask("borrow", nbytes=MIB)
-                peer.tell("hog", number=0, word=number)
+                peer.borrow(nbytes=MIB)
+                peer.tell("hog", word=number)
                 wait_until(lambda: memory.words(0) != [0], "the borrower does not write")
                 began = time.perf_counter()
                 grant.reclaim()
@@ -191,7 +195,7 @@ def the_borrower_s_memory_is_free_again_when_the_lender_is_killed() -> Figures:
     lender.kill()
     lender.wait()
     began = time.perf_counter()
-    wait_until(lambda: ended(child), "the borrower outlives its lender")
+    wait_until(lambda: gone(child), "the borrower outlives its lender")
     seconds = time.perf_counter() - began
     if not FAKE:  # whose memory is no device's
         wait_until(lambda: driver.memory()[0] >= before - 64 * MIB, "memory is still taken")
@@ -202,9 +206,9 @@ def lend_and_sleep() -> None:
     """The process that the case above kills, with a block of it in use."""
     with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
         lender.yield_block(memory.block())
-        peer.ask("borrow", nbytes=MIB)
+        peer.borrow(nbytes=MIB)
         print(peer.pid, flush=True)
-        peer.ask("sleep")
+        peer.sleep()
 
 
 def opening_and_closing_cost() -> Figures:
@@ -214,32 +218,17 @@ def opening_and_closing_cost() -> Figures:
             break
         opened, closed = [], []
         with lending(nbytes) as (lender, memory), Peer(lender.ledger_handle()) as peer:
-            for number in range(5):
+            for _ in range(5):
                 grant = lender.yield_block(memory.block())
                 wait_until(lambda: grant.state == "yielded", "the block is not offered")  # noqa: B023
-                opened.append(peer.ask("borrow", nbytes=MIB)["seconds"])
-                closed.append(peer.ask("give_back", number=number)["seconds"])
+                opened.append(peer.timed("borrow", nbytes=MIB))
+                closed.append(peer.timed("give_back"))
                 grant.reclaim(_PATIENCE, "wait")
         figures[f"{nbytes // MIB} MiB"] = {
             "borrow": milliseconds(opened),
             "return": milliseconds(closed),
         }
     return figures
-
-
-def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.001)
-
-
-def ended(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
 
 
 CASES: list[Case] = [

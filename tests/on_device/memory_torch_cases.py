@@ -49,14 +49,14 @@ def borrowing(limit: int = _LIMIT) -> Iterator[tuple[MemoryLender, Peer]]:
         assert session is not None
         peer.tell("probe")
         wait_until(session.prove, "the probe does not end")
-        assert peer.answer() == {"refused": None}
+        assert peer.answer() is None
         yield memory, peer
     memory.close()
 
 
 def lend(memory: MemoryLender, peer: Peer) -> float:
     """Lends all that there is; returns the seconds that it took here."""
-    peer.ask("want", nbytes=_LIMIT)  # each time: who waits for a block wants nothing afterwards
+    peer.want(nbytes=_LIMIT)  # each time: who waits for a block wants nothing afterwards
     began = time.perf_counter()
     memory.lend()
     return time.perf_counter() - began
@@ -98,12 +98,12 @@ def lending_takes_no_memory_and_touches_no_tensor() -> Figures:
     lent, back = [], []
     with borrowing() as (memory, peer):
         reserved = torch.cuda.memory_reserved()
-        for number in range(5):
+        for _ in range(5):
             lent.append(lend(memory, peer))
             assert memory._out, memory.why_not or "nothing was lent"
             nbytes = sum(grant.block.nbytes for grant in memory._out)
-            peer.ask("borrow", nbytes=20 * MIB)
-            peer.tell("serve", number=number)
+            peer.borrow(nbytes=20 * MIB)
+            peer.tell("serve")
             began = time.perf_counter()
             memory.take_back(None)
             back.append(time.perf_counter() - began)
@@ -153,16 +153,13 @@ def training_is_the_same_bit_for_bit() -> Figures:
     assert without == again, "training differs from run to run on this device, lending or not"
     lent = []
     with borrowing() as (memory, peer):
-        count = 0
 
         def lend_for_a_moment() -> None:
-            nonlocal count
             lend(memory, peer)
             lent.append(len(memory._out))
             if memory._out:
-                peer.ask("borrow", nbytes=20 * MIB)
-                peer.tell("serve", number=count)
-                count += 1
+                peer.borrow(nbytes=20 * MIB)
+                peer.tell("serve")
             memory.take_back(None)
             if lent[-1]:
                 peer.answer()
@@ -212,12 +209,12 @@ def memory_of_graphs_is_not_lent() -> Figures:
         del hoard
         lend(memory, peer)
         assert memory._out, memory.why_not or "nothing was lent"
-        peer.ask("borrow", nbytes=20 * MIB)
-        peer.ask("fill", number=0, word=0xFFFFFFFF)
+        peer.borrow(nbytes=20 * MIB)
+        peer.fill(word=0xFFFFFFFF)
         graph.replay()
         torch.cuda.synchronize()
         assert bool((result == 4).all()), "a borrower wrote into a graph's memory"
-        peer.ask("give_back", number=0)
+        peer.give_back()
         memory.take_back(None)
     return {}
 
@@ -225,8 +222,8 @@ def memory_of_graphs_is_not_lent() -> Figures:
 def torch_works_in_borrowed_memory_and_leaves_it_whole() -> Figures:
     with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
         grant = lender.yield_block(memory.block())
-        peer.ask("borrow", nbytes=MIB)
-        found = peer.ask("torch_pool")
+        peer.borrow(nbytes=MIB)
+        found = peer.torch_pool()
         grant.reclaim(60, "wait")
         memory.fill(7)
         assert memory.sample() == {7}
@@ -237,8 +234,8 @@ def torch_works_in_borrowed_memory_and_leaves_it_whole() -> Figures:
 def dali_decodes_in_borrowed_memory_and_leaves_it_whole() -> Figures:
     with lending(4096 * MIB) as (lender, memory), Peer(lender.ledger_handle()) as peer:
         grant = lender.yield_block(memory.block())
-        peer.ask("borrow", nbytes=MIB)
-        found = peer.ask("dali_pool")
+        peer.borrow(nbytes=MIB)
+        found = peer.dali_pool()
         grant.reclaim(60, "wait")
         memory.fill(7)
         assert memory.sample() == {7}

@@ -1,19 +1,25 @@
+"""Color operations with the levels that torchvision gives PIL images, and tensors by v1 and v2."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 import torchvision.transforms.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image, ImageFilter
+from torchvision.transforms import _functional_tensor as v1
+from torchvision.transforms.v2 import functional as v2
 
 from fusionloader import _native
 from fusionloader._native import testing
 
 SIMD_LEVELS = _native.simd_levels()
 FACTORS = [0, 0.1, 0.3, 0.5, 0.9, 0.999, 1, 1.001, 1.1, 1.5, 1.9, 3.7, 10, 1e9]
-HUES = [-0.5, -0.4, -0.123, -0.004, -0.003, 0, 0.003, 0.004, 0.05, 0.1, 0.25, 0.37, 0.5]
+HUES = [-0.5, -0.4, -0.123, -0.004, -0.003, -1e-9, 0, 0.003, 0.004]
+HUES += [0.05, 0.1, 0.25, 1 / 3, 0.37, 0.5]
 THRESHOLDS = [-1, 0, 0.5, 1, 26.6, 127.5, 128, 254.5, 255, 255.5, 256]
 SHAPES = [(1, 1), (1, 40), (40, 1), (2, 2), (2, 9), (3, 3), (31, 17), (64, 64), (70, 131)]
 REFERENCES = {
@@ -29,6 +35,12 @@ REFERENCES = {
     "equalize": F.equalize,
     "to_grayscale": F.to_grayscale,
 }
+BLENDS = ["contrast", "saturation", "sharpness"]
+MODULES = {"torch_v1": v1, "torch_v2": v2, "torch_v2_interleaved": v2}
+TENSORS = [*BLENDS, "hue", "autocontrast", "to_grayscale"]
+PILLOW = "pillow"
+CASES = [(name, PILLOW) for name in REFERENCES]
+CASES += [(name, rounding) for name in TENSORS for rounding in MODULES]
 ARGUMENTS = {
     **dict.fromkeys(["brightness", "contrast", "saturation", "sharpness"], FACTORS),
     "hue": HUES,
@@ -69,40 +81,75 @@ def pixels_of(image):
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def ours(name, pixels, arguments, simd=None):
-    got = np.frombuffer(testing.color_op(name, pixels, tuple(arguments), simd), np.uint8)
-    return got.reshape(*pixels.shape[:2], -1)
+@pytest.fixture(autouse=True)
+def single_thread():
+    """With more of them torch adds up parts of a large image, and these."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
-def check(name, pixels, arguments):
-    expected = pixels_of(REFERENCES[name](to_pillow(pixels), *arguments))
+def ours(name, pixels, arguments, simd=None, rounding=PILLOW):
+    got = testing.color_op(name, pixels, tuple(arguments), simd, rounding)
+    return np.frombuffer(got, np.uint8).reshape(*pixels.shape[:2], -1)
+
+
+def theirs(name, pixels, arguments, rounding):
+    if rounding == PILLOW:
+        return pixels_of(REFERENCES[name](to_pillow(pixels), *arguments))
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    if rounding == "torch_v2":
+        image = image.contiguous()
+    named = {"autocontrast": "autocontrast", "to_grayscale": "rgb_to_grayscale"}
+    function = getattr(MODULES[rounding], named.get(name, f"adjust_{name}"))
+    return function(image, *arguments).permute(1, 2, 0).numpy()
+
+
+def assert_levels_of_torchvision(name, rounding, pixels, *arguments):
+    expected = theirs(name, pixels, arguments, rounding)
     for simd in SIMD_LEVELS:
-        got = ours(name, pixels, arguments, simd)
-        assert np.array_equal(got, expected), (name, pixels.shape, arguments, simd)
+        got = ours(name, pixels, arguments, simd, rounding)
+        assert np.array_equal(got, expected), (name, rounding, pixels.shape, arguments, simd)
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_the_levels_are_torchvision_s_on_pillow(name):
-    for pixels in PICTURES:
+@pytest.mark.parametrize(("name", "rounding"), CASES)
+def test_the_levels_are_torchvision_s(name, rounding):
+    every = 1 if rounding == PILLOW else 3 if name == "hue" else 2
+    for pixels in PICTURES[::every]:
         for argument in ARGUMENTS.get(name, [None]):
-            check(name, pixels, () if argument is None else (argument,))
+            arguments = () if argument is None else (argument,)
+            assert_levels_of_torchvision(name, rounding, pixels, *arguments)
 
 
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "sharpness"])
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize(
+    ("name", "rounding"), [("brightness", PILLOW), *((n, r) for n, r in CASES if n in BLENDS)]
+)
+@settings(max_examples=50, deadline=None)
 @given(
-    factor=st.floats(0, 20),
+    factor=st.one_of(st.floats(0, 20), st.integers(0, 40).map(lambda tenths: tenths / 10)),
     pixels=arrays.arrays(np.uint8, st.tuples(*[st.integers(1, 20)] * 2, st.sampled_from([1, 3]))),
 )
-def test_any_factor_blends_as_pillow_does(name, factor, pixels):
-    check(name, pixels, (factor,))
+def test_any_factor_blends_as_torchvision_does(name, rounding, factor, pixels):
+    assert_levels_of_torchvision(name, rounding, pixels, factor)
 
 
-@pytest.mark.parametrize("hue", [-0.41, 0.0, 0.23])
-def test_hue_of_colors_all_over_the_cube(hue):
+@pytest.mark.parametrize("rounding", [PILLOW, *MODULES])
+def test_grey_and_hue_of_colors_all_over_the_cube(rounding):
     levels = np.r_[0:256:5, 1, 2, 3, 127, 128, 253, 254].astype(np.uint8)
     cube = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(len(levels), -1, 3)
-    check("hue", np.ascontiguousarray(cube), (hue,))
+    cube = np.ascontiguousarray(cube)
+    assert_levels_of_torchvision("to_grayscale", rounding, cube, 1)
+    for hue in (-0.41, 0.0, 0.23):
+        assert_levels_of_torchvision("hue", rounding, cube, hue)
+
+
+@pytest.mark.parametrize("rounding", MODULES)
+@pytest.mark.parametrize("shape", [(300, 301, 3), (521, 640, 1), (1031, 2049, 1), (1, 90007, 3)])
+def test_the_mean_of_many_pixels_is_rounded_as_torch_rounds_it(rounding, shape):
+    pixels = np.random.default_rng(shape[0]).integers(90, 256, shape, np.uint8)
+    for factor in np.linspace(0.05, 1.95, 25):
+        assert_levels_of_torchvision("contrast", rounding, pixels, float(factor))
 
 
 @pytest.mark.parametrize("simd", SIMD_LEVELS)
@@ -146,15 +193,6 @@ def test_blur_is_within_one_level_of_torchvision_s():
     assert differing / compared < 1e-3
 
 
-def test_wrong_calls_are_refused():
-    pixels = picture("noise", 4, 4, 3)
-    for name, arguments in [("sepia", ()), ("hue", ()), ("gaussian_blur", (4, 3, 1, 1))]:
-        with pytest.raises(ValueError):
-            ours(name, pixels, arguments)
-    with pytest.raises(ValueError, match="contiguous"):
-        testing.color_op("invert", pixels[:, ::2], ())
-
-
 @pytest.mark.parametrize("radius", [0, 0.01, 0.1, 0.5, 1, 1.37, 2, 5.5, 40, 500])
 def test_box_blurs_are_those_of_pillow(radius):
     for pixels in PICTURES:
@@ -163,7 +201,25 @@ def test_box_blurs_are_those_of_pillow(radius):
         assert ours == pixels_of(expected).tobytes(), pixels.shape
 
 
-@pytest.mark.parametrize("radius", [-1.0, float("nan"), 1e5])
-def test_a_box_blur_without_sense_is_refused(radius):
-    with pytest.raises(ValueError, match="radius"):
-        testing.color_op("box_blur", PICTURES[0], [radius])
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "rounding", "why"),
+    [
+        ("sepia", (), PILLOW, "sepia"),
+        ("hue", (), PILLOW, "hue"),
+        ("gaussian_blur", (4, 3, 1, 1), PILLOW, "kernel"),
+        *[("box_blur", (radius,), PILLOW, "radius") for radius in (-1.0, NAN, 1e5)],
+        *[("contrast", (NAN,), rounding, "a number") for rounding in MODULES],
+        *[("hue", (0.6,), rounding, r"-0\.5 to 0\.5") for rounding in MODULES],
+    ],
+)
+def test_wrong_calls_are_refused(name, arguments, rounding, why):
+    with pytest.raises(ValueError, match=why):
+        ours(name, PICTURES[12], arguments, None, rounding)
+
+
+def test_pixels_that_are_not_contiguous_are_refused():
+    with pytest.raises(ValueError, match="contiguous"):
+        testing.color_op("invert", picture("noise", 4, 4, 3)[:, ::2], ())

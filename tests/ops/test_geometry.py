@@ -54,7 +54,7 @@ def transformed(image, size, method, numbers, mode, fill):
     return image.transform(size, method, numbers, Image.Resampling[mode.upper()], fillcolor=color)
 
 
-def check(expected: Image.Image, name: str, image: Image.Image, *arguments: object) -> None:
+def assert_pixels(expected: Image.Image, name: str, image: Image.Image, *arguments: object) -> None:
     pixels = np.ascontiguousarray(np.asarray(image).reshape(image.height, image.width, -1))
     wanted = np.asarray(expected).reshape(expected.height, expected.width, -1)
     for simd in SIMD_LEVELS:
@@ -82,7 +82,7 @@ def test_operations_of_the_augmentation_policies(image, mode, name, operation, m
             fill = FILLS[step % 2]
             magnitude = sign * most * step / 30
             expected = _apply_op(image, operation, magnitude, MODES[mode], fill_of(image, fill))
-            check(expected, name, image, magnitude, mode, fill)
+            assert_pixels(expected, name, image, magnitude, mode, fill)
 
 
 @images
@@ -95,7 +95,7 @@ def test_rotation(image, mode):
             for centre in centres:
                 fill = FILLS[step % 2]
                 expected = F.rotate(image, angle, MODES[mode], expand, centre, fill_of(image, fill))
-                check(expected, "rotate", image, angle, mode, expand, centre, fill)
+                assert_pixels(expected, "rotate", image, angle, mode, expand, centre, fill)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -123,7 +123,7 @@ def test_affine(image, mode, angle, translation, scale, shear, centre, turned, f
         list(centre) if centre else None,
     )
     arguments = (angle, translation, scale, shear, mode, fill, centre)
-    check(expected, "affine", image, *arguments)
+    assert_pixels(expected, "affine", image, *arguments)
 
 
 @images
@@ -137,7 +137,7 @@ def test_plain_matrices(image, mode):
     cases += [((1, 0, 0, s, 1, 0), "plain_shear_y", s) for s in (-0.3, 0.123, 0.0)]
     for matrix, name, number in cases:
         expected = transformed(image, image.size, AFFINE, matrix, mode, fill)
-        check(expected, name, image, number, mode, fill)
+        assert_pixels(expected, name, image, number, mode, fill)
 
 
 @images
@@ -161,7 +161,7 @@ def test_matrices_of_all_kinds_to_other_sizes(image, mode):
     for matrix in matrices:
         for size in ((image.width, image.height), (50, 21), (1, 3)):
             expected = transformed(image, size, AFFINE, matrix, mode, FILLS[1])
-            check(expected, "affine_transform", image, *size, matrix, mode, FILLS[1])
+            assert_pixels(expected, "affine_transform", image, *size, matrix, mode, FILLS[1])
 
 
 @images
@@ -178,7 +178,7 @@ def test_perspective(image, mode):
     for coefficients in given:
         if all(math.isfinite(c) for c in coefficients):
             expected = transformed(image, image.size, PERSPECTIVE, coefficients, mode, FILLS[1])
-            check(expected, "perspective_transform", image, coefficients, mode, FILLS[1])
+            assert_pixels(expected, "perspective_transform", image, coefficients, mode, FILLS[1])
 
 
 @images
@@ -189,7 +189,7 @@ def test_padding(image, mode):
         if min(image.width + min(left, 0) + min(right, 0), image.height + min(bottom, 0)) < 1:
             continue
         expected = F.pad(image, list(amounts), fill_of(image, FILLS[1]), mode)
-        check(expected, "pad", image, *amounts, mode, FILLS[1])
+        assert_pixels(expected, "pad", image, *amounts, mode, FILLS[1])
 
 
 def test_what_cannot_be_is_refused():

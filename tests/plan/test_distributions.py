@@ -1,4 +1,4 @@
-"""What is drawn is distributed as what torchvision draws.
+"""What is drawn is distributed as what torchvision draws, or as the policy says.
 
 torchvision runs with its functions on PIL images replaced by recorders, so that what it draws is
 seen where it is used. Frequencies of operations and every argument are compared.
@@ -7,6 +7,7 @@ seen where it is used. Frequencies of operations and every argument are compared
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -19,11 +20,12 @@ from torchvision.transforms.v2._auto_augment import _AutoAugmentBase
 
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.transforms import compile_transform
+from fusionloader.transforms.policies import DeepAutoAugment, ExtendedRandAugment
 
 OURS, THEIRS = 3 * DRAWS, DRAWS
 MANY, FEWER = 75_000, 25_000  # as `make draws` has them
 SIZE = (331, 200)
-POLICIES = {
+TRANSFORMS = {
     "randaugment": v1.RandAugment(),
     "randaugment of three": v1.RandAugment(3, 14, 17),
     "trivial": v1.TrivialAugmentWide(),
@@ -34,8 +36,6 @@ POLICIES = {
     "trivial v2": v2.TrivialAugmentWide(),
     "imagenet v2": v2.AutoAugment(),
     "svhn v2": v2.AutoAugment(v1.AutoAugmentPolicy.SVHN),
-}
-OTHERS = {
     "crop": v1.RandomResizedCrop(8),
     "crop of a wide image": v1.RandomResizedCrop(8, (0.9, 1.0), (0.75, 1.0)),  # mostly the fallback
     "jitter": v1.ColorJitter(0.4, 0.3, (0.5, 2.0), 0.1),
@@ -57,60 +57,54 @@ OTHERS = {
 }
 
 
-class Recorder:
-    """Operations that torchvision would do, as tuples like those that are drawn."""
+# What torchvision's functions on PIL images are given, as the operations that are drawn.
+RECORDED = {
+    **dict.fromkeys(["invert", "autocontrast", "equalize", "to_grayscale"], lambda *_: ()),
+    **dict.fromkeys(["posterize", "solarize"], lambda value: (value,)),
+    **{
+        f"adjust_{kind}": lambda factor: (factor,)
+        for kind in ("brightness", "contrast", "saturation", "hue", "sharpness")
+    },
+    "rotate": lambda angle, **_: (angle,),
+    "affine": lambda matrix, **_: tuple(matrix),
+    "perspective": lambda coefficients, **_: tuple(coefficients),
+    "crop": lambda top, left, height, width: (
+        *(left, top, width, height),
+        *(width * height, width / height),
+    ),
+}
 
-    def __init__(self):
-        self.operations = []
 
-    def note(self, name, arguments):
+@pytest.fixture
+def recorded(monkeypatch):
+    """The operations that torchvision would do, as tuples like those that are drawn."""
+    operations = []
+
+    def note(name, arguments):
         def record(image, *given, **named):
-            self.operations.append((name, *arguments(*given, **named)))
+            operations.append((name, *arguments(*given, **named)))
             return image
 
         return record
 
-
-@pytest.fixture
-def recorder(monkeypatch):
-    made = Recorder()
-    for name in ("invert", "autocontrast", "equalize"):
-        monkeypatch.setattr(functional_pil, name, made.note(name, lambda: ()))
-    for kind in ("brightness", "contrast", "saturation", "hue", "sharpness"):
-        replaced = made.note(kind, lambda factor: (factor,))
-        monkeypatch.setattr(functional_pil, f"adjust_{kind}", replaced)
-    for name in ("posterize", "solarize"):
-        monkeypatch.setattr(functional_pil, name, made.note(name, lambda value: (value,)))
-    affine = made.note("affine", lambda matrix, **_: tuple(matrix))
-    monkeypatch.setattr(functional_pil, "affine", affine)
-    monkeypatch.setattr(functional_pil, "rotate", made.note("rotate", lambda angle, **_: (angle,)))
-    perspective = made.note("perspective", lambda coefficients, **_: tuple(coefficients))
-    monkeypatch.setattr(functional_pil, "perspective", perspective)
-    grayscale = made.note("grayscale", lambda *_: ())
-    monkeypatch.setattr(functional_pil, "to_grayscale", grayscale)
-    blur = made.note("blur", lambda kernel, sigma: tuple(sigma))
-    monkeypatch.setattr(functional, "gaussian_blur", blur)
-
-    def cropped(image, top, left, height, width):
-        made.operations.append(("crop", left, top, width, height, width * height, width / height))
-        return image
-
-    monkeypatch.setattr(functional_pil, "crop", cropped)
-    monkeypatch.setattr(functional_pil, "resize", lambda image, *_, **__: image)
-
     def apply_as_v1(self, image, name, magnitude, interpolation, fill):
         value = 255.0 * magnitude if name == "Solarize" else magnitude
-        nearest = InterpolationMode.NEAREST
-        return v1.autoaugment._apply_op(image, name, value, nearest, None)
+        return v1.autoaugment._apply_op(image, name, value, InterpolationMode.NEAREST, None)
 
+    for name, arguments in RECORDED.items():
+        operation = name.removeprefix("adjust_").removeprefix("to_")
+        monkeypatch.setattr(functional_pil, name, note(operation, arguments))
+    blur = note("blur", lambda kernel, sigma: tuple(sigma))
+    monkeypatch.setattr(functional, "gaussian_blur", blur)
+    monkeypatch.setattr(functional_pil, "resize", lambda image, *_, **__: image)
     monkeypatch.setattr(_AutoAugmentBase, "_apply_image_or_video_transform", apply_as_v1)
-    return made
+    return operations
 
 
 @pytest.fixture
 def executor(name):
     """Compiled before the recorder is there: what was patched would run in Python."""
-    return make_executor(compile_transform({**POLICIES, **OTHERS}[name]).plan)
+    return make_executor(compile_transform(TRANSFORMS[name]).plan)
 
 
 def drawn(operations):
@@ -119,35 +113,75 @@ def drawn(operations):
     return [(*op[:5], op[3] * op[4], op[3] / op[4]) if op[0] == "crop" else op for op in found]
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *OTHERS])
+@pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.few(8)
-def test_draws_are_distributed_as_torchvision_s(name, executor, recorder):
-    transform = {**POLICIES, **OTHERS}[name]
+def test_draws_are_distributed_as_torchvision_s(name, executor, recorded):
     ours = [drawn(executor.draw(11, 3, index, 0, *SIZE)) for index in range(OURS)]
     torch.manual_seed(1)
     random.seed(1)
     image, theirs = Image.new("RGB", SIZE), []
     for _ in range(THEIRS):
-        recorder.operations = []
-        transform(image)
-        theirs.append(recorder.operations)
+        recorded.clear()
+        TRANSFORMS[name](image)
+        theirs.append(list(recorded))
     assert_same_distribution(ours, theirs)
 
 
-def test_a_wrong_probability_or_range_is_noticed():
-    def draws(transform, count, seed):
-        executor = make_executor(compile_transform(transform).plan)
-        return [
-            [flat(op) for op in executor.draw(seed, 0, index, 0, *SIZE)] for index in range(count)
-        ]
+def draws_of(transform, count=MANY, seed=1, size=SIZE):
+    executor = make_executor(compile_transform(transform).plan)
+    return [executor.draw(seed, 0, index, 0, *size) for index in range(count)]
 
-    base = draws(v1.RandomRotation((-10, 35)), MANY, 1)
-    assert_same_distribution(base, draws(v1.RandomRotation((-10, 35)), FEWER, 2))
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (v1.RandomRotation((-10, 35)), v1.RandomRotation((-10, 36.5))),
+        (v1.RandomInvert(0.5), v1.RandomInvert(0.53)),
+    ],
+)
+def test_a_wrong_probability_or_range_is_noticed(right, wrong):
+    base, same, other = (
+        [[flat(operation) for operation in draw] for draw in draws_of(*each)]
+        for each in ((right,), (right, FEWER, 2), (wrong, FEWER, 2))
+    )
+    assert_same_distribution(base, same)
     with pytest.raises(AssertionError):
-        assert_same_distribution(base, draws(v1.RandomRotation((-10, 36.5)), FEWER, 2))
-    inverted = draws(v1.RandomInvert(0.5), MANY, 1)
-    with pytest.raises(AssertionError):
-        assert_same_distribution(inverted, draws(v1.RandomInvert(0.53), FEWER, 2))
+        assert_same_distribution(base, other)
+
+
+LAYERS = [
+    [("invert", 0, 0.5), ("equalize", 0, 0.2), ("rotate", 1, 0.25), ("rotate", -1, 0.05)],
+    [("hflip", 0, 0.0), ("solarize", 0.5, 1.0)],
+    [("brightness", 0.1, 0.9), ("autocontrast", 0, 0.1)],
+]
+
+
+def test_each_layer_of_deep_autoaugment_draws_one_entry_by_its_probability():
+    def entry(name, value=0, *_):
+        return f"{name} {np.sign(value):.0f}" if name == "rotate" else name
+
+    chosen = [
+        np.random.default_rng(place).choice(
+            [entry(*each) for each in layer], MANY, p=[probability for *_, probability in layer]
+        )
+        for place, layer in enumerate(LAYERS)
+    ]
+    # One name for what all layers draw: layers that depend on each other are noticed as well.
+    theirs = [[(" ".join(names),)] for names in zip(*chosen, strict=True)]
+    draws = draws_of(DeepAutoAugment(LAYERS))
+    assert_same_distribution([[(" ".join(entry(*op) for op in ops),)] for ops in draws], theirs)
+    assert {op[1] for ops in draws for op in ops if op[0] == "rotate"} == {30.0, -30.0}
+
+
+def test_extended_rand_augment_draws_its_16_operations_equally_often():
+    names = ["affine"] * 4  # shears and translations
+    names += ["identity", "rotate", "brightness", "saturation", "contrast", "sharpness", "cutout"]
+    names += ["posterize", "solarize", "solarize_add", "autocontrast", "equalize"]
+    draws = draws_of(ExtendedRandAugment(1, 30))
+    ours = [[(ops[0][0] if ops else "identity",)] for ops in draws]
+    assert_same_distribution(ours, [[(name,)] for name in names * (MANY // 16)])
+    assert {op[1] for ops in draws for op in ops if op[0] == "solarize_add"} == {110}
+    assert max(max(op[3:5]) for ops in draws for op in ops if op[0] == "cutout") == 40
 
 
 @pytest.mark.parametrize("step", [v1.RandAugment(1, 29), v1.RandAugment(1, 3, 10), v1.AugMix(9)])

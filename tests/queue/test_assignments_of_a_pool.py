@@ -1,28 +1,17 @@
 """What a worker of a pool learns from the pool's queue, which has no mini-batches."""
 
-import os
-
 import pytest
 
 from fusionloader import _native
-from fusionloader.system.shm import objects
 
 WORKERS = 3
 
 
-class Pool:
-    def __init__(self):
-        self.fd = objects.create(_native.ManagerQueue.control_bytes(WORKERS, 1))
-        self.manager = _native.ManagerQueue(self.fd, -1, WORKERS, 1, 0, WORKERS)
-        self.orders = _native.MemberView(self.fd, -1)
-        self.workers = [_native.WorkerQueue(self.fd, -1, number) for number in range(WORKERS)]
-
-
 @pytest.fixture
-def pool():
-    made = Pool()
-    yield made
-    os.close(made.fd)
+def pool(make_control_block):
+    made = make_control_block(WORKERS, 1, 0, WORKERS)
+    made.orders = _native.MemberView(made.control_fd, -1)
+    return made
 
 
 def test_nobody_is_sent_in_the_beginning(pool):

@@ -6,36 +6,32 @@ import struct
 import numpy as np
 import pytest
 import torch
+from support.control_blocks import ControlBlock
 from support.encoded_images import encoded, expected
 from support.images import eval_transform, photo
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
 from fusionloader.cache.tiers.dataset_table import DatasetTable
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.transforms import compile_transform
 
 ROW = 3 * 32 * 32 * 4
 
 
-class Bench:
+class Bench(ControlBlock):
     """A queue with a descriptor of a few images, rows for ten results, and a worker's loop."""
 
     def __init__(self, sizes):
-        self.fd = objects.create(_native.ManagerQueue.control_bytes(1, 4))
-        self.arena = Arena()
-        self.manager = _native.ManagerQueue(self.fd, self.arena.fd, 1, 4)
+        super().__init__(1, 4)
         nbytes = self.manager.encoded_bytes(len(sizes), 1, sum(sizes))
         (self.descriptor,) = self.arena.cut(nbytes, self.manager)
         (self.payload,) = self.arena.cut(10 * ROW, self.manager)
         self.table = DatasetTable.of_files([], [])
-        self.worker = _native.WorkerQueue(self.fd, self.arena.fd, 0)
         plan = compile_transform(eval_transform()).plan
         memory = _native.SharedMapping(self.table.fd, 0, self.table.nbytes)
         executor = make_executor(plan)
-        self.loop = _native.PlanWorker(self.worker, memory, executor, os.getppid())
+        self.loop = _native.PlanWorker(self.workers[0], memory, executor, os.getppid())
 
     def describe(self, images, first_row=0, payload_rows=10):
         self.manager.write_encoded(self.descriptor.number, images, 1)
@@ -65,11 +61,8 @@ def images():
 
 
 @pytest.fixture
-def bench(images):
-    made = Bench([len(image) for image in images])
-    yield made
-    made.arena.close()
-    os.close(made.fd)
+def bench(make_control_block, images):
+    return make_control_block([len(image) for image in images], kind=Bench)
 
 
 def test_images_become_rows_from_the_first_one_on(bench, images):

@@ -20,8 +20,8 @@ class Borrower(ControlBlock):
     """A queue with a worker of its own and guest slots for others."""
 
     def __init__(self):
-        super().__init__(WORKERS, guest_slots=GUEST_SLOTS)
-        self.worker = self.attach()
+        super().__init__(WORKERS, 8, GUEST_SLOTS, WORKERS)
+        self.worker = self.workers[0]
         self.view = _native.MemberView(self.control_fd, self.arena.fd)
 
     def publish(self, sequence, tiny_batches):
@@ -38,10 +38,8 @@ class Borrower(ControlBlock):
 
 
 @pytest.fixture
-def borrower():
-    made = Borrower()
-    yield made
-    made.close()
+def borrower(make_control_block):
+    return make_control_block(kind=Borrower)
 
 
 @pytest.fixture

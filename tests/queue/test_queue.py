@@ -1,5 +1,6 @@
 """The queue through its two faces, several workers interleaved in one process."""
 
+import contextlib
 import ctypes
 import os
 
@@ -8,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.control_blocks import ControlBlock
 
-from fusionloader import _native
 from fusionloader._native import End, GpuState, TinyBatchState
 from fusionloader.engine.manager.in_flight import InFlight, Job
 from fusionloader.engine.manager.publications import MiniBatch
@@ -17,21 +17,9 @@ WORKERS = 3
 RETURNED = 16  # offset of `returned` in a descriptor
 
 
-class Bench(ControlBlock):
-    def __init__(self, workers=WORKERS):
-        super().__init__(workers)
-        self.workers = [self.attach(number) for number in range(workers)]
-
-    def publish(self, sequence, samples, tiny_size, for_gpu=True, **more):
-        super().publish(sequence, samples, tiny_size, gpu_rows=int(for_gpu), **more)
-        return -(-samples // tiny_size)
-
-
 @pytest.fixture
-def bench():
-    made = Bench()
-    yield made
-    made.close()
+def bench(make_control_block):
+    return make_control_block(WORKERS)
 
 
 def lost_by(bench, worker):
@@ -149,7 +137,7 @@ def test_cpu_workers_take_the_large_end_when_they_are_alone(bench):
 
 def test_the_gpu_worker_claims_only_while_it_may_and_only_what_is_for_it(bench):
     gpu = bench.attach(WORKERS - 1, gpu=True)
-    bench.publish(0, 4, 2, for_gpu=False)
+    bench.publish(0, 4, 2, gpu_rows=0)
     bench.publish(1, 10, 2)
     for state in (GpuState.OFF, GpuState.CLOSED):
         bench.manager.set_gpu(state, 2)
@@ -215,23 +203,9 @@ def test_a_mini_batch_tells_who_did_what_of_it(bench):
 
 
 def test_an_entry_names_its_row_and_item(bench):
-    rows = [2, 0, 1]
-    slot = bench.slots.acquire(_native.ManagerQueue.descriptor_bytes(3, 1))
-    bench.manager.describe(
-        slot.number,
-        sequence=0,
-        rows=rows,
-        items=[10, 11, 12],
-        keys=[7, 8, 9],
-        occurrences=[0, 1, 2],
-        tiny_size=4,
-        seed=5,
-        epoch=6,
-        number=7,
-        group_size=2,
-        indices=b"abc",
-    )
-    bench.manager.publish(slot.number, 0)
+    lists = {"rows": [2, 0, 1], "items": [10, 11, 12], "keys": [7, 8, 9], "occurrences": [0, 1, 2]}
+    numbers = {"seed": 5, "epoch": 6, "number": 7, "group_size": 2}
+    bench.publish(0, 3, 4, indices=b"abc", **lists, **numbers)
     claim = bench.workers[0].claim(End.SMALL, 0, 1)
     entries = [claim.entry(position) for position in range(3)]
     assert [(entry.item, entry.key) for entry in entries] == [(12, 9), (10, 7), (11, 8)]
@@ -295,8 +269,8 @@ def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
 )
 def test_every_tiny_batch_is_done_exactly_once_whatever_dies(batches, tiny_size, moves):
     """Of some mini-batches by one worker alone."""
-    bench = Bench()
-    try:
+    bench = ControlBlock(WORKERS)
+    with contextlib.closing(bench):
         expected = {
             (sequence, tiny)
             for sequence, (samples, only) in enumerate(batches)
@@ -335,8 +309,6 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(batches, tiny_size,
                     finish(number)
         assert sorted(done) == sorted(expected)
         assert all(bench.status(sequence).done for sequence in range(len(batches)))
-    finally:
-        bench.close()
 
 
 def test_processes_that_race_claim_everything_once(bench):

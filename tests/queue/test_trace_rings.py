@@ -4,45 +4,18 @@ import os
 
 import pytest
 
-from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 
 RING = 4096  # records, as in csrc/queue/trace_ring.hpp
 SAMPLES, TINY = 6, 2
 
 
-class Bench:
-    """A manager with one published mini-batch, and workers in this process."""
-
-    def __init__(self, workers=2):
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers, 4))
-        self.arena = Arena()
-        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, 4)
-        slots = SlotPool(self.arena, self.manager, spare=4)
-        self.slot = slots.acquire(_native.ManagerQueue.descriptor_bytes(SAMPLES, SAMPLES // TINY))
-        rows = list(range(SAMPLES))
-        self.manager.describe(
-            self.slot.number, sequence=0, rows=rows, items=rows, keys=rows,
-            occurrences=[0] * SAMPLES, tiny_size=TINY, seed=1, epoch=2, number=0,
-        )  # fmt: skip
-        self.manager.publish(self.slot.number, 0)
-        self.workers = [
-            _native.WorkerQueue(self.control_fd, self.arena.fd, n) for n in range(workers)
-        ]
-
-    def allocated(self):
-        """Bytes of the control block that take memory."""
-        return os.fstat(self.control_fd).st_blocks * 512
-
-
 @pytest.fixture
-def bench():
-    bench = Bench()
-    yield bench
-    os.close(bench.control_fd)
-    bench.arena.close()
+def bench(make_control_block):
+    """Two workers and a mini-batch."""
+    made = make_control_block(2, 4)
+    made.publish(0, SAMPLES, TINY)
+    return made
 
 
 def work(worker, claim, count=1):
@@ -86,9 +59,9 @@ def test_the_rest_of_user_codes_time_is_pythons(bench):
 
 
 def test_without_a_trace_nothing_is_written_and_no_memory_taken(bench):
-    before = bench.allocated()
+    before = os.fstat(bench.control_fd).st_blocks
     work(bench.workers[0], bench.workers[0].claim(End.SMALL, 0, 1))
-    assert bench.allocated() == before
+    assert os.fstat(bench.control_fd).st_blocks == before
     bench.manager.set_tracing(True)
     assert bench.manager.take_spans() == []
 
@@ -134,7 +107,7 @@ def test_a_workers_successor_goes_on_in_its_ring(bench):
     work(first, claim)
     first.begin_span()  # and dies
     bench.manager.take_back(0)
-    second = _native.WorkerQueue(bench.control_fd, bench.arena.fd, 0)
+    second = bench.attach()
     claim = second.claim(End.SMALL, 0, 1)
     work(second, claim)
     second.finish(claim, claim.first, TinyBatchState.COMPLETED)

@@ -1,6 +1,5 @@
 """The global manager as a process, with queues and workers that the test makes."""
 
-import contextlib
 import os
 import pickle
 import re
@@ -13,7 +12,7 @@ import time
 
 import psutil
 import pytest
-from support import control_blocks
+from support.control_blocks import ControlBlock
 from support.mounts import IN_PID_NAMESPACE
 from support.other_users import as_root
 from support.waiting import PATIENCE, gone, wait_until
@@ -28,12 +27,8 @@ from fusionloader.sharing.ranks.membership import GUEST_SLOTS, Membership
 from fusionloader.sharing.ranks.sharing_offer import SharingOffer
 from fusionloader.system import fd_messages
 from fusionloader.system.processes import BareProcess
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena, SlotPool
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.workers.assignments import Assignments
-
-RING = 8
 
 
 class Manager:
@@ -58,7 +53,7 @@ class Manager:
         self.process.join(PATIENCE)
 
 
-class FakeRank:
+class FakeRank(ControlBlock):
     """A queue that is offered, with one worker as a thread, or none."""
 
     def __init__(self, manager, rank, images, with_worker, ranks=2, **kind):
@@ -75,49 +70,40 @@ class FakeRank:
             self.table.nbytes,
         )
         self.membership = Membership(sharing_offer)
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(1 + GUEST_SLOTS, RING))
-        self.arena = Arena()
-        self.queue = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, 1, RING, GUEST_SLOTS, 1, self.membership.event_fd
-        )
-        self.slots = SlotPool(self.arena, self.queue, spare=RING)
-        self.published = []
+        super().__init__(1, 8, GUEST_SLOTS, 1, self.membership.event_fd)
+        self.last = -1  # mini-batch
         self.membership.join(self.control_fd, self.arena.fd)
         self.thread = threading.Thread(target=self.work, args=(manager.address,))
         if with_worker:
             self.thread.start()
 
     def work(self, address):
-        queue = _native.WorkerQueue(self.control_fd, self.arena.fd, 0)
         memory = _native.SharedMapping(self.table.fd, 0, self.table.nbytes)
         event_fd = self.membership.event_fd
-        loop = _native.PlanWorker(queue, memory, self.executor, os.getppid(), event_fd)
+        loop = _native.PlanWorker(self.workers[0], memory, self.executor, os.getppid(), event_fd)
         assignments = Assignments(loop, address, self.plan, self.executor)
         while loop.run() is _native.WorkerEvent.ASSIGNMENT:
             assignments.follow()
 
     def publish(self, samples=4):
-        sequence = len(self.published)
-        payload = self.slots.acquire(samples * (self.executor.result_bytes + 8) + 64)
-        made = {"number": sequence, "payload": payload.number}
-        descriptor = control_blocks.publish(self.queue, self.slots, sequence, samples, 1, **made)
-        self.published.append((descriptor, payload))
+        self.last += 1
+        nbytes = samples * (self.executor.result_bytes + 8) + 64
+        super().publish(self.last, samples, payload_bytes=nbytes, number=self.last)
 
     def done(self):
-        return self.queue.status(self.published[-1][0].number).done
+        return self.status(self.last).done
 
     def deliver(self):
-        self.queue.deliver_until(len(self.published))
-        for slot in self.published[-1]:
-            self.slots.release(slot)
+        self.manager.deliver_until(self.last + 1)
+        for slots in (self.slot_of, self.payload_of):
+            self.slots.release(slots[self.last])
 
     def close(self):
-        self.queue.stop()
+        self.manager.stop()
         if self.thread.is_alive():
             self.thread.join(PATIENCE)
         self.membership.close()
-        self.arena.close()
-        os.close(self.control_fd)
+        super().close()
 
 
 @pytest.fixture
@@ -128,15 +114,11 @@ def manager():
 
 
 @pytest.fixture
-def fake_rank(manager, train_set):
-    with contextlib.ExitStack() as stack:
+def fake_rank(manager, make_control_block, train_set):
+    def make(rank, with_worker=False, **changes):
+        return make_control_block(manager, rank, train_set, with_worker, kind=FakeRank, **changes)
 
-        def make(rank, with_worker=False, **changes):
-            made = FakeRank(manager, rank, train_set, with_worker, **changes)
-            stack.callback(made.close)
-            return made
-
-        yield make
+    return make
 
 
 @pytest.fixture
@@ -152,7 +134,7 @@ def test_an_idle_worker_does_the_mini_batch_of_another_rank(fake_rank):
     destination = fake_rank(1)
     destination.publish()
     wait_until(destination.done)
-    assert sum(worker.samples for worker in destination.queue.workers(1)) == 4
+    assert sum(worker.samples for worker in destination.manager.workers(1)) == 4
 
 
 def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):
@@ -161,7 +143,7 @@ def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):
         destination.publish()
         source.publish()
         wait_until(lambda: destination.done() and source.done())
-    assert source.queue.worker(0).samples == 12
+    assert source.manager.worker(0).samples == 12
 
 
 def test_an_assignment_that_comes_to_nothing_is_repeated(fake_rank, monkeypatch):

@@ -5,13 +5,10 @@ import os
 import pytest
 from support.waiting import wait_until
 
-from fusionloader import _native
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.proxy.process import Proxy, ProxyConfig
 from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
 
@@ -19,10 +16,9 @@ NOBODY = [Address(f"127.1.0.{number + 1}", 9) for number in range(LANES + 6)]
 
 
 @pytest.fixture
-def proxy():
+def proxy(make_control_block):
     """A proxy in this process, for workers of user code."""
-    arena, control_fd = Arena(), objects.create_queue(LANES, 2)
-    queue = _native.ManagerQueue(control_fd, arena.fd, LANES, 2)
+    block = make_control_block(LANES, 2)
     work = RemoteWork(
         plan=None,
         row_bytes=0,
@@ -43,8 +39,8 @@ def proxy():
         parent=os.getppid(),
         first_worker=0,
         local_workers=0,
-        control_fd=control_fd,
-        data_fd=arena.fd,
+        control_fd=block.control_fd,
+        data_fd=block.arena.fd,
         table_fd=-1,
         table_bytes=0,
         message_fd=write,
@@ -57,12 +53,11 @@ def proxy():
     )
     made = Proxy(config)
     yield made
-    queue.stop()
+    block.manager.stop()
     for lane in made._lanes.values():
         lane.leave()
     wait_until(lambda: all(lane.is_over for lane in made._lanes.values()))
-    arena.close()
-    for fd in (control_fd, read, write):
+    for fd in (read, write):
         os.close(fd)
 
 

@@ -16,8 +16,6 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, Remote
 from fusionloader.data.sources import ByteRanges, EncodedImages, TarStream
-from fusionloader.sharing.remote import protocol
-from fusionloader.sharing.remote.protocol import MalformedMessage
 from fusionloader.sharing.remote.worker.reading import (
     EncodedCache,
     FileReader,
@@ -144,10 +142,3 @@ def test_a_range_that_is_too_large_is_left_to_the_machine_that_asked(shard, monk
     os.truncate(shard, 1 << 30)  # a hole
     with pytest.raises(TooLarge, match="has 300000000 bytes, the most are"):
         FileReader().read_range(shard, 1 << 30, 5, 300_000_000)
-
-
-def test_a_range_in_a_message_is_read_back():
-    body = protocol.encode_range(1 << 40, 1 << 41, b"/data/a.tar")
-    assert protocol.decode_range(body) == (1 << 40, 1 << 41, b"/data/a.tar")
-    with pytest.raises(MalformedMessage, match="a range of 3 bytes"):
-        protocol.decode_range(b"abc")

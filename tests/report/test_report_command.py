@@ -11,13 +11,6 @@ from fusionloader.observe.trace.files import write_timeline
 from fusionloader.observe.trace.timeline import Timeline
 
 
-@pytest.fixture
-def trace(tmp_path):
-    path = tmp_path / "run.json.gz"
-    write_timeline(synthetic_timeline(20, 2), path)
-    return path
-
-
 @pytest.mark.parametrize("ending", ["pftrace", "json"])
 def test_a_trace_becomes_a_page(tmp_path, capsys, ending):
     path, out = tmp_path / f"run.{ending}", tmp_path / "page.html"
@@ -29,42 +22,38 @@ def test_a_trace_becomes_a_page(tmp_path, capsys, ending):
     assert str(out) in capsys.readouterr().out
 
 
-def refused(capsys, *arguments) -> str:
-    """Returns the one line that the command says when it gives up."""
-    assert main(["report", *map(str, arguments)]) == 2
+def write_cut_off(path):
+    write_timeline(synthetic_timeline(20, 2), path)
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+FOREIGN = json.dumps({"traceEvents": [{"ph": "X", "name": "aten::add"}]})
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "out", "why"),
+    [
+        (write_cut_off, "run.json.gz", "page.html", "cut off"),
+        (lambda path: path.touch(), "run.json.gz", "page.html", "is empty"),
+        (lambda path: path.write_text(FOREIGN), "profiler.json", "page.html", "profiler.json"),
+        (lambda path: None, "none.pftrace", "page.html", "none.pftrace"),
+        (
+            lambda path: write_timeline(Timeline(timeline().meta), path),
+            *("run.pftrace", "page.html", "run.pftrace has no step: "),
+        ),
+        *[
+            (lambda path: write_timeline(synthetic_timeline(20, 2), path), "run.json", out, out)
+            for out in ("nowhere/page.html", ".")
+        ],
+    ],
+)
+def test_what_cannot_be_reported_is_answered_in_one_line(
+    tmp_path, monkeypatch, capsys, write, name, out, why
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / name)
+    assert main(["report", name, "-o", out]) == 2
     said = capsys.readouterr().err.splitlines()
     (line,) = [line for line in said if not line.startswith("  reading ")]  # progress
-    assert line.startswith("fusionloader report: ")
-    return line
-
-
-def test_a_truncated_trace_is_refused(trace, tmp_path, capsys):
-    trace.write_bytes(trace.read_bytes()[:-200])
-    assert "cut off" in refused(capsys, trace, "-o", tmp_path / "page.html")
+    assert line.startswith("fusionloader report: ") and why in line
     assert not (tmp_path / "page.html").exists()
-
-
-def test_an_empty_file_is_refused(trace, capsys):
-    trace.write_bytes(b"")
-    assert "is empty" in refused(capsys, trace)
-
-
-def test_a_trace_of_another_program_is_refused(tmp_path, capsys):
-    path = tmp_path / "profiler.json"
-    path.write_text(json.dumps({"traceEvents": [{"ph": "X", "name": "aten::add"}]}))
-    assert "profiler.json" in refused(capsys, path)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
-    assert "none.pftrace" in refused(capsys, tmp_path / "none.pftrace")
-
-
-def test_a_trace_without_steps_is_refused(tmp_path, capsys):
-    write_timeline(Timeline(timeline().meta), tmp_path / "run.pftrace")
-    assert "has no step" in refused(capsys, tmp_path / "run.pftrace")
-
-
-def test_a_page_that_cannot_be_written_is_named(trace, tmp_path, capsys):
-    out = tmp_path / "nowhere" / "page.html"
-    assert str(out) in refused(capsys, trace, "-o", out)
-    assert str(tmp_path) in refused(capsys, trace, "-o", tmp_path)

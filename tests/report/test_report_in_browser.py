@@ -59,16 +59,16 @@ def test_the_page_works_in_a_browser(path):
         page.goto(path.as_uri())
         page.wait_for_selector(DRAWN)
         print(f"drawn after {page.evaluate('performance.now()'):.0f} ms")
-        every_picture_is_drawn_and_has_a_text(page)
-        it_is_used_by_keyboard(page)
-        it_follows_the_color_scheme(page)
+        assert_every_picture_is_drawn_and_has_a_text(page)
+        assert_it_is_used_by_keyboard(page)
+        assert_it_follows_the_color_scheme(page)
         for viewport in (WIDE, PHONE):
-            it_fits(page, viewport)
+            assert_it_fits(page, viewport)
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
-def every_picture_is_drawn_and_has_a_text(page):
+def assert_every_picture_is_drawn_and_has_a_text(page):
     charts = page.query_selector_all(".chart")
     assert len(charts) >= 7
     for chart in charts:
@@ -78,7 +78,7 @@ def every_picture_is_drawn_and_has_a_text(page):
     assert page.get_by_role("heading", name=re.compile("Training waits")).is_visible()
 
 
-def it_is_used_by_keyboard(page):
+def assert_it_is_used_by_keyboard(page):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
@@ -89,11 +89,11 @@ def it_is_used_by_keyboard(page):
         page.keyboard.press("Tab")
         order.append(page.evaluate(FOCUSED))
     assert order == list(range(len(order)))
-    the_moment_to_look_at_is_chosen(page)
-    a_table_is_opened(page)
+    assert_the_moment_to_look_at_is_chosen(page)
+    assert_a_table_is_opened(page)
 
 
-def the_moment_to_look_at_is_chosen(page):
+def assert_the_moment_to_look_at_is_chosen(page):
     before = page.get_attribute("#detail-chart", "aria-label")
     page.focus("#detail-chart-choice")
     page.keyboard.press("ArrowDown")
@@ -103,7 +103,7 @@ def the_moment_to_look_at_is_chosen(page):
     )
 
 
-def a_table_is_opened(page):
+def assert_a_table_is_opened(page):
     table = page.query_selector("details table")
     assert not table.is_visible()
     page.focus("summary")
@@ -111,7 +111,7 @@ def a_table_is_opened(page):
     assert table.is_visible()
 
 
-def it_follows_the_color_scheme(page):
+def assert_it_follows_the_color_scheme(page):
     grounds, labels = [], []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
@@ -127,7 +127,7 @@ def it_follows_the_color_scheme(page):
     assert labels[0] != labels[1]
 
 
-def it_fits(page, viewport):
+def assert_it_fits(page, viewport):
     page.set_viewport_size(viewport)
     narrower = "() => [...document.querySelectorAll('.chart svg')].every("
     page.wait_for_function(f"{narrower}svg => svg.getBoundingClientRect().right <= innerWidth)")

@@ -81,9 +81,11 @@ def test_a_trace_without_workers_names_a_quota_that_throttles():
     ("cpu", "cores", "helps"), [(1.9, 2.0, False), (1.9, 4.0, True), (0.1, 2.0, True)]
 )
 def test_more_workers_than_there_are_cores_for_are_not_advised(cpu, cores, helps):
+    # Training takes 8 samples in 5 ms; a worker makes 4 in 10.
     found = timeline(steps_of([(10, 10)] * 10, training=5), busy(160, python=9))
     said = verdict(with_processors(found, cores=cores, cpu_seconds=cpu))
-    assert "About 4 workers instead of 2" in said.remedy
+    assert "About 4 workers instead of 2 would keep up" in said.remedy
+    assert "`loader.explain()`" in said.remedy
     assert ("; the 2 cores here are enough for 2." in said.remedy) != helps
     assert ("a core of its own" in said.remedy) == (cpu > 1)
 
@@ -96,13 +98,6 @@ def test_the_time_from_iter_is_said_with_the_facts():
     assert (
         "1.5\N{NO-BREAK SPACE}s" in report_page(found, "run").split("longest from iter()")[1][:200]
     )
-
-
-def test_the_workers_that_would_keep_up_are_those_whose_capacity_is_trainings():
-    # Training takes 8 samples in 5 ms; a worker makes 4 in 10.
-    found = verdict(timeline(steps_of([(10, 10)] * 10, training=5), busy(160, python=9)))
-    assert "About 4 workers instead of 2 would keep up" in found.remedy
-    assert "`loader.explain()`" in found.remedy
 
 
 @pytest.mark.parametrize("kept", [True, False])

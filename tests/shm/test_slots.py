@@ -1,16 +1,13 @@
 """Slots that are used again, with an exception at any step."""
 
 import contextlib
-import os
 from functools import partial
 
 import pytest
 from support.raised_at import CALLS, Steps
 
-from fusionloader import _native
-from fusionloader.system.shm import objects
 from fusionloader.system.shm.forks import Fork
-from fusionloader.system.shm.slots import Arena, SlotPool
+from fusionloader.system.shm.slots import SlotPool
 
 
 class Device:
@@ -33,18 +30,14 @@ class Device:
 
 
 @pytest.fixture
-def make_pool():
+def make_pool(make_control_block):
     """Returns a function that makes a pool of two spare slots."""
-    with contextlib.ExitStack() as stack:
 
-        def make(page_locking):
-            fd = objects.create(_native.ManagerQueue.control_bytes(1, 2))
-            arena = Arena()
-            stack.callback(os.close, fd)
-            stack.callback(arena.close)
-            return SlotPool(arena, _native.ManagerQueue(fd, arena.fd, 1, 2), 2, page_locking)
+    def make(page_locking):
+        block = make_control_block(1)
+        return SlotPool(block.arena, block.manager, 2, page_locking)
 
-        yield make
+    return make
 
 
 def with_returned_slots(pool):

@@ -21,21 +21,19 @@ def ends_on(model, *works):
     return [ends[number] for number in range(len(works))]
 
 
-def test_without_a_limit_everyone_has_a_core():
-    assert ends_on(MachineModel(), (0, 2.0, 1), (0, 3.0, 1), (1, 1.0, 1)) == [2.0, 3.0, 2.0]
-
-
-def test_more_workers_than_cores_share_them():
-    assert ends_on(MachineModel(cores=1), (0, 2.0, 1), (0, 3.0, 1)) == pytest.approx([4.0, 5.0])
-
-
-def test_who_begins_later_slows_the_others_down_from_then_on():
-    assert ends_on(MachineModel(cores=1), (0, 2.0, 1), (1, 2.0, 1)) == pytest.approx([3.0, 4.0])
-
-
-def test_work_of_several_threads_takes_several_shares():
-    # Wanted are 1 + 2 cores of 2: both go at two thirds of their speed.
-    assert ends_on(MachineModel(cores=2), (0, 2.0, 1), (0, 2.0, 2)) == pytest.approx([3.0, 3.0])
+@pytest.mark.parametrize(
+    ("cores", "works", "ends"),
+    [
+        (None, [(0, 2.0, 1), (0, 3.0, 1), (1, 1.0, 1)], [2.0, 3.0, 2.0]),
+        (1, [(0, 2.0, 1), (0, 3.0, 1)], [4.0, 5.0]),
+        (1, [(0, 2.0, 1), (1, 2.0, 1)], [3.0, 4.0]),  # slower from then on
+        # Wanted are 1 + 2 cores of 2: both go at two thirds of their speed.
+        (2, [(0, 2.0, 1), (0, 2.0, 2)], [3.0, 3.0]),
+    ],
+)
+def test_work_shares_the_cores_that_there_are(cores, works, ends):
+    model = MachineModel() if cores is None else MachineModel(cores=cores)
+    assert ends_on(model, *works) == pytest.approx(ends)
 
 
 def test_busy_cores_slow_each_other_down_as_measured():
@@ -45,37 +43,26 @@ def test_busy_cores_slow_each_other_down_as_measured():
     assert model.speed(8) == pytest.approx(0.4)
 
 
-def test_files_come_from_storage_one_after_the_other():
-    engine, ends = Engine(), []
-    machine = SimulatedMachine(engine, MachineModel(storage=Storage(100.0)))
-    for _ in range(2):
-        machine.make([Sample(50, 0.25, 0.0, 50)] * 2, lambda: ends.append(engine.now))
+SMALL, CACHED = Sample(50, 0.25, 0.0, 50), Sample(1000, 0.5, 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("storage", "batches", "ends"),
+    [
+        # Reads end at 0.5, 1, 1.5 and 2, each 0.25 before its sample is made.
+        (Storage(100.0), [[SMALL, SMALL]] * 2, [1.75, 2.25]),
+        # Latencies of several readers overlap.
+        (Storage(1e9, latency=1.0), [[Sample(0, 0.0, 0.0, 1)]] * 3, [1.0, 1.0, 1.0]),
+        # A worker that waited takes a while to run again; the storage goes on meanwhile.
+        (Storage(100.0, wake=0.125), [[SMALL]] * 2, [0.875, 1.375]),
+        # What is cached does not wait.
+        (Storage(1.0), [[CACHED]], [0.5]),
+    ],
+)
+def test_files_come_from_storage_one_after_the_other(storage, batches, ends):
+    engine, found = Engine(), []
+    machine = SimulatedMachine(engine, MachineModel(storage=storage))
+    for samples in batches:
+        machine.make(samples, lambda: found.append(engine.now))
     engine.run()
-    # Reads end at 0.5, 1, 1.5 and 2, each 0.25 before its sample is made.
-    assert ends == pytest.approx([1.75, 2.25])
-
-
-def test_latencies_of_several_readers_overlap():
-    engine, ends = Engine(), []
-    machine = SimulatedMachine(engine, MachineModel(storage=Storage(1e9, latency=1.0)))
-    for _ in range(3):
-        machine.make([Sample(0, 0.0, 0.0, 1)], lambda: ends.append(engine.now))
-    engine.run()
-    assert ends == pytest.approx([1.0, 1.0, 1.0])
-
-
-def test_a_worker_that_waited_for_a_file_takes_a_while_to_run_again():
-    engine, ends = Engine(), []
-    machine = SimulatedMachine(engine, MachineModel(storage=Storage(100.0, wake=0.125)))
-    for _ in range(2):
-        machine.make([Sample(50, 0.25, 0.0, 50)], lambda: ends.append(engine.now))
-    engine.run()
-    assert ends == pytest.approx([0.875, 1.375])  # the storage goes on meanwhile
-
-
-def test_what_is_cached_does_not_wait_for_storage():
-    engine, ends = Engine(), []
-    machine = SimulatedMachine(engine, MachineModel(storage=Storage(1.0)))
-    machine.make([Sample(1000, 0.5, 0.0, 0)], lambda: ends.append(engine.now))
-    engine.run()
-    assert ends == [0.5]
+    assert found == pytest.approx(ends)

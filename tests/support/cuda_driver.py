@@ -29,8 +29,11 @@ class DriverError(RuntimeError):
     """What the driver said, by CUDA's name for it."""
 
     def __init__(self, call: str, name: str, code: int) -> None:
-        super().__init__(f"{call}: {name} ({code})")
+        super().__init__(call, name, code)
         self.code = code
+
+    def __str__(self) -> str:
+        return "{}: {} ({})".format(*self.args)
 
 
 class Driver:

@@ -67,6 +67,8 @@ class FakeCuda:
     def __init__(self, library: Path) -> None:
         self.library = library
         self._calls = ctypes.CDLL(str(library))
+        for name in ("Break", "Hold", "Kernel", "Late", "OthersCall", "Refuse", "Run"):
+            getattr(self._calls, f"fake{name}").restype = None
         self.allocated: set[int] = set()
         self.held: set[int] = set()
 
@@ -112,13 +114,11 @@ class FakeCuda:
         """A stream that is held does nothing until it is let go."""
         if on:
             gc.collect()  # to free memory, which earlier tests may have left, waits for the device
-        self._calls.fakeHold.restype = None
         (self.held.add if on else self.held.discard)(stream)
         self._call("fakeHold", ctypes.c_void_p(stream), int(on))
 
     def refuse(self, call: str, before: int = 0) -> None:
         """Refuses what the package calls, when it has called it so many times; "" refuses none."""
-        self._calls.fakeRefuse.restype = None
         self._call("fakeRefuse", call.encode(), before)
 
     @property
@@ -131,13 +131,11 @@ class FakeCuda:
     @contextmanager
     def by_torch(self) -> Iterator[None]:
         """Within it calls of this thread are torch's, which are neither counted nor refused."""
-        self._calls.fakeOthersCall.restype = None
         self._call("fakeOthersCall", 1)
         yield
         self._call("fakeOthersCall", 0)
 
     def break_device(self) -> None:
-        self._calls.fakeBreak.restype = None
         self._call("fakeBreak")
 
     def fill(self, address: int, value: int, nbytes: int, stream: int = 0) -> None:
@@ -156,7 +154,6 @@ class FakeCuda:
         kind = ctypes.CFUNCTYPE(
             None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint
         )
-        self._calls.fakeKernel.restype = None
         FakeCuda.kernel = kind(kernel)  # for as long as the library may call it
         self._call("fakeKernel", FakeCuda.kernel)
 
@@ -172,12 +169,10 @@ class FakeCuda:
 
     def be_late(self, on: bool = True, last_made_first: bool = True) -> None:
         """A late device does nothing but what somebody waits for, and what that depends on."""
-        self._calls.fakeLate.restype = None
         self._call("fakeLate", 0 if not on else 1 if last_made_first else 2)
 
     def run(self) -> None:
         """A late device does all that it was given."""
-        self._calls.fakeRun.restype = None
         self._call("fakeRun")
 
     @property

@@ -3,7 +3,7 @@
 import pytest
 
 from fusionloader.system.gpu_memory import Lender
-from support.remote import Remote
+from support.memory_peer import Peer
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def start_borrower(lender, fake_cuda):
     started = []
 
     def start(**environment):
-        started.append(Remote(lender, fake_cuda, **environment))
+        started.append(Peer(lender.ledger_handle(), **environment))
         return started[-1]
 
     yield start

@@ -2,79 +2,91 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import Pipe
 from types import TracebackType
 from typing import Any
 
 from fusionloader.system.gpu_memory import LedgerHandle
 
-_TESTS = Path(__file__).parents[1]
 _PATIENCE = 60.0
 
 
 class Peer:
-    """A borrower in a process of its own; it ends with the block."""
+    """A borrower in a process of its own; it ends with the block.
 
-    def __init__(self, ledger_handle: LedgerHandle, device: int = 0) -> None:
-        paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
+    ``peer.borrow(...)`` is done over there: it returns or raises what came of it.
+    """
+
+    def __init__(self, ledger_handle: LedgerHandle, device: int = 0, **environment: str) -> None:
+        self._connection, theirs = Pipe()
+        descriptors = (ledger_handle.fd, theirs.fileno())
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "support.memory_child"]
-            + [str(number) for number in (ledger_handle.fd, os.getpid(), device)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=[ledger_handle.fd],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            + [str(number) for number in (*descriptors, os.getpid(), device)],
+            pass_fds=descriptors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
         )
         ledger_handle.close()
+        theirs.close()
         try:
-            self.pid = self.answer()["pid"]
+            self.answer()
         except BaseException:
-            self.kill()
+            self.end()
             raise
 
-    def tell(self, do: str, **arguments: Any) -> None:
+    def tell(self, do: str, *positional: Any, **named: Any) -> None:
         """Gives a command without waiting for the answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
+        self._connection.send((do, positional, named))
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Gives a command; returns the answer.
+    def answer(self) -> Any:
+        """Returns the answer to a command that was told.
 
         Raises:
-            RuntimeError: what went wrong over there.
+            Exception: what went wrong over there.
         """
-        self.tell(do, **arguments)
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        """Returns the answer to a command that was told."""
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], _PATIENCE)[0]:
+        if not self._connection.poll(_PATIENCE):
             raise RuntimeError(f"no answer from the borrower within {_PATIENCE:.0f} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the borrower ended with {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError(f"the borrower ended with {self.process.wait()}") from None
+        if isinstance(answer, Exception):
+            raise answer
         return answer
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self._ask, name)
+
+    def _ask(self, do: str, *positional: Any, **named: Any) -> Any:
+        self.tell(do, *positional, **named)
+        return self.answer()
 
     # What a manager wants of a worker process.
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     def kill(self) -> None:
         """Sends SIGKILL."""
-        self._process.kill()
+        self.process.kill()
 
     def join(self, timeout: float | None = None) -> None:
         """Waits until it has ended."""
-        self._process.wait(timeout)
+        self.process.wait(timeout)
+
+    def end(self) -> None:
+        """Kills it."""
+        self.kill()
+        self.join()
+        self._connection.close()
 
     def __enter__(self) -> Peer:
         return self
@@ -85,8 +97,7 @@ class Peer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._connection.close()
         if error is not None:
             self.kill()
         try:

@@ -7,11 +7,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from fusionloader import _native
 from fusionloader.gpu import worker
 from fusionloader.system.processes import BareProcess
-from fusionloader.system.shm import objects
-from fusionloader.system.shm.slots import Arena
+from support.control_blocks import ControlBlock
 
 
 def main(config: SimpleNamespace) -> None:
@@ -26,13 +24,13 @@ def main(config: SimpleNamespace) -> None:
 
 def train() -> None:
     """The training process: prints the worker's pid once that is being built."""
-    control_fd, arena = objects.create(_native.ManagerQueue.control_bytes(1, 4)), Arena()
-    queue = _native.ManagerQueue(control_fd, arena.fd, 1, 4)
+    block = ControlBlock(1)
+    fds = block.control_fd, block.arena.fd
     config = SimpleNamespace(
-        parent=os.getpid(), control_fd=control_fd, data_fd=arena.fd, worker=0, message_fd=-1
+        parent=os.getpid(), control_fd=fds[0], data_fd=fds[1], worker=0, message_fd=-1
     )
-    process = BareProcess("support.slow_gpu_worker", config, (control_fd, arena.fd))
-    while queue.worker(0).pid == 0:
+    process = BareProcess("support.slow_gpu_worker", config, fds)
+    while block.manager.worker(0).pid == 0:
         time.sleep(0.01)
     print(process.pid, flush=True)
     time.sleep(3600)

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.other_users import as_nobody, as_root
 
+from fusionloader.sharing.jobs import payloads
 from fusionloader.system import fd_messages
-from fusionloader.system.fd_messages import FdMessage
+
+SIZES = [0, 1, 32 << 10, (32 << 10) + 1, 3 << 20]  # the larger ones are sent as shared memory
 
 
 @contextlib.contextmanager
@@ -23,16 +25,29 @@ def connected():
         yield ends
 
 
-def test_fields_payload_and_descriptors_arrive():
+@pytest.mark.parametrize(
+    ("receive", "payload"),
+    [(fd_messages.receive, b"\n{"), *((payloads.receive, os.urandom(size)) for size in SIZES)],
+    ids=["short", *map(str, SIZES)],
+)
+def test_fields_payload_and_descriptors_arrive(receive, payload):
     with connected() as (here, there):
         null = os.open("/dev/null", os.O_RDONLY)
-        fd_messages.send(here, FdMessage({"do": "x"}, b"\n{", (null, null)))
-        got = fd_messages.receive(there)
-        assert (got.fields, got.payload, len(got.fds)) == ({"do": "x"}, b"\n{", 2)
-        assert os.path.samestat(os.fstat(got.fds[0]), os.fstat(null))
+        payloads.send(here, {"do": "x"}, payload, (null, null))
+        got = receive(there)
+        assert (got.fields["do"], got.payload, len(got.fds)) == ("x", payload, 2)
+        assert all(os.path.samestat(os.fstat(fd), os.fstat(null)) for fd in got.fds)
         assert not any(os.get_inheritable(fd) for fd in got.fds)
         got.close()
         os.close(null)
+
+
+def test_nothing_yet_and_the_end_are_told_apart():
+    with connected() as (here, there):
+        with pytest.raises(BlockingIOError):
+            payloads.receive(there)
+        here.close()
+        assert payloads.receive(there) is None
 
 
 @pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 30_000])

@@ -1,4 +1,4 @@
-"""What is asked of a cache server, as bytes that may be anybody's."""
+"""What a cache server answers, to bytes that may be anybody's."""
 
 import contextlib
 
@@ -9,51 +9,12 @@ from support.cache_machines import FINGERPRINT, TOKEN, DictStore
 
 from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
-from fusionloader.cache.servers.requests import MalformedRequest, Status, WantedFile
+from fusionloader.cache.servers.requests import Status, WantedFile
 from fusionloader.cache.servers.server import SERVICE, CacheServer
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import connect
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.messages import REFUSED, Outgoing
-
-NUMBERS = st.integers(0, (1 << 64) - 1)
-STAMPS = st.builds(FileStamp, NUMBERS, st.integers(-(1 << 63), (1 << 63) - 1))
-WANTED = st.lists(st.builds(WantedFile, NUMBERS, STAMPS), min_size=1, max_size=9)
-
-
-@given(st.binary(min_size=32, max_size=32), WANTED)
-def test_a_request_is_read_as_it_was_written(fingerprint, wanted):
-    assert requests.decode(requests.encode(fingerprint, wanted)) == (fingerprint, wanted)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_refused(head):
-    with contextlib.suppress(MalformedRequest):
-        fingerprint, wanted = requests.decode(head)
-        assert requests.encode(fingerprint, wanted) == head
-
-
-def test_a_request_is_for_so_many_samples_at_most():
-    wanted = [WantedFile(0, FileStamp(1, 1))] * (requests.MOST_ITEMS + 1)
-    requests.decode(requests.encode(FINGERPRINT, wanted[1:]))
-    with pytest.raises(MalformedRequest):
-        requests.decode(requests.encode(FINGERPRINT, wanted))
-
-
-def test_a_fingerprint_has_32_bytes():
-    with pytest.raises(ValueError, match="32 bytes, not 31"):
-        requests.encode(bytes(31), [])
-
-
-@given(st.binary(max_size=4), st.integers(0, 40))
-def test_any_statuses_are_an_answer_or_refused(head, body):
-    wanted = [WantedFile(item, FileStamp(10 + item, 0)) for item in range(2)]
-    with contextlib.suppress(MalformedRequest):
-        statuses = requests.decode_statuses(head, wanted, body)
-        hits = [
-            each.stamp.nbytes for each, status in zip(wanted, statuses, strict=True) if not status
-        ]
-        assert sum(hits) == body and bytes(statuses) == head
 
 
 @pytest.fixture(scope="module")
