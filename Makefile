@@ -77,7 +77,7 @@ campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
 	@$(if $(NAME),$(MAKE) --no-print-directory $(NAME),sed -nE 's/^([a-z-]+):.*#: (.*)/\1 \2/p' Makefile | \
 	    sort | awk '{printf "make campaign NAME=%-13s", $$1; $$1 = ""; print}')
 
-# A JSON line for each is added to benchmarks/campaigns.jsonl, and docs/how/campaigns.md written.
+# A JSON line for each is added to benchmarks/results/campaigns.ndjson, and docs/how/campaigns.md written.
 campaigns: ready-to-test  ## all of them, for a day and a half; ONLY="chaos soak" for some
 	$(BIN)/python -m benchmarks.campaigns $(ONLY)
 

@@ -5,7 +5,7 @@
     python -m benchmarks.campaigns --page # writes docs/how/campaigns.md again
 
 Each is a process of ``make`` with a limit of time. One that fails, or is ended at its limit, does
-not keep the next one from running. Each adds a JSON line to ``campaigns.jsonl``: what was
+not keep the next one from running. Each adds a line of JSON to ``results/campaigns.ndjson``: what was
 run, on which code and machine, with which seed, for how long, with which exit status, and the last
 line that it printed, which has its counts.
 """
@@ -29,7 +29,7 @@ from typing import Any
 from fusionloader.cli.environment import provenance
 
 ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "benchmarks" / "campaigns.jsonl"
+RECORD = ROOT / "benchmarks" / "results" / "campaigns.ndjson"
 PAGE = ROOT / "docs" / "how" / "campaigns.md"
 ENDED = "ended at its limit"
 Run = dict[str, Any]
@@ -197,7 +197,7 @@ _PAGE = """\
 
 You can see here what was tried for longer than a test suite may take, and what came of it. `make campaigns` runs all
 of it, one after the other, and writes this page; `make campaigns ONLY="chaos soak"` runs some. Each row is the latest
-run, with the last line that it printed; [the record](../../benchmarks/campaigns.jsonl) has all runs, with
+run, with the last line that it printed; [the record](../../benchmarks/results/campaigns.ndjson) has all runs, with
 machine and seed. A row is empty until the campaign has been run.
 
 | campaign | what it tries | on | code | took | result |
