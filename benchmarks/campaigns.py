@@ -5,9 +5,9 @@
     python -m benchmarks.campaigns --page # writes docs/how/campaigns.md again
 
 Each is a process of ``make`` with a limit of time. One that fails, or is ended at its limit, does
-not keep the next one from running. Each adds a line of JSON to ``results/campaigns.ndjson``: what was
-run, on which code and machine, with which seed, for how long, with which exit status, and the last
-line that it printed, which has its counts.
+not keep the next one from running. Each adds a line of JSON to ``results/campaigns.ndjson``: what
+was run, on which code and machine, with which seed, for how long, with which exit status, and the
+last line that it printed, which has its counts.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def main() -> int:
 def run(campaign: Campaign) -> Run:
     """Runs a campaign to its end or its limit; returns its line."""
     seed = int(f"{date.today():%Y%m%d}")
-    command = ["make", *(part.format_map(_Pythons()) for part in campaign.command or [campaign.name])]
+    words = campaign.command or [campaign.name]
+    command = ["make", *(word.format_map(_Pythons()) for word in words)]
     known = provenance()
     began = time.monotonic()
     process = subprocess.Popen(
@@ -195,10 +196,11 @@ def tries(name: str) -> str:
 _PAGE = """\
 # Campaigns
 
-You can see here what was tried for longer than a test suite may take, and what came of it. `make campaigns` runs all
-of it, one after the other, and writes this page; `make campaigns ONLY="chaos soak"` runs some. Each row is the latest
-run, with the last line that it printed; [the record](../../benchmarks/results/campaigns.ndjson) has all runs, with
-machine and seed. A row is empty until the campaign has been run.
+You can see here what was tried for longer than a test suite may take, and what came of it.
+`make campaigns` runs all of it, one after the other, and writes this page; `make campaigns
+ONLY="chaos soak"` runs some. Each row is the latest run, with the last line that it printed;
+[the record](../../benchmarks/results/campaigns.ndjson) has all runs, with machine and seed. A row
+is empty until the campaign has been run.
 
 | campaign | what it tries | on | code | took | result |
 |---|---|---|---|---|---|
