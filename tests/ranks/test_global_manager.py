@@ -1,5 +1,6 @@
 """The global manager as a process, with queues and workers that the test makes."""
 
+import logging
 import os
 import pickle
 import re
@@ -135,6 +136,21 @@ def test_an_idle_worker_does_the_mini_batch_of_another_rank(fake_rank):
     destination.publish()
     wait_until(destination.done)
     assert sum(worker.samples for worker in destination.manager.workers(1)) == 4
+
+
+def test_both_ranks_log_a_decision_at_level_debug(fake_rank, caplog):
+    caplog.set_level(logging.DEBUG, "fusionloader.ranks")
+    source, destination = fake_rank(0, with_worker=True), fake_rank(1)
+    destination.publish()
+    moved = "YIELD 1 from rank 0, BORROW 1 by rank 1 until mini-batch 0"
+
+    def logged_by(rank):
+        caplog.clear()
+        rank.membership.poll()
+        return moved in caplog.messages
+
+    wait_until(lambda: logged_by(source))
+    wait_until(lambda: logged_by(destination))
 
 
 def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):

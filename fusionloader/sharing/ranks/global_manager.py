@@ -73,6 +73,7 @@ class RankMember:
         view: the control block.
         watched: whether the rank writes to ``event_fd`` when it publishes.
         noted: warnings that were sent to the rank.
+        is_told_of_moves: whether the rank logs each move of a worker.
     """
 
     name: int
@@ -87,6 +88,7 @@ class RankMember:
     view: _native.MemberView
     watched: bool = False
     noted: set[str] = field(default_factory=set)
+    is_told_of_moves: bool = False
 
     def close(self) -> None:
         for fd in (*self.shared, self.event_fd):
@@ -237,11 +239,21 @@ def _assign_among(members: list[RankMember]) -> bool:
             if guest_slot not in taken
         ]
         last = in_flight[move.destination][move.ahead].sequence
-        for guest_slot in guest_slots[: move.workers]:
+        guest_slots = guest_slots[: move.workers]
+        for guest_slot in guest_slots:
             worker = idle[move.source].pop()
             source.view.send(worker, last, destination.name, guest_slot)
             sent.append((destination.name, guest_slot))
+        if guest_slots:
+            _tell(source, destination, len(guest_slots), last)
     return any(any(rank.unclaimed) for rank in ranks)
+
+
+def _tell(source: RankMember, destination: RankMember, workers: int, mini_batch: int) -> None:
+    moved = f"YIELD {workers} from rank {source.rank}, BORROW {workers} by rank {destination.rank}"
+    for member in (source, destination):
+        if member.is_told_of_moves:
+            member.peer.reply({"moved": f"{moved} until mini-batch {mini_batch}"})
 
 
 def _member(peer: LocalPeer, message: FdMessage) -> RankMember:
@@ -258,6 +270,7 @@ def _member(peer: LocalPeer, message: FdMessage) -> RankMember:
         table_bytes=int(fields["table_bytes"]),
         pickled_plan=message.payload,
         view=_native.MemberView(control, data),
+        is_told_of_moves=bool(fields["is_told_of_moves"]),
     )
     message.fds = ()  # the member's from now on
     return member

@@ -72,7 +72,8 @@ class Membership:
         self._polled = now
         reap_ended()
         if self._connection is not None:
-            self._receive(self._connection)
+            while self._connection is not None and self._receive(self._connection):
+                pass
             return
         self._connection = self._offer()
         if self._connection is None:
@@ -94,6 +95,7 @@ class Membership:
             "loader": sharing_offer.loader,
             "kind": sharing_offer.kind,
             "table_bytes": sharing_offer.table_bytes,
+            "is_told_of_moves": log.isEnabledFor(logging.DEBUG),
         }
         try:
             fd_messages.send(connection, FdMessage(fields, sharing_offer.pickled_plan, self._fds))
@@ -103,14 +105,15 @@ class Membership:
         connection.setblocking(False)
         return connection
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> bool:
+        """Handles a message; returns whether there was one."""
         try:
             message = fd_messages.receive(connection)
         except BlockingIOError:
-            return
+            return False
         if message is None:
             self._disconnect()
-            return
+            return False
         message.close()
         why = message.fields.get("refused")
         if why == "taken":  # the random member number collides: the next offer draws another
@@ -121,6 +124,9 @@ class Membership:
             _warn_once(f"this rank shares no workers: {why}")
         elif note := message.fields.get("note"):
             _warn_once(str(note))
+        elif moved := message.fields.get("moved"):
+            log.debug("%s", moved)
+        return True
 
     def _start_manager(self, now: float) -> None:
         if self._missing_since is None:
