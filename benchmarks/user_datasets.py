@@ -199,6 +199,17 @@ class Arrays(Files):
         return self.sample(None, self.paths[index])  # type: ignore[arg-type]
 
 
+def _processor(paths: list[str], folder: Path) -> Any:
+    from transformers import ViTImageProcessor
+
+    processor = ViTImageProcessor()
+
+    def sample(image: Image.Image, path: str) -> Sample:
+        return {"pixel_values": processor(image, return_tensors="pt")["pixel_values"][0]}
+
+    return Files(paths, sample)
+
+
 def _image_folder(paths: list[str], folder: Path) -> Any:
     return ImageFolder(str(folder), _TRAIN)
 
@@ -215,6 +226,7 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "boxes": lambda paths, folder: Files(paths, _boxes),
     "timm": _timm,
     "hugging-face": _hugging_face,
+    "processor": _processor,
     "webdataset": _webdataset,
     "array": lambda paths, folder: Files(paths, _array),
     "progressive": lambda paths, folder: Files(

@@ -172,11 +172,11 @@ def counted_read(read: Callable[[], Content]) -> Content:
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """Drops what this thread counts in the block."""
-    _thread.scratch = Counts()
+    before, _thread.scratch = _thread.scratch, Counts()
     try:
         yield
     finally:
-        _thread.scratch = None
+        _thread.scratch = before
 
 
 def take() -> Counts:

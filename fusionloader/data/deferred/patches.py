@@ -27,6 +27,7 @@ _MODULES = (
     "torchvision.io",
     "cv2",
     "webdataset.filters",
+    "transformers.image_processing_backends",
 )
 
 
@@ -192,7 +193,21 @@ def _webdataset() -> list[Patch]:
     ]
 
 
-_MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv, _webdataset)
+def _transformers() -> list[Patch]:
+    from transformers.image_processing_utils import BaseImageProcessor
+
+    from fusionloader.data.deferred import image_processors
+
+    def make(original: Any) -> Any:
+        return guarded(image_processors.processing(original), original)
+
+    return [Patch(BaseImageProcessor, "_preprocess_image_like_inputs", make=make)]
+
+
+_MAKERS = (
+    *(_pillow, _torchvision, _torchvision_v2, _torchvision_io),
+    *(_opencv, _webdataset, _transformers),
+)
 _TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
 
 # Types of compiled functions. A replacement by the program would be a Python function.
