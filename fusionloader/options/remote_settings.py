@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Offload = Literal["balance", "fastflow", "all"]
 DataPlace = Literal["auto", "shared", "ship"]
@@ -38,6 +42,9 @@ class Remote:
         join_seconds: seconds within which Ray's cluster has to be joined or started. After that a
             loader goes on without remote workers if no ``address`` was given; otherwise ``iter()``
             raises ``ConnectionError``.
+        model: the model that is trained, or a name for it. ``"fastflow"`` stores what it measures
+            for each script; with this, for each model of a script. A module is known by the names,
+            shapes and types of its parameters, and is not kept.
 
     Raises:
         ValueError: a value is out of its range, or two of them contradict each other.
@@ -51,6 +58,7 @@ class Remote:
     token_file: str | None = None
     user_code: bool = False
     join_seconds: float = 30.0
+    model: nn.Module | str | None = None
 
     @classmethod
     def of(cls, wanted: object) -> Remote:
@@ -80,6 +88,7 @@ class Remote:
             raise ValueError(f"user_code should be True or False, not {self.user_code!r}")
         if not 0 < self.join_seconds < math.inf:
             raise ValueError(f"join_seconds should be positive, not {self.join_seconds!r}")
+        object.__setattr__(self, "model", _name_of(self.model))
         self._check_workers()
 
     @property
@@ -115,3 +124,13 @@ class Remote:
 
 def _is_address(value: object) -> bool:
     return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
+
+
+def _name_of(model: nn.Module | str | None) -> str | None:
+    if model is None or isinstance(model, str):
+        return model
+    if not callable(getattr(model, "named_parameters", None)):
+        raise ValueError(f"model should be a torch.nn.Module or a name, not {model!r}")
+    parameters = [(name, tuple(each.shape), each.dtype) for name, each in model.named_parameters()]
+    digest = hashlib.blake2b(repr(parameters).encode(), digest_size=8).hexdigest()
+    return f"{type(model).__name__} {digest}"

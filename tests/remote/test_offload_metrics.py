@@ -6,9 +6,15 @@ import multiprocessing
 from dataclasses import replace
 
 import pytest
+from support.images import train_transform
 from support.waiting import PATIENCE
+from torch import nn
+from torchvision.datasets import ImageFolder
 
+from fusionloader import FusionLoader, Remote
+from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.scheduler.offload.decision import Candidate, LocalMetrics, RemoteMetrics
+from fusionloader.sharing.remote import remote_tasks
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
 
 KEYS = MetricKeys("train.py, 256, cuda:0", "plan 1", 8, ["cpu1:7070", "cpu2:7070"])
@@ -185,3 +191,27 @@ def test_two_processes_that_write_at_once_leave_whole_files(tmp_path):
         assert writer.exitcode == 0
     assert store.local(KEYS) is not None
     assert len(list(tmp_path.iterdir())) == 2, "a partial file is left"
+
+
+def test_a_model_is_known_by_its_parameters_and_not_kept():
+    names = [
+        Remote(model=model).model
+        for model in (nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 3), nn.Linear(3, 2).double())
+    ]
+    assert names[0] == names[1] and len(set(names)) == 3
+    assert Remote(model="teacher").model == "teacher"
+    assert Remote().model is None
+    with pytest.raises(ValueError, match=r"model should be a torch\.nn\.Module or a name, not 7"):
+        Remote(model=7)
+
+
+def test_models_of_one_script_have_metrics_of_their_own(image_folder):
+    dataset = ImageFolder(str(image_folder), train_transform())
+
+    def key(model):
+        remote = Remote(servers=["localhost:1"], offload="fastflow", model=model)
+        loader = FusionLoader(dataset, 4, num_workers=1, remote=remote)
+        return remote_tasks._metric_keys(LoaderOptions.of(loader), "plan").model
+
+    assert len({key(None), key("teacher"), key(nn.Linear(2, 2)), key(nn.Linear(2, 3))}) == 4
+    assert key(nn.Linear(2, 2)) == key(nn.Linear(2, 2))

@@ -108,10 +108,13 @@ def code_task(
 
 
 def _metric_keys(options: LoaderOptions, plan: str) -> MetricKeys:
-    """Identifies the model by the script, because a loader does not see the model."""
+    """Identifies the model by the script and by what the user says of it: it is not seen here."""
+    assert options.remote is not None
+    named = options.remote.model
     script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "interactive"
     return MetricKeys(
-        model=f"{script}, batch size {options.batch_size}, device {options.device}",
+        model=f"{script}, batch size {options.batch_size}, device {options.device}"
+        + (f", model {named}" if named else ""),
         plan=hashlib.blake2b(plan.encode(), digest_size=16).hexdigest(),
         local_workers=options.num_workers,
         nodes=(),
