@@ -80,15 +80,24 @@ class Training:
         return len(targets)
 
     def rate(self, batches: Batches, seconds: float) -> dict[str, float]:
-        """Returns samples per second over a time, and the share of it that was spent waiting."""
+        """Returns samples per second over a time, and the share of it that was spent waiting.
+
+        The longest step, in milliseconds, tells a stall from steps that are all slow.
+        """
         self.wait()
-        self.waited, samples = 0.0, 0
-        start = time.perf_counter()
-        while time.perf_counter() - start < seconds:
+        self.waited, samples, longest = 0.0, 0, 0.0
+        start = before = time.perf_counter()
+        while before - start < seconds:
             samples += self.step(batches)
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
         self.wait()
         passed = time.perf_counter() - start
-        return {"rate": round(samples / passed, 1), "waiting": round(self.waited / passed, 3)}
+        return {
+            "rate": round(samples / passed, 1),
+            "waiting": round(self.waited / passed, 3),
+            "longest_step_ms": round(longest * 1e3, 1),
+        }
 
     def until(self, ready: Callable[[], bool], batches: Batches, patience: float) -> None:
         """Trains until something is ready, at most ``patience`` seconds."""
