@@ -1,0 +1,83 @@
+"""What do decoded images in a part of the memory give, where a policy augments each image anew?
+
+Revamper keeps samples that are augmented half way, decoded as well, and reuses them for some epochs
+(Lee et al., "Refurbish Your Training Data", USENIX ATC 2021). Here a ``DecodedCache`` keeps decoded
+images, and every augmentation is fresh. ``at most`` is what samples that need no more than a crop
+after the cache would give for the same memory, which is more than any half-way cache can.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+from benchmarks.study import parser_of, publish
+from fusionloader import DecodedCache, FusionLoader
+from fusionloader.cli.bench import setting_of
+from fusionloader.cli.measure.contenders import ORDER_SEED, batch_length, close_loader
+from fusionloader.cli.measure.protocol import Contender, Running, measure
+from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.workloads import pil_dataset
+
+PARTS = (0.16, 0.5, 1.0)
+"""Of the decoded images; the paper's machine has room for 16 % of its dataset."""
+SPARE = 1.15  # of the images' mean size: whole pages, tables, and images of other sizes
+
+
+def contender(name: str, dataset: ImageFolder, options: Any, budget: int | None) -> Contender:
+    """Returns a loader with a cache of ``budget`` bytes; torch's, if that is negative."""
+
+    def start() -> Running:
+        more = {"cache": DecodedCache(budget)} if budget is not None and budget > 0 else {}
+        kind: Any = DataLoader if budget is not None and budget < 0 else FusionLoader
+        loader = kind(
+            dataset,
+            options.batch_size,
+            shuffle=True,
+            num_workers=options.workers,
+            persistent_workers=True,
+            drop_last=True,
+            generator=torch.Generator().manual_seed(ORDER_SEED),
+            **more,
+        )
+        return Running(lambda: map(batch_length, loader), lambda: close_loader(loader))
+
+    return Contender(name, name, start)
+
+
+def main() -> None:
+    parser = parser_of(__doc__.splitlines()[0] if __doc__ else None, rounds=5)
+    options = parser.parse_args()
+    setting, corpus = setting_of(options, "randaugment")
+    folder: Path = setting.folder()
+    augmented = pil_dataset(folder, "randaugment")
+    decoded = int(3 * corpus["mean_pixels"] * SPARE * len(augmented))
+    plain = contender("no cache", augmented, options, None)
+    others = [contender("torch", augmented, options, -1)]
+    others += [contender(f"{p:.0%}", augmented, options, int(p * decoded)) for p in PARTS]
+    others.append(contender("crop alone", pil_dataset(folder, "default"), options, decoded))
+    told = {}
+    for other in others:  # one by one, since loaders of one dataset share a cache
+        pair, _ = measure([plain, other], options.rounds, retries=0, announce=announce)
+        told[other.name] = summary(pair[1], pair[0])
+        told[other.name]["cpu_ratio"] = (
+            summary(pair[0], pair[0])["cpu_seconds_per_1000"]
+            / told[other.name]["cpu_seconds_per_1000"]
+        )
+    rows = []
+    for name in ("torch", *(f"{part:.0%}" for part in PARTS)):
+        part = float(name.rstrip("%")) / 100 if name.endswith("%") else 0.0
+        bound = 1 / (1 - part + part / told["crop alone"]["cpu_ratio"])
+        figures = told[name]
+        cells = (f"{figures['ratio']:.2f}", f"{figures['cpu_ratio']:.2f}")
+        rows.append((name, *cells, f"{bound:.2f}" if part else ""))
+    header = ("decoded images kept", "x", "CPU x", "at most CPU x")
+    publish(options, header, rows, contenders=list(told.values()), corpus=corpus)
+
+
+if __name__ == "__main__":
+    main()
