@@ -34,6 +34,7 @@ def common() -> Names:
     return {
         "root": str(root),
         "transform": transform,
+        "other_transform": eval_transform(),
         "dataset": dataset,
         "train_set": dataset,
         "val_set": dataset,
