@@ -25,8 +25,8 @@ try:
 except ImportError:
     codecs = None
 else:
-    if torchcodec.__version__ < "0.17":  # it crashes on some of these files
-        codecs = None
+    if tuple(map(int, torchcodec.__version__.split(".")[:2])) < (0, 17):
+        codecs = None  # 0.16 crashes on some of these files, and earlier ones decode no images
 
 
 def _encoded(mode="RGB", kind="JPEG", orientation=None, size=(53, 37), **options):
@@ -83,6 +83,7 @@ FILES = {
     "XMP, and turned": _with_segment(TURNED, _application(b"http://ns.adobe.com/xap/1.0/\0<x/>")),
     "TIFF, and turned": _with_segment(TURNED, _application(b"other\0" + TIFF)),
     "an asterisk, and turned": _with_segment(TURNED, _application(b"http:/n*\0\0")),
+    "EXIF of another name": TURNED.replace(b"Exif\0\0", b"Exif\0 "),
     "damaged EXIF": TURNED.replace(TIFF[:4], b"XX\0*"),
     "EXIF of no such orientation": _encoded(orientation=9),
     "baseline": PLAIN,

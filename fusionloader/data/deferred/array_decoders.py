@@ -7,6 +7,7 @@ WebP is not, because the libraries decode it as fast, by the same code.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ _TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
     7: (True, (-2, -1)),
     8: (True, (-2,)),
 }
+_FLIP_CODES = {(-2,): 0, (-1,): 1, (-2, -1): -1}  # OpenCV's
 
 
 def imread(*arguments: Argument, **named: Argument) -> Any:
@@ -66,7 +68,8 @@ def _decode_for_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) 
     as_stored = flag == _UNCHANGED or bool(flag & _AS_STORED)
     kind = flag if flag == _UNCHANGED else flag & ~_AS_STORED
     header = read_header(encoded)
-    if header is None or not (as_stored or header.orientation == UPRIGHT):
+    orientation = UPRIGHT if as_stored or header is None else header.orientation
+    if header is None or orientation is None:
         return None
     channels = header.channels if kind in (_UNCHANGED, _GRAYSCALE) else 3
     if kind == _GRAYSCALE and channels != 1 or channels == 4:
@@ -78,7 +81,12 @@ def _decode_for_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) 
         return None
     pixels = np.empty(size if channels == 1 else (*size, channels), np.uint8)
     levels = pixels.reshape(*size, channels)
-    return pixels if _decode(encoded, levels, "array", bgr=kind != _COLOR_RGB) else None
+    if not _decode(encoded, levels, "array", bgr=kind != _COLOR_RGB):
+        return None
+    cv2 = sys.modules["cv2"]
+    transposed, flips = _TURNS.get(orientation, (False, ()))
+    pixels = cv2.transpose(pixels) if transposed else pixels
+    return cv2.flip(pixels, _FLIP_CODES[flips]) if flips else pixels
 
 
 class VisionOperator:

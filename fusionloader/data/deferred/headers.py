@@ -16,6 +16,7 @@ _ORIENTATION, _SHORT = 0x0112, 3
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _ORIENTATIONS = range(UPRIGHT, 9)
 # JPEG: markers.
+_EXIF = b"Exif\0\0"
 _START_OF_SCAN, _APPLICATION_1 = 0xDA, 0xE1
 _NO_FRAMES = (0xC4, 0xC8, 0xCC)  # markers between C0 and CF that begin no frame
 # PNG: first bytes, of which the last 13 begin the header's chunk; channels by type of color.
@@ -73,9 +74,9 @@ def _read_segments(segments: list[bytes]) -> int | None:
     Some libraries read the first segment, whatever it is, and others the first that begins as EXIF.
     """
     # A TIFF header has an asterisk, by which some libraries tell it.
-    named = [each for each in segments if each[:4] == b"Exif" or b"*" in each[6:10]]
+    named = [each for each in segments if each[:4] == _EXIF[:4] or b"*" in each[6:10]]
     found = _agreed(_read_orientation(each[6:]) for each in named)
-    return found if found == UPRIGHT or named[:1] == segments[:1] else None
+    return found if found == UPRIGHT or segments[0].startswith(_EXIF) else None
 
 
 def _read_png_header(encoded: memoryview) -> Header | None:
