@@ -34,6 +34,14 @@ _V2 = v2.Compose(
         v2.Normalize(MEAN, STD),
     ]
 )
+_TENSORS = v2.Compose(
+    [
+        v2.RandomResizedCrop(SIDE, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(MEAN, STD),
+    ]
+)
 _BOXES = v2.Compose(
     [
         v2.RandomHorizontalFlip(),
@@ -191,6 +199,13 @@ def _opencv(image: Any, path: str) -> Sample:
     return torch.from_numpy(np.ascontiguousarray(levels.transpose(2, 0, 1))), 1
 
 
+def _torchcodec(image: Any, path: str) -> Sample:
+    """As torchvision recommends since 0.29: pixels as a tensor from the beginning."""
+    from torchcodec.decoders import decode_image
+
+    return _TENSORS(decode_image(path)), 1
+
+
 class Arrays(Files):
     """Image files that are read as arrays."""
 
@@ -235,6 +250,8 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "png": lambda paths, folder: Files(_converted(paths, folder, "png"), _train),
     "webp": lambda paths, folder: Files(_converted(paths, folder, "webp", quality=90), _train),
     "opencv": lambda paths, folder: Arrays(paths, _opencv),
+    "torchcodec": lambda paths, folder: Arrays(paths, _torchcodec),
+    "torchcodec-png": lambda paths, folder: Arrays(_converted(paths, folder, "png"), _torchcodec),
     "image-folder": _image_folder,
     "image-folder-simclr": _two_views_of_folder,
 }

@@ -42,10 +42,10 @@ class Executor:
     def decode(
         self, encoded: typing_extensions.Buffer, out: typing_extensions.Buffer, bgr: bool = False
     ) -> RunStatus:
-        """All of a file, height x width x 3 or 4.
+        """All of a file, height x width x 1, 3 or 4.
 
         Of four channels the last is alpha, or any where the file has none; of three, blue is
-        the first with `bgr`.
+        the first with `bgr`; one is the level of a grey image, or the red of any other.
         """
 
     def draw(

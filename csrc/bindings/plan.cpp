@@ -153,10 +153,10 @@ PixelsAndSize pixels_with(Executor& self, const py::buffer& image,
 Status decode(Executor& self, const py::buffer& encoded, const py::buffer& out, bool bgr) {
   const Buffer from(encoded, readable), to(out, shaped | writable);
   const PixelView view = to.pixels();
-  if (view.channels == 1) throw std::invalid_argument("a file is decoded to 3 or 4 bytes a pixel");
-  const PixelOrder order = view.channels == 4 ? PixelOrder::rgbx
-                           : bgr              ? PixelOrder::bgr
-                                              : PixelOrder::rgb;
+  const PixelOrder order = view.channels == 4   ? PixelOrder::rgbx
+                           : view.channels == 1 ? PixelOrder::grey
+                           : bgr                ? PixelOrder::bgr
+                                                : PixelOrder::rgb;
   uint8_t* target = to.writable(1);
   return without_gil(
       self, [&] { return self.decode(from.bytes(), view.width, view.height, order, target); });
@@ -235,9 +235,9 @@ void bind_plan(py::module_& m) {
            "occurrence"_a, "group"_a = 0)
       .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
       .def("decode", &decode, "encoded"_a, "out"_a, "bgr"_a = false,
-           "All of a file, height x width x 3 or 4.\n\n"
+           "All of a file, height x width x 1, 3 or 4.\n\n"
            "Of four channels the last is alpha, or any where the file has none; of three, blue is\n"
-           "the first with `bgr`.")
+           "the first with `bgr`; one is the level of a grey image, or the red of any other.")
       .def("image_size", &image_size, "encoded"_a,
            "Width and height; None where Pillow has to decode.");
 }

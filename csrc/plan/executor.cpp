@@ -318,7 +318,9 @@ Status Executor::decode(ByteView encoded, int width, int height, PixelOrder orde
   const auto columns = static_cast<size_t>(width);
   const InterleaveKernels& kernels = interleave_kernels(impl_->spec.simd);
   const auto pack = order == PixelOrder::bgr ? kernels.pack_bgr : kernels.pack_rgb;
-  const size_t stride = columns * (order == PixelOrder::rgbx ? 4 : 3);
+  const size_t stride = columns * (order == PixelOrder::rgbx   ? 4
+                                   : order == PixelOrder::grey ? 1
+                                                               : 3);
   for (int y = 0; y < height; y += rows_at_once) {
     const int count = std::min(rows_at_once, height - y);
     const uint8_t* rows[rows_at_once];
@@ -326,6 +328,8 @@ Status Executor::decode(ByteView encoded, int width, int height, PixelOrder orde
     for (int i = 0; i < count; ++i, out += stride) {
       if (order == PixelOrder::rgbx)
         std::memcpy(out, rows[i], stride);
+      else if (order == PixelOrder::grey)
+        for (size_t x = 0; x < columns; ++x) out[x] = rows[i][4 * x];
       else
         pack(rows[i], columns, out);
     }

@@ -22,8 +22,9 @@ enum class Status : int {
   needs_pillow = 1,
 };
 
-// The bytes of a pixel. RGBX: RGBA where the file has an alpha channel.
-enum class PixelOrder { rgb, bgr, rgbx };
+// The bytes of a pixel. RGBX: RGBA where the file has an alpha channel. Grey: the red one alone,
+// which is the level of a grey image.
+enum class PixelOrder { rgb, bgr, rgbx, grey };
 
 // 8 bit, height x width x channels.
 struct Pixels {

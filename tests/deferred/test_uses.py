@@ -137,7 +137,7 @@ def test_what_ended_it_is_named(files):
     assert {"Image.paste", "ImageStat.__init__"} <= set(counted.ended)
     assert counted.left == {"decoded at a draft's size": 1}
     text = "\n".join(counted.explain())
-    assert "left to Pillow: decoded at a draft's size 1" in text
+    assert "left to the library: decoded at a draft's size 1" in text
     assert "Image.paste 1" in text
 
 

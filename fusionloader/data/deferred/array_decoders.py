@@ -1,14 +1,15 @@
-"""OpenCV's and torchvision's JPEG decoders, replaced for files that give the same pixels natively.
+"""Decoders of OpenCV, torchvision and torchcodec, replaced where the native one gives their pixels.
 
-They return arrays and tensors instead of Pillow's images.
+They return arrays and tensors instead of Pillow's images. JPEG and PNG files are decoded natively.
+WebP is not, because the libraries decode it as fast, by the same code.
 """
 
 from __future__ import annotations
 
 import os
-import struct
-from dataclasses import dataclass
-from typing import Any, Literal
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +19,32 @@ from fusionloader._native import RunStatus
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.data.deferred.formats import NOT_NATIVE
-from fusionloader.data.deferred.guard import PLAIN, guarded
+from fusionloader.data.deferred.guard import PLAIN, Function, guarded
+from fusionloader.data.deferred.headers import UPRIGHT, Format, Header, read_header
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.transforms.executors.native import file_decoder
 
-Order = Literal["RGB", "BGR"]
 Pixels = npt.NDArray[np.uint8]
 
-# cv2.IMREAD_UNCHANGED, _COLOR, _IGNORE_ORIENTATION, _COLOR_RGB; torchvision's ImageReadMode.
-_UNCHANGED, _COLOR, _AS_STORED, _COLOR_RGB = -1, 1, 128, 256
-_VISION_UNCHANGED, _VISION_RGB = 0, 3
+# cv2.IMREAD_UNCHANGED, _GRAYSCALE, _COLOR, _IGNORE_ORIENTATION, _COLOR_RGB.
+_UNCHANGED, _GRAYSCALE, _COLOR, _AS_STORED, _COLOR_RGB = -1, 0, 1, 128, 256
+# ImageReadMode of torchvision and torchcodec.
+_MODE_UNCHANGED, _MODE_GRAY, _MODE_RGB, _MODE_RGB_ALPHA = 0, 1, 3, 4
+_MODES = {_MODE_GRAY: 1, _MODE_RGB: 3, _MODE_RGB_ALPHA: 4}  # channels
+# torchcodec's codes of the elements' type, of which "auto" is that of the file.
+_UINT8, _AUTO = 0, 2
 
-# EXIF: the tag of the orientation, the type of its value, and the first bytes of a TIFF header.
-_ORIENTATION, _SHORT = 0x0112, 3
-_BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-# JPEG: markers.
-_START_OF_SCAN = 0xDA
-_NO_FRAMES = (0xC4, 0xC8, 0xCC)  # markers between C0 and CF that begin no frame
+# What each orientation of EXIF takes: a transposition, and flips along these dimensions.
+_TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
+    2: (False, (-1,)),
+    3: (False, (-2, -1)),
+    4: (False, (-2,)),
+    5: (True, ()),
+    6: (True, (-1,)),
+    7: (True, (-2, -1)),
+    8: (True, (-2,)),
+}
+_FLIP_CODES = {(-2,): 0, (-1,): 1, (-2, -1): -1}  # OpenCV's
 
 
 def imread(*arguments: Argument, **named: Argument) -> Any:
@@ -57,61 +67,118 @@ def _decode_for_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) 
         return None
     as_stored = flag == _UNCHANGED or bool(flag & _AS_STORED)
     kind = flag if flag == _UNCHANGED else flag & ~_AS_STORED
-    if kind not in (_UNCHANGED, _COLOR, _COLOR_RGB):
+    header = read_header(encoded)
+    orientation = UPRIGHT if as_stored or header is None else header.orientation
+    if header is None or orientation is None:
         return None
-    header = _read_jpeg_header(encoded)
-    if header is None or not (as_stored or header.is_upright):
+    channels = header.channels if kind in (_UNCHANGED, _GRAYSCALE) else 3
+    if kind == _GRAYSCALE and channels != 1 or channels == 4:
         return None
-    if kind == _UNCHANGED and header.components != 3:
+    if kind not in (_UNCHANGED, _GRAYSCALE, _COLOR, _COLOR_RGB):
         return None
-    return _decoded(encoded, "RGB" if kind == _COLOR_RGB else "BGR")
+    size = _read_size(encoded)
+    if size is None:
+        return None
+    pixels = np.empty(size if channels == 1 else (*size, channels), np.uint8)
+    levels = pixels.reshape(*size, channels)
+    if not _decode(encoded, levels, "array", bgr=kind != _COLOR_RGB):
+        return None
+    cv2 = sys.modules["cv2"]
+    transposed, flips = _TURNS.get(orientation, (False, ()))
+    pixels = cv2.transpose(pixels) if transposed else pixels
+    return cv2.flip(pixels, _FLIP_CODES[flips]) if flips else pixels
 
 
-class DecodingOperator:
-    """Replaces ``torch.ops.image.decode_jpeg`` or ``decode_image``, which torchvision.io calls."""
+class VisionOperator:
+    """Replaces one of the operators ``torch.ops.image.decode_*``, which torchvision.io calls."""
 
-    def __init__(self, original: Any) -> None:
+    def __init__(self, original: Any, formats: tuple[Format, ...]) -> None:
         self._original = original
-        self._call = guarded(_decode_for_torchvision, original, f"torch.ops.image.{original}")
+        self._formats = formats
+        self._call = guarded(self._attempt, original, f"torch.ops.image.{original}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
-    def __call__(self, data: Argument, mode: int = _VISION_UNCHANGED, turned: bool = False) -> Any:
+    def __call__(self, data: Argument, mode: int = _MODE_UNCHANGED, turned: bool = False) -> Any:
         """Returns uint8 pixels, channels x height x width."""
         return self._call(data, mode, turned)
 
-
-def _decode_for_torchvision(data: Argument, mode: int, turned: bool) -> Any:
-    if not activity.is_active() or type(data) is not torch.Tensor or data.device.type != "cpu":
-        return PLAIN
-    if data.dtype is not torch.uint8 or data.dim() != 1 or not data.is_contiguous():
-        return PLAIN
-    levels: Any = data.numpy()
-    encoded = memoryview(levels)
-    header = _read_jpeg_header(encoded)
-    if header is None or (turned and not header.is_upright):
-        return PLAIN
-    if mode != _VISION_RGB and (mode, header.components) != (_VISION_UNCHANGED, 3):
-        return PLAIN
-    pixels = _decoded(encoded, "RGB")
-    return PLAIN if pixels is None else torch.from_numpy(pixels).permute(2, 0, 1)
+    def _attempt(self, data: Argument, mode: int, turned: bool) -> Any:
+        encoded = _view_encoded(data)
+        header = None if encoded is None else read_header(encoded)
+        if encoded is None or header is None or header.format not in self._formats:
+            return PLAIN
+        if header.has_palette and mode == _MODE_UNCHANGED:
+            return PLAIN  # torchvision gives the indices
+        return _decode_tensor(encoded, header, mode, header.orientation if turned else UPRIGHT)
 
 
-def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
-    """Returns pixels, height x width x 3; ``None`` for a file that is left to the library."""
-    decoder = file_decoder()
-    size = decoder.image_size(encoded)
-    if size is not None:
-        pixels = np.empty((size[1], size[0], 3), np.uint8)
-        with timed_decoding():
-            status = decoder.decode(encoded, pixels.data, bgr=order == "BGR")
-        if status is RunStatus.OK:
-            counts().files += 1
-            counts().results["array"] += 1
-            return pixels
-    counts().left[NOT_NATIVE] += 1
-    return None
+def vision_operator(*formats: Format) -> Callable[[Any], VisionOperator]:
+    """Returns what replaces an operator of torchvision that decodes files of these formats."""
+    return lambda original: VisionOperator(original, formats)
+
+
+def codec_operator(codec: Format) -> Callable[[Function], Function]:
+    """Returns what replaces one of torchcodec's operators, which its decoders call."""
+
+    def attempt(data: Argument, mode: int, elements: int = _UINT8) -> Any:
+        encoded = _view_encoded(data)
+        header = None if encoded is None else read_header(encoded)
+        if encoded is None or header is None or header.format != codec:
+            return PLAIN
+        if elements not in (_UINT8, _AUTO):
+            return PLAIN
+        return _decode_tensor(encoded, header, mode, header.orientation)
+
+    return lambda original: guarded(attempt, original, f"torch.ops.{original}")
+
+
+def _decode_tensor(encoded: memoryview, header: Header, mode: int, orientation: int | None) -> Any:
+    """Returns uint8 pixels, channels x height x width, turned upright; or ``PLAIN``."""
+    channels = header.channels if mode == _MODE_UNCHANGED else _MODES.get(mode)
+    # A single channel or alpha is not made of others here.
+    if channels is None or orientation is None or channels not in (3, header.channels):
+        return PLAIN
+    size = _read_size(encoded)
+    if size is None:
+        return PLAIN
+    made = torch.empty((*size, channels), dtype=torch.uint8, device="cpu")
+    pixels: Any = made.numpy()
+    if not _decode(encoded, pixels, "tensor"):
+        return PLAIN
+    planes = made.permute(2, 0, 1)
+    transposed, flips = _TURNS.get(orientation, (False, ()))
+    planes = planes.transpose(-1, -2) if transposed else planes
+    return planes.flip(flips) if flips else planes
+
+
+def _read_size(encoded: memoryview) -> tuple[int, int] | None:
+    """Returns height and width; ``None`` for a file that is left to the library."""
+    size = file_decoder().image_size(encoded)
+    if size is None:
+        counts().left[NOT_NATIVE] += 1
+        return None
+    return size[1], size[0]
+
+
+def _decode(encoded: memoryview, pixels: Pixels, kind: str, bgr: bool = False) -> bool:
+    """Decodes to pixels, height x width x channels; false for a file that is left to the library.
+
+    Args:
+        encoded: the file.
+        pixels: written.
+        kind: of the result, for the counters.
+        bgr: whether blue is the first of three channels.
+    """
+    with timed_decoding():
+        status = file_decoder().decode(encoded, pixels.data, bgr=bgr)
+    if status is not RunStatus.OK:
+        counts().left[NOT_NATIVE] += 1
+        return False
+    counts().files += 1
+    counts().results[kind] += 1
+    return True
 
 
 def _read(path: Argument) -> memoryview | None:
@@ -133,53 +200,11 @@ def _view_bytes(data: Argument) -> memoryview | None:
     return memoryview(levels) if plain else None
 
 
-@dataclass(frozen=True, slots=True)
-class _JpegHeader:
-    """The parts of a JPEG header that libraries depend on.
-
-    Attributes:
-        components: number of color components, 1 to 4.
-        is_upright: whether EXIF asks for no turn or flip.
-    """
-
-    components: int
-    is_upright: bool
-
-
-def _read_jpeg_header(encoded: memoryview) -> _JpegHeader | None:
-    """Returns the header of a JPEG file; ``None`` for any other content."""
-    if bytes(encoded[:2]) != b"\xff\xd8":
+def _view_encoded(data: Argument) -> memoryview | None:
+    """Returns the bytes in a tensor; ``None`` where images are not deferred, or for other data."""
+    if not activity.is_active() or type(data) is not torch.Tensor or data.device.type != "cpu":
         return None
-    place, components, upright = 2, 0, True
-    while place + 10 <= len(encoded) and encoded[place] == 0xFF:
-        marker = encoded[place + 1]
-        length = encoded[place + 2] << 8 | encoded[place + 3]
-        if marker == _START_OF_SCAN:
-            return _JpegHeader(components, upright) if components else None
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
-            components = encoded[place + 9]
-        elif marker == 0xE1 and bytes(encoded[place + 4 : place + 8]) == b"Exif":
-            upright = upright and _is_upright(bytes(encoded[place + 4 : place + 2 + length]))
-        place += 2 + length
-    return None
-
-
-def _is_upright(segment: bytes) -> bool:
-    """Whether the first EXIF directory has no orientation, or orientation 1.
-
-    ``False`` for a damaged directory, because libraries treat it differently.
-    """
-    tiff = segment[6:]
-    order = _BYTE_ORDERS.get(tiff[:4])
-    if order is None:
-        return False
-    try:
-        (start,) = struct.unpack_from(order + "I", tiff, 4)
-        (count,) = struct.unpack_from(order + "H", tiff, start)
-        entries = [
-            struct.unpack_from(order + "HHIH", tiff, start + 2 + 12 * number)
-            for number in range(count)
-        ]
-    except struct.error:
-        return False
-    return all(entry[1:] == (_SHORT, 1, 1) for entry in entries if entry[0] == _ORIENTATION)
+    if data.dtype is not torch.uint8 or data.dim() != 1 or not data.is_contiguous():
+        return None
+    levels: Any = data.numpy()
+    return memoryview(levels)

@@ -31,10 +31,10 @@ class Counts:
 
     Attributes:
         files: number of image files whose pixels were deferred.
-        left: number of files decoded by Pillow, by reason.
+        left: number of files decoded by Pillow, or by the library that was called, by reason.
         recorded: number of operations, by name.
         results: number of native results, by kind (``"tensor"``, ``"array"``), and of Pillow images
-            that got their pixels (``"pixels"``).
+            that got their pixels (``"pixels"``). Other libraries' decoders count theirs likewise.
         collated: number of sample tensors that were made ``"in place"`` in their batch, and that
             were ``"copied"`` into it.
         ended: number of Pillow images that got their pixels, by the function that needed them.
@@ -104,7 +104,7 @@ class Counts:
         """Returns the lines of ``explain()``."""
         lines = [f"deferred images: {self.files} files opened by user code were decoded natively"]
         if self.left:
-            lines.append(f"  left to Pillow: {_listed(self.left)}")
+            lines.append(f"  left to the library: {_listed(self.left)}")
         if self.recorded:
             lines.append(f"  recorded: {_listed(self.recorded)}")
         if self.results:

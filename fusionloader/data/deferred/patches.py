@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch._ops import OpOverloadPacket
+from torch._ops import OpOverload, OpOverloadPacket
 
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.transforms.plan.patches import REPLACED, is_defined_by
@@ -25,6 +25,7 @@ _MODULES = (
     "torchvision.transforms.functional",
     "torchvision.transforms.v2",
     "torchvision.io",
+    "torchcodec.decoders._image_decoders",
     "cv2",
     "webdataset.filters",
     "transformers.image_processing_backends",
@@ -164,11 +165,25 @@ def _torchvision_io() -> list[Patch]:
 
     from fusionloader.data.deferred import array_decoders
 
-    operators = torch.ops.image
-    names = ("decode_jpeg", "decode_image")
-    for name in names:
+    operators, operator = torch.ops.image, array_decoders.vision_operator
+    makers = {
+        "decode_jpeg": operator("JPEG"),
+        "decode_png": operator("PNG"),
+        "decode_image": operator("JPEG", "PNG"),
+    }
+    for name in makers:
         getattr(operators, name)  # torch adds the operator to vars(operators) on first access
-    return [Patch(operators, name, make=array_decoders.DecodingOperator) for name in names]
+    return [Patch(operators, name, make=make) for name, make in makers.items()]
+
+
+def _torchcodec() -> list[Patch]:
+    from fusionloader.data.deferred import array_decoders
+
+    decoders = sys.modules["torchcodec.decoders._image_decoders"]
+    return [
+        Patch(decoders, "_decode_jpeg", make=array_decoders.codec_operator("JPEG")),
+        Patch(decoders, "_decode_png", make=array_decoders.codec_operator("PNG")),
+    ]
 
 
 def _opencv() -> list[Patch]:
@@ -206,12 +221,12 @@ def _transformers() -> list[Patch]:
 
 _MAKERS = (
     *(_pillow, _torchvision, _torchvision_v2, _torchvision_io),
-    *(_opencv, _webdataset, _transformers),
+    *(_torchcodec, _opencv, _webdataset, _transformers),
 )
 _TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
 
 # Types of compiled functions. A replacement by the program would be a Python function.
-_COMPILED = (types.BuiltinFunctionType, OpOverloadPacket)
+_COMPILED = (types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 
 _lock = threading.RLock()
 _users: set[object] = set()
