@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -111,24 +112,25 @@ def run(campaign: Campaign) -> Run:
     command = ["make", *(word.format_map(_Pythons()) for word in words)]
     known = provenance()
     began = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "FUSIONLOADER_SEED": str(seed)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    status: int | str
-    try:
-        said, _ = process.communicate(timeout=campaign.hours * 3600)
-        status = process.returncode
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        status = ENDED
+    with tempfile.TemporaryFile() as output:  # not a pipe, which daemons may keep open
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "FUSIONLOADER_SEED": str(seed)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        status: int | str = ENDED
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(campaign.hours * 3600)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        said = output.read().decode(errors="replace")
     seconds = round(time.monotonic() - began)
     facts = {"campaign": campaign.name, "command": campaign.command, "seed": seed, **known}
     return {**facts, "seconds": seconds, "status": status, "said": last_words(said)}

@@ -17,6 +17,7 @@ from fusionloader.data.deferred.scope import deferring
 
 transformers = pytest.importorskip("transformers")
 backends = pytest.importorskip("transformers.image_processing_backends")
+image_processors = pytest.importorskip("fusionloader.data.deferred.image_processors")
 
 KINDS = ("Bit", "CLIP", "DeiT", "OwlViT", "Siglip", "ViT")
 SIZES = ((90, 70), (41, 160), (224, 224), (640, 31))
@@ -137,6 +138,106 @@ def test_what_is_not_known_is_left_to_transformers(make, options, files):
     found, natively = deferred(processor, files, **options)
     assert natively == 0
     assert all(map(np.array_equal, map(np.stack, found), map(np.stack, expected)))
+
+
+def small(**options):
+    return transformers.ViTImageProcessor(size=96, **options)
+
+
+def with_other_sizes(files):
+    """A processor of the same configuration as one whose size the program changes in place."""
+    processor = small()
+    deferred(processor, files)
+    processor.size["height"] = processor.size["width"] = 48
+    deferred(processor, files)
+    return small()
+
+
+def with_a_float(files):
+    deferred(small(do_normalize=False, rescale_factor=1), files)
+    return small(do_normalize=False, rescale_factor=1.0)
+
+
+class Louder(transformers.ViTImageProcessor):
+    """A table that depends on the object."""
+
+    gain = 1.0
+
+    def _fuse_mean_std_and_rescale_factor(self, **options):
+        mean, std, rescale = super()._fuse_mean_std_and_rescale_factor(**options)
+        return mean * self.gain, std, rescale
+
+
+def with_a_table_of_its_own(files):
+    deferred(Louder(), files)
+    made = Louder()
+    made.gain = 3.0
+    return made
+
+
+@pytest.mark.parametrize("make", [with_other_sizes, with_a_float, with_a_table_of_its_own])
+def test_one_configuration_is_not_taken_for_another(make, files):
+    processor = make(files)
+    expected = [processed(processor, content) for content in files]
+    found, _ = deferred(processor, files)
+    for (mine,), (wanted,) in zip(found, expected, strict=True):
+        assert mine.dtype == wanted.dtype and torch.equal(mine, wanted)
+
+
+def test_what_the_program_replaces_later_is_noticed(files, monkeypatch):
+    processor = small(do_normalize=False)
+    deferred(processor, files)
+    monkeypatch.setattr(
+        backends.TorchvisionBackend, "rescale", lambda self, image, scale: image + 1
+    )
+    assert_same(processor, files, natively=False)
+
+
+def test_the_type_of_floats_is_noticed(files):
+    processor = small(do_normalize=False)
+    deferred(processor, files)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_same(processor, files, natively=False)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"size": {"longest_edge": 9}}, ValueError),
+        ({"size": {"shortest_edge": 1}}, RuntimeError),
+        ({"image_mean": [0.1, 0.2], "image_std": [0.1, 0.2]}, RuntimeError),
+        ({"image_mean": [[0.1]], "image_std": [[0.2]]}, Exception),
+    ],
+)
+def test_errors_are_those_of_transformers(options, error, files):
+    processor = transformers.ViTImageProcessor()
+    for _ in range(2):
+        with deferring(), pytest.raises(error):
+            for content in files:
+                processed(processor, content, **options)
+        assert not counts().failed
+
+
+def test_another_size_is_no_other_configuration(files, monkeypatch):
+    tried = []
+    holds = image_processors._holds
+    monkeypatch.setattr(image_processors, "_recipes", {})
+    monkeypatch.setattr(image_processors, "_holds", lambda *given: tried.append(1) or holds(*given))
+    processor = transformers.ViTImageProcessor()
+    for side in range(40, 60):
+        assert_same(processor, files[:1], size={"height": side, "width": 2 * side})
+    assert len(tried) == 1
+
+
+def test_the_batch_of_an_image_is_no_view(files):
+    with deferring():
+        image = Image.open(io.BytesIO(files[0])).convert("RGB")
+        made = transformers.ViTImageProcessor()(image, return_tensors="pt")["pixel_values"]
+    assert not made._is_view()
+    assert made.detach_() is made
 
 
 class Processed(Dataset):

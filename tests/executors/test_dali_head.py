@@ -68,9 +68,11 @@ def test_a_group_that_is_refused_without_a_bad_file_is_told(head, monkeypatch, c
         return run(self, encoded=encoded, **windows)
 
     monkeypatch.setattr(Prebuilt, "run", refuse_groups)
-    results = head.run([encoded()] * 2, [WHOLE] * 2)
-    assert all(result.image is not None for result in results)
-    assert "in parts what it refuses as a group, which is slow: strided data" in caplog.text
+    for _ in range(2):
+        results = head.run([encoded()] * 4, [WHOLE] * 4)
+        assert all(result.image is not None for result in results)
+    told = "DALI decodes in parts what it refuses as a group, which is slow: strided data"
+    assert caplog.messages == [told]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):

@@ -8,7 +8,7 @@ transformers. Each configuration is first compared with transformers, on images 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from transformers.image_utils import get_image_size_for_max_height_width
 from fusionloader.data.deferred.core import BLACK, DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.guard import PLAIN
+from fusionloader.data.deferred.methods import MOST_SIDE
 from fusionloader.transforms.plan.stages import Convert, ElementType
 
 # A TorchvisionBackend, a SizeDict, and a method of the former: transformers' types are not checked.
@@ -31,10 +32,14 @@ Method = Callable[..., Any]
 Options = Mapping[str, Any]
 
 _STEPS = {
-    *("_preprocess", "_prepare_image_like_inputs", "_prepare_images_structure", "fetch_images"),
-    *("process_image", "resize", "center_crop", "rescale", "normalize", "rescale_and_normalize"),
+    name: getattr(TorchvisionBackend, name)
+    for name in (
+        *("_preprocess", "_prepare_image_like_inputs", "_prepare_images_structure"),
+        *("fetch_images", "process_image", "convert_to_rgb", "resize", "center_crop", "pad"),
+        *("rescale", "normalize", "rescale_and_normalize", "_fuse_mean_std_and_rescale_factor"),
+    )
 }
-_SIZES = ("size", "crop_size")
+_SIZES = {"size", "crop_size"}
 _LEVELS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
 _NEEDED = {*_SIZES, *_LEVELS, "do_resize", "resample", "do_center_crop", "return_tensors"}
 # Without effect on images of Pillow in RGB, and on images one by one.
@@ -42,27 +47,37 @@ _IDLE = {"do_convert_rgb", "disable_grouping", "input_data_format", "data_format
 _FILTERS = {Image.Resampling.BILINEAR: "torch_bilinear", Image.Resampling.BICUBIC: "torch_bicubic"}
 _ELEMENTS: dict[torch.dtype, ElementType] = {torch.uint8: "uint8", torch.float32: "float32"}
 _TRIED = ((37, 53), (300, 220), (64, 64))  # heights and widths
-_MOST_RECIPES = 256
+_MOST_RECIPES = 64  # of further configurations transformers makes the tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a configuration does to an image; a size of ``None`` leaves its step out."""
+    """What a configuration does, but for its sizes: the filter of the resize, and the levels."""
 
-    resize: Size
     filter: str
-    crop: Size
     convert: Convert
 
-    def tensor(self, core: DeferredCore) -> torch.Tensor:
-        """Returns what a processor makes of an image, channels x height x width."""
-        if self.resize is not None:
-            height, width = _resized(self.resize, *core.size)
-            if (width, height) != core.size:
-                core = core.then(("resize", width, height, self.filter), (width, height))
-        if self.crop is not None and (size := (self.crop.width, self.crop.height)) != core.size:
-            begins = map(_begin, core.size, size)
-            core = core.then(("crop", *begins, *size, BLACK), size)
+    def tensor(self, core: DeferredCore, options: Options) -> torch.Tensor | None:
+        """Returns what a processor makes of an image, channels x height x width.
+
+        ``None`` if transformers has to: it may have an error for these sizes.
+
+        Raises:
+            ValueError: the native executor refuses an operation.
+        """
+        if options["do_resize"]:
+            size = _resized(options["size"], *core.size)
+            if size is None or not _are_sides(size):
+                return None
+            if size != core.size:
+                core = core.then(("resize", *size, self.filter), size)
+        if options["do_center_crop"]:
+            size = options["crop_size"].width, options["crop_size"].height
+            if not _are_sides(size):
+                return None
+            if size != core.size:
+                left, top = map(_begin, core.size, size)
+                core = core.then(("crop", left, top, *size, BLACK), size)
         return core.tensor(self.convert)
 
 
@@ -78,87 +93,125 @@ def processing(original: Method) -> Method:
         if not cores or len(cores) < len(listed) or arguments:
             return PLAIN
         recipe = _recipe(self, options, original)
-        return PLAIN if recipe is None else _made(recipe, cores, options["return_tensors"])
+        if recipe is None:
+            return PLAIN
+        try:
+            made = [recipe.tensor(core, options) for core in cores]
+        except ValueError:
+            return PLAIN
+        tensors = [tensor for tensor in made if tensor is not None]
+        return _batch(tensors, options) if len(tensors) == len(cores) else PLAIN
 
     return attempt
 
 
-def _made(recipe: Recipe, cores: list[DeferredCore], kind: str | None) -> BatchFeature:
-    made: Any = [recipe.tensor(core) for core in cores]
-    if kind is not None and len(made) == 1:
-        made = made[0].unsqueeze(0)  # without the copy that a stack would be
-    return BatchFeature({"pixel_values": made}, tensor_type=kind)
+def _batch(tensors: list[torch.Tensor], options: Options) -> BatchFeature:
+    kind, pixels = options["return_tensors"], tensors
+    if kind is not None and len(tensors) == 1:
+        pixels = tensors[0].unsqueeze_(0)  # type: ignore[assignment]  # no copy, as a stack is
+    return BatchFeature({"pixel_values": pixels}, tensor_type=kind)
 
 
 def _recipe(processor: Processor, options: Options, original: Method) -> Recipe | None:
     """Returns what a processor does; ``None`` if that is not known."""
-    if not _STEPS.isdisjoint(vars(processor)):  # replaced in this object
+    if not _has_known_steps(processor) or not _has_known_options(options):
         return None
-    key = (type(processor), *((name, _hashable(options[name])) for name in sorted(options)))
-    if key not in _recipes:
-        if len(_recipes) >= _MOST_RECIPES:
-            _recipes.clear()
+    try:
+        key = _key(processor, options)
+        if key in _recipes:
+            return _recipes[key]
+    except TypeError:  # an option that cannot be hashed
+        return None
+    recipe = None
+    if len(_recipes) < _MOST_RECIPES:
         recipe = _expected(processor, options)
-        holds = recipe is not None and _holds(recipe, processor, options, original)
-        _recipes[key] = recipe if holds else None
-    return _recipes[key]
+        if recipe is not None and not _holds(recipe, processor, options, original):
+            recipe = None
+        _recipes[key] = recipe
+    return recipe
 
 
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    return astuple(value) if hasattr(value, "shortest_edge") else value
+def _has_known_steps(processor: Processor) -> bool:
+    """Whether all steps are those of transformers, also if the program may have replaced some."""
+    kind = type(processor)
+    return (
+        isinstance(processor, TorchvisionBackend)
+        and _STEPS.keys().isdisjoint(vars(processor))
+        and all(getattr(kind, name) is step for name, step in _STEPS.items())
+    )
+
+
+def _has_known_options(options: Options) -> bool:
+    return (
+        options.keys() >= _NEEDED
+        and options["return_tensors"] in (None, "pt")
+        and not any(options[name] for name in options.keys() - _NEEDED - _IDLE)
+    )
+
+
+def _key(processor: Processor, options: Options) -> object:
+    """Returns all that a recipe depends on; of sizes, which of their parts are given."""
+    names = sorted(_NEEDED - _SIZES)
+    values = [(name, *_typed(options[name])) for name in names]
+    sizes = [tuple(name for name, _ in options[name] or ()) for name in sorted(_SIZES)]
+    return type(processor), torch.get_default_dtype(), *values, *sizes
+
+
+def _typed(value: Any) -> tuple[object, ...]:
+    """Returns a value with its type: numbers of different types are equal, but not their effect."""
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    return type(value), *((type(each), each) for each in values)
 
 
 def _expected(processor: Processor, options: Options) -> Recipe | None:
-    """Returns what a processor should do; ``None`` if it has steps or options that are unknown."""
-    if not isinstance(processor, TorchvisionBackend):
-        return None
-    if any(getattr(type(processor), n) is not getattr(TorchvisionBackend, n) for n in _STEPS):
-        return None
-    if not options.keys() >= _NEEDED or options["return_tensors"] not in (None, "pt"):
-        return None
-    if any(options[name] for name in options.keys() - _NEEDED - _IDLE):
-        return None
+    """Returns what a processor should do; ``None`` if native code does not do it."""
     filter = _FILTERS.get(options["resample"]) if options["do_resize"] else ""
-    levels = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 256, 1)
-    made = processor.rescale_and_normalize(levels, **{name: options[name] for name in _LEVELS})
-    if filter is None or made.dtype not in _ELEMENTS:
+    if filter is None:
         return None
-    return Recipe(
-        options["size"] if options["do_resize"] else None,
-        filter,
-        options["crop_size"] if options["do_center_crop"] else None,
-        Convert(_ELEMENTS[made.dtype], made.contiguous().numpy().tobytes()),
-    )
+    levels = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3).view(1, 3, 256, 1)
+    try:
+        made = processor.rescale_and_normalize(levels, **{name: options[name] for name in _LEVELS})
+    except (RuntimeError, TypeError, ValueError):  # transformers has it for the image, too
+        return None
+    if made.dtype not in _ELEMENTS:
+        return None
+    return Recipe(filter, Convert(_ELEMENTS[made.dtype], made.contiguous().numpy().tobytes()))
 
 
 def _holds(recipe: Recipe, processor: Processor, options: Options, original: Method) -> bool:
     """Whether a recipe gives the tensors of transformers."""
     for height, width in _TRIED:
         pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8)
-        (expected,) = original(processor, Image.fromarray(pixels), **options)["pixel_values"]
+        try:
+            (expected,) = original(processor, Image.fromarray(pixels), **options)["pixel_values"]
+        except (RuntimeError, TypeError, ValueError):
+            return False
         with uncounted():
             core = deferred_core(wrap_pixels(pixels, {}))
             assert core is not None
-            if not torch.equal(recipe.tensor(core), expected):
-                return False
+            found = recipe.tensor(core, options)
+        if found is None or found.dtype != expected.dtype or not torch.equal(found, expected):
+            return False
     return True
 
 
-def _resized(size: Size, width: int, height: int) -> tuple[int, int]:
-    """Returns height and width as ``TorchvisionBackend.resize`` computes them."""
+def _resized(size: Size, width: int, height: int) -> tuple[int, int] | None:
+    """Returns width and height as ``TorchvisionBackend.resize`` computes them."""
     if size.shortest_edge and size.longest_edge:
         edges = size.shortest_edge, size.longest_edge
-        return get_size_with_aspect_ratio((height, width), *edges)
+        return get_size_with_aspect_ratio((height, width), *edges)[::-1]
     if size.shortest_edge:
         short: int = size.shortest_edge
         long = int(short * max(width, height) / min(width, height))
-        return (long, short) if width <= height else (short, long)
+        return (short, long) if width <= height else (long, short)
     if size.max_height and size.max_width:
         most = size.max_height, size.max_width
-        return get_image_size_for_max_height_width((height, width), *most)
-    return size.height, size.width
+        return get_image_size_for_max_height_width((height, width), *most)[::-1]
+    return (size.width, size.height) if size.height and size.width else None
+
+
+def _are_sides(size: tuple[Any, Any]) -> bool:
+    return all(type(side) is int and 1 <= side <= MOST_SIDE for side in size)
 
 
 def _begin(before: int, after: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -147,10 +148,13 @@ class DaliHead:
         made = self._decode(files[:middle], windows[:middle])
         made += self._decode(files[middle:], windows[middle:])
         if not short and all(not each.reason for each in made):
-            log.warning(
-                "DALI decodes in parts what it refuses as a group, which is slow: %s", cause
-            )
+            _warn_once(cause)
         return made
+
+
+@functools.cache
+def _warn_once(cause: str) -> None:
+    log.warning("DALI decodes in parts what it refuses as a group, which is slow: %s", cause)
 
 
 def _values(windows: list[Window]) -> dict[str, npt.NDArray[np.int32]]:
