@@ -240,6 +240,30 @@ class Generators:
     def places(self) -> tuple[int, typing.Any, int, bool]:
         """Of Python's and NumPy's; each draw changes one."""
 
+class TorchRecorder:
+    """A transform of torchvision."""
+
+    def __init__(
+        self,
+        generators: typing.Any,
+        stages: collections.abc.Sequence[typing.Any],
+        log_ratio: typing.Annotated[collections.abc.Sequence[float], "FixedSize(2)"],
+        exp: typing.Any,
+    ) -> None:
+        """Draws one stage.
+
+        `log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is torch.exp,
+        both in float32.
+        """
+
+    def draw(
+        self, width: int, height: int
+    ) -> tuple[list[tuple[typing.Any, ...]], tuple[int, int]] | None:
+        """The operations for an image of that size, and the size of the result.
+
+        None, and nothing is drawn, if torchvision has to transform the image.
+        """
+
 class TinyBatchState(enum.Enum):
     """What becomes of a tiny-batch."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -50,9 +51,17 @@ class DeferredCore:
         self, operation: Operation, size: tuple[int, int] | None = None, mode: str | None = None
     ) -> DeferredCore:
         """Returns the core with one operation more."""
-        counts().recorded[operation[0]] += 1
-        operations = (*self.operations, operation)
-        return DeferredCore(self.source, operations, mode or self.mode, size or self.size)
+        return self.after((operation,), size or self.size, mode)
+
+    def after(
+        self, operations: Collection[Operation], size: tuple[int, int], mode: str | None = None
+    ) -> DeferredCore:
+        """Returns the core with more operations, whose result has the given size."""
+        recorded = counts().recorded
+        for operation in operations:
+            recorded[operation[0]] += 1
+        operations = (*self.operations, *operations)
+        return DeferredCore(self.source, operations, mode or self.mode, size)
 
     def as_mode(self, mode: str) -> DeferredCore:
         """Returns the core of ``image.convert(mode)``."""
