@@ -370,6 +370,10 @@ class WorkerSnapshot:
         """Processor time of its thread, which is looked at every 10 ms."""
 
     @property
+    def images(self) -> typing.Annotated[list[int], "FixedSize(40)"]:
+        """What it has counted of deferred images, as `add_images` got it."""
+
+    @property
     def part_seconds(self) -> list[float]:
         """Wall time of the parts of a compiled plan."""
 
@@ -726,6 +730,9 @@ class WorkerQueue:
         takes_returned: bool = True,
     ) -> None:
         """`takes_returned`: also tiny-batches that others gave back."""
+
+    def add_images(self, counts: collections.abc.Sequence[int]) -> None:
+        """Adds to what it has counted of deferred images."""
 
     def add_part_seconds(self, seconds: collections.abc.Sequence[float]) -> None:
         """Adds to the wall time of a plan's parts."""
