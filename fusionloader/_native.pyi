@@ -151,11 +151,17 @@ class OpenedJpeg:
     @staticmethod
     def of(content: bytes) -> OpenedJpeg: ...
     @staticmethod
-    def open(path: typing.Any, most_bytes: int) -> OpenedJpeg:
-        """Reads a regular file of at most `most_bytes`, and leaves it open."""
+    def open(
+        path: typing.Any, most_bytes: int, first_bytes: int = 18446744073709551615
+    ) -> OpenedJpeg:
+        """Reads a regular file of at most `most_bytes`, and leaves it open.
+
+        Of a file that has more than `first_bytes`, it reads only these; then nothing is
+        known of what follows the header.
+        """
 
     @staticmethod
-    def read(fd: int, most_bytes: int) -> OpenedJpeg:
+    def read(fd: int, most_bytes: int, first_bytes: int = 18446744073709551615) -> OpenedJpeg:
         """Reads a regular file that is open; its position stays."""
 
     def close(self) -> None:
@@ -169,10 +175,20 @@ class OpenedJpeg:
         """1 for levels of gray, 3 for colors."""
 
     @property
-    def encoded(self) -> bytes: ...
+    def descriptor(self) -> int:
+        """Of the open file; -1 if there is none."""
+
+    @property
+    def encoded(self) -> bytes:
+        """Of a file that was not read whole, the part that was, and an end."""
+
     @property
     def header_bytes(self) -> int:
         """Offset behind the header of the first scan, which Pillow reads up to."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the file was read."""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.rows.memory import sample_tensor
-from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels
+from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels, find_source
 from fusionloader.data.deferred.unparsed import UNPARSED, UnparsedFile
 from fusionloader.transforms.executors.native import sized_executor
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
@@ -158,7 +158,9 @@ def defer_unparsed(image: PillowImage) -> bool:
         return False
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return False
-    source = EncodedSource(unparsed.opened.encoded, image.size)
+    source = find_source(unparsed.opened)
+    if source is None:
+        return False
     attributes.update(tile=[], _readonly=0, map=None, fp=None)
     attributes["_im"] = DeferredCore(source, (), image.mode, image.size)
     unparsed.leave()

@@ -22,6 +22,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 _START = b"\xff\xd8\xff"
 # Larger files are read by Pillow in pieces, so that a dataset may look at their sizes alone.
 _MOST_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 14
 # Pillow's formats that it may try before JPEG, and that do not take a JPEG file.
 _OTHERS = frozenset(("BMP", "DIB", "GIF", "PNG", "PPM", "TIFF", "WEBP"))
 _MODES = {1: "L", 3: "RGB"}
@@ -47,14 +48,14 @@ def open_image(fp: Argument, mode: Argument = "r", formats: Argument = None) -> 
     path, file = "", None
     if isinstance(fp, (str, PurePath)):
         path = os.fspath(fp)
-        if not path.endswith(_SUFFIXES) or file_cache.is_in_use():
+        if not path.endswith(_SUFFIXES):
             return PLAIN
     elif _is_plain(fp):
         file = fp
     else:
         return PLAIN
     began = time.perf_counter()
-    opened = OpenedJpeg.open(path, _MOST_BYTES) if file is None else _read(file)
+    opened = _open(path) if file is None else _read(file)
     _Attempts.made += 1
     if opened is None or _is_too_large(opened.size):
         _Attempts.refused += 1
@@ -101,6 +102,13 @@ def _is_plain(file: Argument) -> bool:
     if type(file) is not io.BufferedReader or type(file.raw) is not io.FileIO:
         return False
     return not file_cache.is_in_use()
+
+
+def _open(path: str) -> OpenedJpeg | None:
+    if not file_cache.is_in_use():
+        return OpenedJpeg.open(path, _MOST_BYTES)
+    # The rest may be in the cache. A few files have longer headers.
+    return OpenedJpeg.open(path, _MOST_BYTES, _HEADER_BYTES) or OpenedJpeg.open(path, _MOST_BYTES)
 
 
 def _read(file: Any) -> OpenedJpeg | None:
