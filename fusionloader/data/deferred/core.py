@@ -158,7 +158,7 @@ def defer_unparsed(image: PillowImage) -> bool:
         return False
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return False
-    source = find_source(unparsed.opened)
+    source = find_source(unparsed.opened, unparsed.file)
     if source is None:
         return False
     attributes.update(tile=[], _readonly=0, map=None, fp=None)

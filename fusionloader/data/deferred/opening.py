@@ -6,6 +6,7 @@ import io
 import os
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
@@ -55,7 +56,7 @@ def open_image(fp: Argument, mode: Argument = "r", formats: Argument = None) -> 
     else:
         return PLAIN
     began = time.perf_counter()
-    opened = _open(path) if file is None else _read(file)
+    opened = _read(OpenedJpeg.open, path) if file is None else _read_file(file)
     _Attempts.made += 1
     if opened is None or _is_too_large(opened.size):
         _Attempts.refused += 1
@@ -99,19 +100,17 @@ def _is_plain(file: Argument) -> bool:
     """Whether a file object is one of Python's own, over memory or a file."""
     if type(file) is io.BytesIO:
         return True
-    if type(file) is not io.BufferedReader or type(file.raw) is not io.FileIO:
-        return False
-    return not file_cache.is_in_use()
+    return type(file) is io.BufferedReader and type(file.raw) is io.FileIO
 
 
-def _open(path: str) -> OpenedJpeg | None:
+def _read(read: Callable[..., OpenedJpeg | None], place: str | int) -> OpenedJpeg | None:
     if not file_cache.is_in_use():
-        return OpenedJpeg.open(path, _MOST_BYTES)
+        return read(place, _MOST_BYTES)
     # The rest may be in the cache. A few files have longer headers.
-    return OpenedJpeg.open(path, _MOST_BYTES, _HEADER_BYTES) or OpenedJpeg.open(path, _MOST_BYTES)
+    return read(place, _MOST_BYTES, _HEADER_BYTES) or read(place, _MOST_BYTES)
 
 
-def _read(file: Any) -> OpenedJpeg | None:
+def _read_file(file: Any) -> OpenedJpeg | None:
     try:
         file.seek(0)
         if file.read(len(_START)) != _START:
@@ -120,7 +119,7 @@ def _read(file: Any) -> OpenedJpeg | None:
         return None
     if type(file) is io.BytesIO:
         return OpenedJpeg.of(file.getvalue())
-    return OpenedJpeg.read(file.fileno(), _MOST_BYTES)
+    return _read(OpenedJpeg.read, file.fileno())
 
 
 def _is_too_large(size: tuple[int, int]) -> bool:

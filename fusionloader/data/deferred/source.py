@@ -72,22 +72,24 @@ def read_known(opened: Any, file: KnownFile | None) -> bytes:
     return encoded
 
 
-def find_source(opened: OpenedJpeg) -> EncodedSource | None:
+def find_source(opened: OpenedJpeg, file: Any) -> EncodedSource | None:
     """Returns the source of an opened file, from the cache if the file is in it.
 
-    ``None`` if Pillow has to load the file.
+    ``file`` is the file object that it was opened by, ``None`` if it was opened by a path. The
+    result is ``None`` if Pillow has to load the file.
     """
-    if opened.is_whole and (opened.descriptor < 0 or not file_cache.is_in_use()):
+    if opened.is_whole and (type(file) is io.BytesIO or not file_cache.is_in_use()):
         return EncodedSource(opened.encoded, opened.size)
-    with io.FileIO(opened.descriptor, closefd=False) as file:
-        known = file_cache.find_file(file)
-        pixels = None if known is None else known.pixels()
-        if pixels is not None and pixels.shape[1::-1] == opened.size:
-            return EncodedSource(b"", opened.size, pixels, known)
-        try:
-            encoded = read_known(file, known)
-        except (OSError, ValueError):
-            return None
+    if file is None:
+        file = io.FileIO(opened.descriptor, closefd=False)
+    known = file_cache.find_file(file)
+    pixels = None if known is None else known.pixels()
+    if pixels is not None and pixels.shape[1::-1] == opened.size:
+        return EncodedSource(b"", opened.size, pixels, known)
+    try:
+        encoded = read_known(file, known)
+    except (OSError, ValueError):
+        return None
     whole = OpenedJpeg.of(encoded)
     if whole is None or whole.size != opened.size:
         return None
