@@ -6,7 +6,6 @@ import io
 import os
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
@@ -23,7 +22,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 _START = b"\xff\xd8\xff"
 # Larger files are read by Pillow in pieces, so that a dataset may look at their sizes alone.
 _MOST_BYTES = 1 << 20
-_HEADER_BYTES = 1 << 14
+_HEADER_BYTES = 1 << 14  # a few files have longer headers
 # Pillow's formats that it may try before JPEG, and that do not take a JPEG file.
 _OTHERS = frozenset(("BMP", "DIB", "GIF", "PNG", "PPM", "TIFF", "WEBP"))
 _MODES = {1: "L", 3: "RGB"}
@@ -56,7 +55,9 @@ def open_image(fp: Argument, mode: Argument = "r", formats: Argument = None) -> 
     else:
         return PLAIN
     began = time.perf_counter()
-    opened = _read(OpenedJpeg.open, path) if file is None else _read_file(file)
+    # The rest of a file may be in the cache.
+    first = _HEADER_BYTES if file_cache.is_in_use() else _MOST_BYTES
+    opened = OpenedJpeg.open(path, _MOST_BYTES, first) if file is None else _read(file, first)
     _Attempts.made += 1
     if opened is None or _is_too_large(opened.size):
         _Attempts.refused += 1
@@ -103,14 +104,7 @@ def _is_plain(file: Argument) -> bool:
     return type(file) is io.BufferedReader and type(file.raw) is io.FileIO
 
 
-def _read(read: Callable[..., OpenedJpeg | None], place: str | int) -> OpenedJpeg | None:
-    if not file_cache.is_in_use():
-        return read(place, _MOST_BYTES)
-    # The rest may be in the cache. A few files have longer headers.
-    return read(place, _MOST_BYTES, _HEADER_BYTES) or read(place, _MOST_BYTES)
-
-
-def _read_file(file: Any) -> OpenedJpeg | None:
+def _read(file: Any, first: int) -> OpenedJpeg | None:
     try:
         file.seek(0)
         if file.read(len(_START)) != _START:
@@ -119,7 +113,7 @@ def _read_file(file: Any) -> OpenedJpeg | None:
         return None
     if type(file) is io.BytesIO:
         return OpenedJpeg.of(file.getvalue())
-    return _read(OpenedJpeg.read, file.fileno())
+    return OpenedJpeg.read(file.fileno(), _MOST_BYTES, first)
 
 
 def _is_too_large(size: tuple[int, int]) -> bool:
