@@ -268,8 +268,8 @@ class TorchRecorder:
     ) -> None:
         """Draws one stage.
 
-        `log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is torch.exp,
-        both in float32.
+        `log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is
+        torch.exp, both in float32.
         """
 
     def draw(

@@ -133,8 +133,8 @@ void bind_generators(py::module_& m) {
       .def(py::init<py::object, const StageSequence&, Range, py::object>(), "generators"_a,
            "stages"_a, "log_ratio"_a, "exp"_a,
            "Draws one stage.\n\n"
-           "`log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is torch.exp,\n"
-           "both in float32.")
+           "`log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is\n"
+           "torch.exp, both in float32.")
       .def("draw", &TorchRecorder::draw, "width"_a, "height"_a,
            "The operations for an image of that size, and the size of the result.\n\n"
            "None, and nothing is drawn, if torchvision has to transform the image.");
