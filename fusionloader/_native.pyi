@@ -151,11 +151,17 @@ class OpenedJpeg:
     @staticmethod
     def of(content: bytes) -> OpenedJpeg: ...
     @staticmethod
-    def open(path: typing.Any, most_bytes: int) -> OpenedJpeg:
-        """Reads a regular file of at most `most_bytes`, and leaves it open."""
+    def open(
+        path: typing.Any, most_bytes: int, first_bytes: int = 18446744073709551615
+    ) -> OpenedJpeg:
+        """Reads a regular file of at most `most_bytes`, and leaves it open.
+
+        Of a file that has more than `first_bytes`, it reads only these; then nothing is
+        known of what follows the header.
+        """
 
     @staticmethod
-    def read(fd: int, most_bytes: int) -> OpenedJpeg:
+    def read(fd: int, most_bytes: int, first_bytes: int = 18446744073709551615) -> OpenedJpeg:
         """Reads a regular file that is open; its position stays."""
 
     def close(self) -> None:
@@ -169,10 +175,20 @@ class OpenedJpeg:
         """1 for levels of gray, 3 for colors."""
 
     @property
-    def encoded(self) -> bytes: ...
+    def descriptor(self) -> int:
+        """Of the open file; -1 if there is none."""
+
+    @property
+    def encoded(self) -> bytes:
+        """Of a file that was not read whole, the part that was, and an end."""
+
     @property
     def header_bytes(self) -> int:
         """Offset behind the header of the first scan, which Pillow reads up to."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the file was read."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -239,6 +255,30 @@ class Generators:
     @property
     def places(self) -> tuple[int, typing.Any, int, bool]:
         """Of Python's and NumPy's; each draw changes one."""
+
+class TorchRecorder:
+    """A transform of torchvision."""
+
+    def __init__(
+        self,
+        generators: typing.Any,
+        stages: collections.abc.Sequence[typing.Any],
+        log_ratio: typing.Annotated[collections.abc.Sequence[float], "FixedSize(2)"],
+        exp: typing.Any,
+    ) -> None:
+        """Draws one stage.
+
+        `log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is
+        torch.exp, both in float32.
+        """
+
+    def draw(
+        self, width: int, height: int
+    ) -> tuple[list[tuple[typing.Any, ...]], tuple[int, int]] | None:
+        """The operations for an image of that size, and the size of the result.
+
+        None, and nothing is drawn, if torchvision has to transform the image.
+        """
 
 class TinyBatchState(enum.Enum):
     """What becomes of a tiny-batch."""
@@ -344,6 +384,10 @@ class WorkerSnapshot:
     @property
     def cpu_seconds(self) -> float:
         """Processor time of its thread, which is looked at every 10 ms."""
+
+    @property
+    def images(self) -> typing.Annotated[list[int], "FixedSize(40)"]:
+        """What it has counted of deferred images, as `add_images` got it."""
 
     @property
     def part_seconds(self) -> list[float]:
@@ -702,6 +746,9 @@ class WorkerQueue:
         takes_returned: bool = True,
     ) -> None:
         """`takes_returned`: also tiny-batches that others gave back."""
+
+    def add_images(self, counts: collections.abc.Sequence[int]) -> None:
+        """Adds to what it has counted of deferred images."""
 
     def add_part_seconds(self, seconds: collections.abc.Sequence[float]) -> None:
         """Adds to the wall time of a plan's parts."""

@@ -8,6 +8,9 @@
 #include <utility>
 
 #include "bindings/module.hpp"
+#include "bindings/operations.hpp"
+#include "bindings/stages.hpp"
+#include "plan/torch_drawing.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -21,6 +24,29 @@ constexpr uint32_t kWatched = 32;
 uint64_t place_of(int32_t position, const MersenneWords& words) {
   return static_cast<uint64_t>(words.back()) << 32 | static_cast<uint32_t>(position);
 }
+
+// A transform of torchvision that is drawn from torch's generator.
+class TorchRecorder {
+ public:
+  TorchRecorder(py::object generators, const StageSequence& stage, Range log_ratio, py::object exp)
+      : generators_(std::move(generators)),
+        engine_(generators_.cast<Generators&>().torch_engine()),
+        transform_{stages_from_python(stage).at(0), log_ratio,
+                   [exp = std::move(exp)](double value) { return exp(value).cast<double>(); }} {}
+
+  using Drawn = std::pair<OperationList, std::pair<int, int>>;
+  std::optional<Drawn> draw(int width, int height) {
+    const auto drawn = draw_as_torch(transform_, engine_, {width, height});
+    if (!drawn) return std::nullopt;
+    const auto [operations, size] = *drawn;
+    return Drawn{list_from_operations(operations), {size.width, size.height}};
+  }
+
+ private:
+  py::object generators_;
+  TorchEngine& engine_;
+  TorchTransform transform_;
+};
 
 }  // namespace
 
@@ -103,6 +129,15 @@ void bind_generators(py::module_& m) {
           "NumPy's by the low 32 bits.")
       .def_property_readonly("places", &Generators::places,
                              "Of Python's and NumPy's; each draw changes one.");
+  py::class_<TorchRecorder>(m, "TorchRecorder", "A transform of torchvision.")
+      .def(py::init<py::object, const StageSequence&, Range, py::object>(), "generators"_a,
+           "stages"_a, "log_ratio"_a, "exp"_a,
+           "Draws one stage.\n\n"
+           "`log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is\n"
+           "torch.exp, both in float32.")
+      .def("draw", &TorchRecorder::draw, "width"_a, "height"_a,
+           "The operations for an image of that size, and the size of the result.\n\n"
+           "None, and nothing is drawn, if torchvision has to transform the image.");
 }
 
 }  // namespace fusionloader

@@ -7,12 +7,12 @@
 #include <tuple>
 
 #include "rng/mersenne.hpp"
+#include "rng/torch_twister.hpp"
 
 namespace fusionloader {
 
-// As they lie in memory: _randommodule.c, numpy/random/_common.pxd with
-// legacy/legacy-distributions.h and mt19937.h, ATen/core/MT19937RNGEngine.h with
-// ATen/CPUGeneratorImpl.h.
+// As they lie in memory: _randommodule.c, and numpy/random/_common.pxd with
+// legacy/legacy-distributions.h and mt19937.h.
 struct PythonTwister {
   int32_t position;
   MersenneWords words;
@@ -25,19 +25,6 @@ struct NumpyNormal {
   int32_t is_there;
   double value;
 };
-struct TorchEngine {
-  uint64_t seed;
-  int32_t left;
-  bool is_seeded;
-  uint32_t next;
-  MersenneWords words;
-};
-struct TorchTwister {
-  TorchEngine engine;
-  std::optional<float> next_float;
-  std::optional<double> next_double;
-};
-
 // Which of the generators are seeded.
 struct Chosen {
   bool python, torch, numpy;
@@ -52,6 +39,7 @@ class Generators {
   // Makes the states of up to SeededWords::most seeds; then use() puts one into the generators.
   void prepare(const uint64_t* seeds, size_t count, Chosen chosen);
   void use(size_t place, Chosen chosen);
+  TorchEngine& torch_engine() const { return of_torch_->engine; }
   // Each changes when anything is drawn from Python's or NumPy's generator.
   std::pair<uint64_t, uint64_t> positions() const;
   // The same, with the normal numbers that they hold in advance.

@@ -93,6 +93,8 @@ void bind_values(py::module_& m) {
           },
           "Time that its thread was ready to run while other threads had the cores.")
       .def_readonly("counts", &WorkerSnapshot::counts, "What it has counted, as `names()` says.")
+      .def_readonly("images", &WorkerSnapshot::images,
+                    "What it has counted of deferred images, as `add_images` got it.")
       .def_static(
           "names",
           [] { return std::vector<std::string>(kWorkerCounts.begin(), kWorkerCounts.end()); },

@@ -233,6 +233,8 @@ void bind_queue_of_worker(py::module_& m) {
             queue.add_part_ns(ns);
           },
           "seconds"_a, "Adds to the wall time of a plan's parts.")
+      .def("add_images", &WorkerQueue::add_images, "counts"_a,
+           "Adds to what it has counted of deferred images.")
       .def("add_reads", &WorkerQueue::add_reads, "nbytes"_a, "cache_counts"_a,
            "Adds to what was read, and to where it came from.")
       .def("begin_span", &WorkerQueue::begin_span,

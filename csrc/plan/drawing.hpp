@@ -18,6 +18,7 @@ class Drawing {
   void run(const std::vector<StageNode>& stages);
   void run(const StageNode& node);
   size_t count() const { return operations_.size(); }
+  Size size() const { return size_; }
   Parameters finish() { return std::move(operations_); }
 
   void operator()(const RandomResizedCrop& stage);

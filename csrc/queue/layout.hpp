@@ -16,7 +16,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x38726564616f4c46;  // "FLoader8": another layout has another number
+constexpr uint64_t kMagic = 0x39726564616f4c46;  // "FLoader9": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -78,6 +78,7 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 position;                      // of the sample in the mini-batch
   Atomic64 since_ns;                      // CLOCK_MONOTONIC at the start of that sample
   Atomic64 counts[kWorkerCounts.size()];  // as in queue/worker_counts.hpp
+  Atomic64 images[kImageCounts];
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in queue/parts.hpp
   // Of a worker that may be sent to other ranks, see worker_sharing.hpp.
   Atomic64 assignment;

@@ -261,8 +261,10 @@ WorkerSnapshot ManagerQueue::worker(uint32_t number) {
                       record.position.load(),
                       record.since_ns.load(),
                       {},
+                      {},
                       {}};
   for (size_t i = 0; i < seen.counts.size(); ++i) seen.counts[i] = record.counts[i].load();
+  for (size_t i = 0; i < seen.images.size(); ++i) seen.images[i] = record.images[i].load();
   for (size_t part = 0; part < kParts; ++part) seen.part_ns[part] = record.part_ns[part].load();
   return seen;
 }

@@ -62,6 +62,7 @@ struct WorkerSnapshot {
   uint64_t position;  // of the sample in the mini-batch
   uint64_t since_ns;  // CLOCK_MONOTONIC at the start of that sample
   std::array<uint64_t, kWorkerCounts.size()> counts;
+  std::array<uint64_t, kImageCounts> images;
   std::array<uint64_t, kParts> part_ns;
 
   uint64_t count(WorkerCount what) const { return counts[place(what)]; }

@@ -289,6 +289,12 @@ void WorkerQueue::add_part_ns(const std::vector<uint64_t>& ns) {
     record().part_ns[part].fetch_add(ns[part]);
 }
 
+void WorkerQueue::add_images(const std::vector<int64_t>& counts) {
+  if (counts.size() > kImageCounts) throw std::out_of_range("more counts than words");
+  for (size_t i = 0; i < counts.size(); ++i)
+    record().images[i].fetch_add(static_cast<uint64_t>(counts[i]));
+}
+
 // Sums of the worker's record, as a span has them.
 TraceRecord WorkerQueue::counted() {
   const WorkerRecord& mine = record();

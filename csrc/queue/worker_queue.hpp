@@ -68,6 +68,9 @@ class WorkerQueue : public Shared {
   std::optional<uint64_t> sample() const { return sample_; }
   // Adds to the wall time of a plan's parts; what is beyond kParts is left out.
   void add_part_ns(const std::vector<uint64_t>& ns);
+  // Adds to what it has counted of deferred images. Throws std::out_of_range for more counts than
+  // there are words.
+  void add_images(const std::vector<int64_t>& counts);
   // Adds to what was read, and to where it came from.
   void add_reads(uint64_t bytes, const std::array<uint64_t, kCacheCounts>& counts);
   // While a trace is on, what is done from here to end_span() is one span of it.

@@ -86,7 +86,20 @@ void fill_states(const uint64_t* seeds, MersenneWords* by_number, MersenneWords*
   }
 }
 
+inline uint32_t twist(uint32_t word, uint32_t next) {
+  const uint32_t mixed = (word & 0x80000000u) | (next & 0x7fffffffu);
+  return (mixed >> 1) ^ ((next & 1u) != 0 ? 0x9908b0dfu : 0u);
+}
+
 }  // namespace
+
+void turn(MersenneWords& words) {
+  constexpr size_t ahead = 397, behind = kWords - ahead;
+  for (size_t i = 0; i < behind; ++i) words[i] = words[i + ahead] ^ twist(words[i], words[i + 1]);
+  for (size_t i = behind; i + 1 < kWords; ++i)
+    words[i] = words[i - behind] ^ twist(words[i], words[i + 1]);
+  words.back() = words[ahead - 1] ^ twist(words.back(), words.front());
+}
 
 void SeededWords::fill(const uint64_t* seeds, size_t count, bool by_number, bool by_key) {
   std::array<uint64_t, most> all{};

@@ -1,5 +1,5 @@
 #pragma once
-// States of Mersenne Twisters (Matsumoto and Nishimura, 1998) that were just seeded.
+// Mersenne Twisters (Matsumoto and Nishimura, 1998).
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,19 @@ namespace fusionloader {
 
 using MersenneWords = std::array<uint32_t, 624>;
 
-// States for several seeds at once. Each word depends on the one before, so a processor makes those
-// of many seeds in little more time than those of one.
+// The next 624 words of a state.
+void turn(MersenneWords& words);
+
+// The number that is drawn, of a word of the state.
+inline uint32_t temper(uint32_t word) {
+  word ^= word >> 11;
+  word ^= (word << 7) & 0x9d2c5680u;
+  word ^= (word << 15) & 0xefc60000u;
+  return word ^ (word >> 18);
+}
+
+// States that were just seeded, for several seeds at once. Each word depends on the one before, so
+// a processor makes those of many seeds in little more time than those of one.
 class SeededWords {
  public:
   static constexpr size_t most = 16;

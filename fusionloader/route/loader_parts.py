@@ -55,7 +55,7 @@ class LoaderParts(LoaderState):
 
     def explain(self) -> list[str]:
         """Returns lines on deferred images, shared preparation, remote workers and URLs."""
-        counted = self.statistics.deferred
+        counted = self.statistics.images()
         lines = list(counted.explain()) if counted else []
         if self._membership is not None:
             lines.append(self._membership.stats().explain())

@@ -125,7 +125,7 @@ class DatasetChanged:
 
 @dataclass(frozen=True, slots=True)
 class ImagesDeferred:
-    """The counters of deferred images since the last such message."""
+    """The counters of deferred images since the last such message, but those in shared memory."""
 
     counts: Counts
 

@@ -271,8 +271,8 @@ class PythonWorker:
                 self._settle_rows()
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._count(self._source.take_spent())
-        self._report_deferred()  # before finish(), since the epoch may end with these samples
         if self._with_skips:
+            self._report_deferred()  # before each finish(), since the epoch may end with it
             tiny_batches = self._finish_empty(claim, begin, samples, tiny_batches)
         if tiny_batches and self._agree_on_layout(claim, samples):
             start = time.perf_counter()
@@ -282,11 +282,13 @@ class PythonWorker:
             self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
             samples.clear()
             self._settle_rows()
+            self._report_deferred()
             for tiny_batch, result in results:
                 self.queue.finish(claim, tiny_batch, result)
             return
         samples.clear()
         self._settle_rows()
+        self._report_deferred()
         for tiny_batch in tiny_batches:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
@@ -335,8 +337,14 @@ class PythonWorker:
         return self._layout is None or claim.payload is None
 
     def _report_deferred(self) -> None:
-        """Sends the counters of deferred images; if the pipe is full, a later call does."""
-        if counts.counts() and messages.can_send(self._message_fd):
+        """Counts deferred images in shared memory, and sends the counters that it has no words of.
+
+        If the pipe is full, a later call sends them.
+        """
+        counted = counts.counts()
+        if counted:
+            self.queue.add_images(counted.take_words())
+        if counted and messages.can_send(self._message_fd):
             messages.send(self._message_fd, messages.ImagesDeferred(counts.take()))
 
     # ---- loading samples -----------------------------------------------------------------------

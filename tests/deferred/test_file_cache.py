@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from support.images import photo
 from torch.utils.data import Dataset, IterableDataset
 
-from fusionloader import DecodedCache, FusionLoader, WorkerPool
+from fusionloader import Cache, DecodedCache, FusionLoader, WorkerPool
 from fusionloader.cache.tiers.file_store import FileStore
 from fusionloader.data.deferred.file_cache import KnownFile, Store
 
@@ -116,6 +117,63 @@ def test_epochs_are_those_without(way, kept, paths):
     assert made == expected
     assert getattr(stats, kept).images == FILES
     assert 0 < getattr(stats, kept).bytes <= getattr(stats, kept).budget
+
+
+class Described(Photos):
+    """Asks for what stands in a file's header, in some samples before the pixels are loaded."""
+
+    def __getitem__(self, index):
+        with open(self.paths[index], "rb") as file:
+            image = Image.open(file if index % 3 == 0 else self.paths[index])
+            early = index % 2 and (_described(image), file.tell())
+            pixels, _ = STEPS["jitter"](image.convert("RGB")), image.load()
+            after = _described(image), image.fp is None, file.tell()
+        return pixels, repr((early, after)).ljust(300)[:300]
+
+
+def _described(image):
+    known = image.info.get("icc_profile", b""), image.info.get("progressive", 0)
+    return (
+        image.size,
+        image.mode,
+        *map(_hashed, (*known, image.quantization, dict(image.getexif()))),
+    )
+
+
+def _hashed(value):
+    return zlib.crc32(repr(value).encode())
+
+
+@pytest.fixture
+def long_files(paths):
+    """Files whose headers are read before the rest, with longer headers and damage among them."""
+    rng = np.random.default_rng(6)
+    for number, path in enumerate(paths):
+        image = photo(rng, 260 + number, 200)
+        more = [
+            {},
+            {"icc_profile": bytes(20_000)},
+            {"progressive": True},
+            {"exif": b"Exif\0\0" + bytes(40)},
+        ][number % 4]
+        image.save(path, quality=95, **more)
+    with open(paths[4], "r+b") as file:
+        file.truncate(os.path.getsize(paths[4]) - 3000)
+    with open(paths[8], "r+b") as file:  # a table in the middle of the pixels
+        file.seek(20_000)
+        file.write(b"\xff\xc4\x00\x05")
+    assert all(os.path.getsize(path) > 1 << 14 for path in paths)
+    return paths
+
+
+@pytest.mark.parametrize("kept", [*KEEPING, "encoded"])
+def test_files_that_are_read_in_two_parts_are_as_pillow_opens_them(kept, long_files):
+    keeping = {**KEEPING, "encoded": lambda: {"cache": Cache(BUDGET, tiers=("encoded",))}}
+    options = {"on_error": "skip"}
+    expected, _ = _epochs(Described(long_files), deferred_images="off", **options)
+    made, stats = _epochs(Described(long_files), **options, **keeping[kept]())
+    assert made == expected
+    assert stats.deferred_images["files"] > FILES
 
 
 @pytest.mark.parametrize("kind", ["png", "webp"])

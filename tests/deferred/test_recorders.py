@@ -16,11 +16,15 @@ from support.images import NORMALIZE, photo
 from torchvision import transforms
 from torchvision.transforms import v2
 
+from fusionloader import _native
 from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed import compose
+from fusionloader.data.deferred.composed import compose, trials
+from fusionloader.data.deferred.composed.recorders import make_recorder
 from fusionloader.data.deferred.composed.trials import tried_recorder
 from fusionloader.data.deferred.core import deferred_core
 from fusionloader.data.deferred.scope import deferring
+from fusionloader.transforms.executors.python import locate_generators
+from fusionloader.transforms.plan.stages import RandomResizedCrop
 
 BICUBIC = transforms.InterpolationMode.BICUBIC
 
@@ -126,10 +130,45 @@ def test_the_trials_leave_generators_and_counters_as_they_were(deferred):
 
 
 def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
-    from fusionloader.data.deferred.composed import recorders
+    step, other = (transforms.RandomResizedCrop(24, scale=(low, 1)) for low in (0.08, 0.09))
+    assert tried_recorder(step) is not None
+    recorder = make_recorder(other)
+    monkeypatch.setattr(trials, "make_recorder", lambda step: recorder)
+    assert tried_recorder(step) is None
 
-    monkeypatch.setattr(recorders, "_ATTEMPTS", 9)
-    assert tried_recorder(transforms.RandomResizedCrop(24)) is None
+
+def test_no_transform_is_recorded_where_torch_draws_otherwise(deferred, monkeypatch):
+    trials._draws_are_known.cache_clear()
+    recorder = make_recorder(transforms.ColorJitter(0.3000001, (0.5, 2.0), 0.7, 0.1))
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "make_recorder", lambda step: recorder)
+        assert not trials._draws_are_known()
+    assert tried_recorder(transforms.RandomHorizontalFlip()) is None
+    trials._draws_are_known.cache_clear()
+
+
+def test_the_last_bits_of_a_ratio_are_torchs():
+    ratio, called = (0.75, 4 / 3), []
+
+    def exp(value):
+        called.append(value)
+        return torch.exp(torch.tensor(value)).item()
+
+    stage = RandomResizedCrop(8, 8, (0.08, 1.0), ratio, ("bilinear",))
+    log_ratio = torch.log(torch.tensor(ratio)).tolist()
+    recorder = _native.TorchRecorder(locate_generators()[0], (stage,), log_ratio, exp)
+    for seed in range(100_000):
+        torch.manual_seed(seed)
+        (crop, _), _ = recorder.draw(640, 480)
+        if called:
+            torch.manual_seed(seed)
+            image = torch.empty(3, 480, 640)
+            top, left, height, width = transforms.RandomResizedCrop.get_params(
+                image, stage.scale, ratio
+            )
+            assert crop[1:5] == (left, top, width, height)
+            return
+    raise AssertionError("torch.exp() was never needed")
 
 
 @pytest.mark.matrix

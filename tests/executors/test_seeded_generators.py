@@ -13,8 +13,8 @@ from fusionloader._native import End
 from fusionloader.transforms.executors.python import (
     SampleKey,
     Seeding,
-    _locate_generators,
     generator_states,
+    locate_generators,
     native_generators,
     preserved_generators,
     seed_generators,
@@ -95,7 +95,7 @@ def made_by_worker(program, make=sample):
         block.publish(0, len(program), 4)
         worker = block.attach()
         claim = worker.claim(End.SMALL, 0, 64)
-        generators, _ = _locate_generators.__wrapped__()
+        generators, _ = locate_generators.__wrapped__()
         while len(samples) < len(program):
             arguments = 0, len(program), program, make, samples, generators, Seeding()
             try:

@@ -1,14 +1,19 @@
 """Counters of workers over iterators that begin and end in any order."""
 
 import dataclasses
+import pickle
 import random
+from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fusionloader import _native
+from fusionloader.data.deferred.counts import Counts
+from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.observe.statistics.snapshot import LoaderStats, WorkerStats
-from fusionloader.observe.statistics.worker_totals import AllWorkers, WorkerTotals
+from fusionloader.observe.statistics.worker_totals import AllWorkers, WorkerTotals, sum_records
 from fusionloader.system.shm import cache_counts
 
 
@@ -68,7 +73,25 @@ def test_all_that_workers_count_comes_into_the_snapshot_by_its_name():
     assert counted - shown == {
         *("made", "cache_counts", "copy_seconds", "wanted", "user_code"),
         *("cpu_ns", "run_delay_ns"),  # are in `processors`
+        "images",  # are in `deferred_images`
     }
+
+
+def test_deferred_images_are_counted_in_words_and_the_rest_is_sent(make_control_block):
+    counted = Counts(files=5, left=Counter(cut=1), recorded=Counter(crop=3, cutout=2))
+    counted.collated.update({"in place": 4, "copied": 1})
+    expected = counted.as_dict()
+    bench = make_control_block(2, 4)
+    bench.workers[0].add_images(counted.take_words())
+    assert counted.as_dict() == Counts(left=Counter(cut=1), recorded=Counter(cutout=2)).as_dict()
+    sent = pickle.loads(pickle.dumps(counted))
+    bench.workers[1].add_images(Counts(files=2).take_words())
+    statistics = Statistics(deferred=sent)
+    statistics.all_workers.begin(lambda: sum_records(bench.manager.workers(), []))
+    assert statistics.images().as_dict() == expected | {"files": 7}
+    assert not statistics.deferred.files
+    with pytest.raises(IndexError, match="more counts than words"):
+        bench.workers[0].add_images([0] * 100)
 
 
 def test_gauges_are_those_of_the_later_one_and_sums_are_subtracted():

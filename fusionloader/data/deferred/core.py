@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.rows.memory import sample_tensor
-from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels
+from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels, find_source
 from fusionloader.data.deferred.unparsed import UNPARSED, UnparsedFile
 from fusionloader.transforms.executors.native import sized_executor
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
@@ -50,9 +51,17 @@ class DeferredCore:
         self, operation: Operation, size: tuple[int, int] | None = None, mode: str | None = None
     ) -> DeferredCore:
         """Returns the core with one operation more."""
-        counts().recorded[operation[0]] += 1
-        operations = (*self.operations, operation)
-        return DeferredCore(self.source, operations, mode or self.mode, size or self.size)
+        return self.after((operation,), size or self.size, mode)
+
+    def after(
+        self, operations: Collection[Operation], size: tuple[int, int], mode: str | None = None
+    ) -> DeferredCore:
+        """Returns the core with more operations, whose result has the given size."""
+        recorded = counts().recorded
+        for operation in operations:
+            recorded[operation[0]] += 1
+        operations = (*self.operations, *operations)
+        return DeferredCore(self.source, operations, mode or self.mode, size)
 
     def as_mode(self, mode: str) -> DeferredCore:
         """Returns the core of ``image.convert(mode)``."""
@@ -149,7 +158,9 @@ def defer_unparsed(image: PillowImage) -> bool:
         return False
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return False
-    source = EncodedSource(unparsed.opened.encoded, image.size)
+    source = find_source(unparsed.opened, unparsed.file)
+    if source is None:
+        return False
     attributes.update(tile=[], _readonly=0, map=None, fp=None)
     attributes["_im"] = DeferredCore(source, (), image.mode, image.size)
     unparsed.leave()

@@ -8,8 +8,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, TypeVar
 
 from fusionloader.system.shm import cache_counts
@@ -20,6 +21,15 @@ log = logging.getLogger("fusionloader.loader")
 _FAILED = (
     "FusionLoader has failed in place of %s: %s. The library's own code did the operation, and "
     "training goes on. Please report this line. deferred_images='off' leaves images to Pillow."
+)
+
+# Names with a word in shared memory, in the order of the words; other counts are sent.
+RESULTS = ("tensor", "array", "pixels")
+COLLATED = ("in place", "copied", "kept by user code")
+OPERATIONS = (
+    *("crop", "resize", "hflip", "vflip", "affine", "perspective", "rotate", "pad", "blur"),
+    *("box_blur", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize"),
+    *("solarize", "invert", "autocontrast", "equalize", "grayscale"),
 )
 
 Content = TypeVar("Content", bytes, memoryview)
@@ -58,7 +68,7 @@ class Counts:
     cache: list[int] = field(default_factory=cache_counts.nothing)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles plain values: a worker sends its counters with every claim."""
+        """Pickles and copies plain values."""
         counters = (self.left, self.recorded, self.results, self.collated, self.ended)
         rest = (self.failed, self.read_seconds, self.decode_seconds, self.read_bytes, self.cache)
         return _unpickled, (self.files, tuple(map(dict, counters)), rest)
@@ -76,6 +86,24 @@ class Counts:
         self.read_bytes += other.read_bytes
         self.cache = [ours + theirs for ours, theirs in zip(self.cache, other.cache, strict=True)]
 
+    def take_words(self) -> list[int]:
+        """Returns the counts that workers have a word of shared memory for, and resets them."""
+        words = [self.files]
+        self.files = 0
+        for counter, names in self._with_words():
+            words += map(counter.pop, names, repeat(0))
+        return words
+
+    def add_words(self, words: Sequence[int]) -> None:
+        """Adds counts of ``take_words``."""
+        rest = iter(words)
+        self.files += next(rest, 0)
+        for counter, names in self._with_words():
+            counter.update({name: count for name, count in zip(names, rest, strict=False) if count})
+
+    def _with_words(self) -> tuple[tuple[Counter[str], tuple[str, ...]], ...]:
+        return (self.results, RESULTS), (self.collated, COLLATED), (self.recorded, OPERATIONS)
+
     def take_spent(self) -> Spent:
         """Returns the times, bytes and cache counts, and resets them to zero."""
         parts = [0.0] * FIRST_STAGE
@@ -86,7 +114,8 @@ class Counts:
         return spent
 
     def __bool__(self) -> bool:
-        return bool(self.files or self.left or self.results or self.failed)
+        counters = self.left, self.recorded, self.results, self.collated, self.ended
+        return bool(self.files or self.failed) or any(counters)
 
     def as_dict(self) -> dict[str, object]:
         """Returns plain values for ``stats()``."""

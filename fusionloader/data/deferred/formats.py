@@ -66,6 +66,8 @@ def _defer_jpeg(image: PillowImage) -> str:
         return _TRUNCATED_ALLOWED
     file = file_cache.find_file(image.fp)
     pixels = None if file is None else file.pixels()
+    if file is not None:
+        image.fp.seek(0, io.SEEK_END)  # where Pillow leaves it; what is cached is not read
     if pixels is not None and pixels.shape[1::-1] == image.size:
         defer(image, EncodedSource(b"", image.size, pixels, file))
         return ""

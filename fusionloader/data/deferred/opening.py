@@ -22,6 +22,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 _START = b"\xff\xd8\xff"
 # Larger files are read by Pillow in pieces, so that a dataset may look at their sizes alone.
 _MOST_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 14  # a few files have longer headers
 # Pillow's formats that it may try before JPEG, and that do not take a JPEG file.
 _OTHERS = frozenset(("BMP", "DIB", "GIF", "PNG", "PPM", "TIFF", "WEBP"))
 _MODES = {1: "L", 3: "RGB"}
@@ -47,14 +48,16 @@ def open_image(fp: Argument, mode: Argument = "r", formats: Argument = None) -> 
     path, file = "", None
     if isinstance(fp, (str, PurePath)):
         path = os.fspath(fp)
-        if not path.endswith(_SUFFIXES) or file_cache.is_in_use():
+        if not path.endswith(_SUFFIXES):
             return PLAIN
     elif _is_plain(fp):
         file = fp
     else:
         return PLAIN
     began = time.perf_counter()
-    opened = OpenedJpeg.open(path, _MOST_BYTES) if file is None else _read(file)
+    # The rest of a file may be in the cache.
+    first = _HEADER_BYTES if file_cache.is_in_use() else _MOST_BYTES
+    opened = OpenedJpeg.open(path, _MOST_BYTES, first) if file is None else _read(file, first)
     _Attempts.made += 1
     if opened is None or _is_too_large(opened.size):
         _Attempts.refused += 1
@@ -98,12 +101,10 @@ def _is_plain(file: Argument) -> bool:
     """Whether a file object is one of Python's own, over memory or a file."""
     if type(file) is io.BytesIO:
         return True
-    if type(file) is not io.BufferedReader or type(file.raw) is not io.FileIO:
-        return False
-    return not file_cache.is_in_use()
+    return type(file) is io.BufferedReader and type(file.raw) is io.FileIO
 
 
-def _read(file: Any) -> OpenedJpeg | None:
+def _read(file: Any, first: int) -> OpenedJpeg | None:
     try:
         file.seek(0)
         if file.read(len(_START)) != _START:
@@ -112,7 +113,7 @@ def _read(file: Any) -> OpenedJpeg | None:
         return None
     if type(file) is io.BytesIO:
         return OpenedJpeg.of(file.getvalue())
-    return OpenedJpeg.read(file.fileno(), _MOST_BYTES)
+    return OpenedJpeg.read(file.fileno(), _MOST_BYTES, first)
 
 
 def _is_too_large(size: tuple[int, int]) -> bool:

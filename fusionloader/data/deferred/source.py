@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fusionloader._native import Executor, RunStatus
-from fusionloader.data.deferred import activity
+from fusionloader._native import Executor, OpenedJpeg, RunStatus
+from fusionloader.data.deferred import activity, file_cache
 from fusionloader.data.deferred.counts import counted_read, timed_decoding
 from fusionloader.data.deferred.file_cache import KnownFile
 from fusionloader.data.deferred.pillow import PillowImage
@@ -70,6 +70,30 @@ def read_known(opened: Any, file: KnownFile | None) -> bytes:
     encoded = read_file(opened)
     file.was_read(encoded, time.perf_counter() - began)
     return encoded
+
+
+def find_source(opened: OpenedJpeg, file: Any) -> EncodedSource | None:
+    """Returns the source of an opened file, from the cache if the file is in it.
+
+    ``file`` is the file object that it was opened by, ``None`` if it was opened by a path. The
+    result is ``None`` if Pillow has to load the file.
+    """
+    if opened.is_whole and (type(file) is io.BytesIO or not file_cache.is_in_use()):
+        return EncodedSource(opened.encoded, opened.size)
+    if file is None:
+        file = io.FileIO(opened.descriptor, closefd=False)
+    known = file_cache.find_file(file)
+    pixels = None if known is None else known.pixels()
+    if pixels is not None and pixels.shape[1::-1] == opened.size:
+        return EncodedSource(b"", opened.size, pixels, known)
+    try:
+        encoded = read_known(file, known)
+    except (OSError, ValueError):
+        return None
+    whole = OpenedJpeg.of(encoded)
+    if whole is None or whole.size != opened.size:
+        return None
+    return EncodedSource(encoded, opened.size, file=known and known.if_whole(encoded))
 
 
 class EncodedSource:

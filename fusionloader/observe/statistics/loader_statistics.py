@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import os
@@ -39,6 +40,7 @@ class Statistics:
     """Counters since the loader was made; seconds are wall time of the training process.
 
     Attributes:
+        deferred: counts of deferred images that workers have no words of, and of this process.
         observers: are told of the steps of training.
         all_workers: the counters of the workers of all iterators.
     """
@@ -107,6 +109,12 @@ class Statistics:
         ]
         self._cache_before = counts
 
+    def images(self) -> Counts:
+        """Returns what was counted of deferred images until now, to any thread."""
+        counted = copy.copy(self.deferred)
+        counted.add_words(self.all_workers.total().images)
+        return counted
+
     def processors(self) -> ProcessorUse:
         """Returns what workers and training got of the processors, to any thread."""
         return self._processors(self.all_workers.total())
@@ -157,7 +165,7 @@ class Statistics:
             "epochs": epochs,
             "cache_hits": sum(workers.cache_counts[place] for place in cache_counts.HITS),
             "cache": cache_stats(workers.cache_counts, self._cache_of_epoch, kept),
-            "deferred_images": self.deferred.as_dict(),
+            "deferred_images": self.images().as_dict(),
             "decoded_cache": kept.get("decoded_cache"),
             "jpeg_index": kept.get("jpeg_index"),
             "shared_prep": shared,

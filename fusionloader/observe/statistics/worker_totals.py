@@ -33,6 +33,7 @@ class WorkerTotals:
     Attributes:
         made: samples that workers have made.
         cache_counts: samples by where they came from, as in ``system/shm/cache_counts.py``.
+        images: counts of deferred images, as ``data/deferred/counts.py`` has them in words.
         copy_seconds: time of the device for copies.
         cpu_ns: processor time of workers' threads, in nanoseconds.
         run_delay_ns: time that these were ready to run while other threads had the cores.
@@ -51,6 +52,7 @@ class WorkerTotals:
     copied_bytes: int = 0
     copy_seconds: float = 0.0
     cache_counts: list[int] = field(default_factory=cache_counts.nothing)
+    images: list[int] = field(default_factory=list)
     part_seconds: list[float] = field(default_factory=list)
     in_flight: int = _gauge(0)
     slots: int = _gauge(0)
@@ -141,6 +143,7 @@ def sum_records(
         worker_seconds=sums["busy_ns"] / 1e9,
         borrowed_samples=sum(each.samples for each in workers if each.kind == "borrowed"),
         cache_counts=[sums[f"cache_{name}"] for name in cache_counts.NAMES],
+        images=list(map(sum, zip(*(record.images for record in records), strict=True))),
         part_seconds=[sum(part) for part in parts],
         workers=tuple(workers),
         **named,

@@ -107,7 +107,7 @@ def native_generators() -> _native.Generators | None:
     ``None`` if that cannot be done: for a version of Python, torch or numpy with another layout,
     and if user code has set another bit generator.
     """
-    generators, bit_generator = _locate_generators()
+    generators, bit_generator = locate_generators()
     numpy: Any = np.random.mtrand._rand
     return generators if numpy._bit_generator is bit_generator else None
 
@@ -145,7 +145,7 @@ class _Trio(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def _locate_generators() -> tuple[_native.Generators | None, Any]:
+def locate_generators() -> tuple[_native.Generators | None, Any]:
     """Returns the global generators and numpy's bit generator, after a trial with others."""
     own: Any = _Trio(random._inst, torch.default_generator, np.random.mtrand._rand)
     bit_generator = own.numpy._bit_generator

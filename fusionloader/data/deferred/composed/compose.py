@@ -168,10 +168,10 @@ class _Steps:
     def _recorded(self, image: Any, core: DeferredCore | None, number: int) -> tuple[Any, int]:
         while core is not None and number < len(self._steps):
             recorder = self._steps[number].recorder
-            if recorder is None or not _accepts(recorder, core):
+            recorded = None if recorder is None or _is_too_large(core) else recorder.record(core)
+            if recorded is None:
                 break
-            core = recorder.record(core)
-            number += 1
+            core, number = recorded, number + 1
         if number == len(self._steps) and self._last:
             core = core or deferred_core(image)
             made = None if core is None else self._converted(core)
@@ -259,11 +259,10 @@ def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call:
     return image
 
 
-def _accepts(recorder: TransformRecorder, core: DeferredCore) -> bool:
-    """Whether a recorder takes an image; Pillow warns of one above ``MAX_IMAGE_PIXELS``."""
+def _is_too_large(core: DeferredCore) -> bool:
+    """Whether Pillow warns of an image of that size."""
     most = Image.MAX_IMAGE_PIXELS
-    fits = most is None or core.size[0] * core.size[1] <= most
-    return fits and recorder.accepts(core.size)
+    return most is not None and core.size[0] * core.size[1] > most
 
 
 def _recordable(image: PillowImage) -> DeferredCore | None:

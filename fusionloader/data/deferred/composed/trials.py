@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import threading
 from typing import Any
@@ -36,13 +38,28 @@ def tried_recorder(step: Transform) -> TransformRecorder | None:
         if not (activity.is_everywhere() or threading.active_count() == 1):
             return None
         recorder = make_recorder(step)
-        return recorder if recorder is not None and _is_right(step, recorder) else None
+        if recorder is None or not (_draws_are_known() and _is_right(step, recorder)):
+            return None
+        return recorder
+
+
+@functools.cache
+def _draws_are_known() -> bool:
+    """Whether this release of torch, on this processor, draws as the recorders do.
+
+    The last bit of a number may be another one, which hardly ever shows in the place of a crop.
+    """
+    from torchvision.transforms import ColorJitter
+
+    step = ColorJitter(0.3, (0.5, 2.0), 0.7, 0.1)
+    recorder = make_recorder(step)
+    return recorder is not None and _is_right(step, recorder)
 
 
 def _is_right(step: Transform, recorder: TransformRecorder) -> bool:
     with preserved_generators(), uncounted():
-        sizes = filter(recorder.accepts, _SIZES)
-        return all(_agree(step, recorder, size, seed) for size in sizes for seed in _SEEDS)
+        pairs = itertools.product(_SIZES, _SEEDS)
+        return all(_agree(step, recorder, size, seed) for size, seed in pairs)
 
 
 def recorded_image(image: Any, core: DeferredCore) -> Any:
@@ -60,13 +77,16 @@ def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], 
     core = DeferredCore(EncodedSource(b"", size, _NO_PIXELS), (), "RGB", size)
     image = make_image(core, {"note": 1})
     generator.manual_seed(seed)
+    recorded = recorder.record(core)
+    if recorded is None:
+        return True
+    made: Any = recorded_image(image, recorded)
+    state = generator.get_state()
+    generator.manual_seed(seed)
     try:
         expected: Any = step(image)
     except Exception:
         return False
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    made: Any = recorded_image(image, recorder.record(core))
     return (
         _about(made) == _about(expected)
         and (made is image) == (expected is image)

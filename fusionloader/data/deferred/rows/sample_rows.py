@@ -131,23 +131,26 @@ class SampleRows:
         """Returns an uninitialized tensor for a sample, in its row if there is a place for it."""
         kind = tuple(shape), dtype
         # Another thread may make samples for later, and a forked child shares the rows.
-        own = threading.get_ident() != self._thread or os.getpid() != self._pid
-        at = None if own else self._progress.sample
+        is_other = threading.get_ident() != self._thread or os.getpid() != self._pid
+        at = None if is_other else self._progress.sample
         row = None if at is None else self._find(at, kind)
         if row is None:
             tensor = torch.empty(kind[0], dtype=dtype, device="cpu")
         else:
             tensor = row.tensor(kind)
-        if not own:
-            self.made_elsewhere(tensor)
+        if at is not None:
+            self._number(at, tensor)
         return tensor
 
     def made_elsewhere(self, tensor: torch.Tensor) -> None:
         """Numbers a tensor of the sample that is being made, wherever it lies."""
         at = self._progress.sample
         if at is not None and threading.get_ident() == self._thread:
-            self._made.setdefault(at, []).append(tensor.data_ptr())
-            self.is_empty = False
+            self._number(at, tensor)
+
+    def _number(self, at: int, tensor: torch.Tensor) -> None:
+        self._made.setdefault(at, []).append(tensor.data_ptr())
+        self.is_empty = False
 
     def _find(self, at: int, kind: Kind) -> _Row | None:
         number = len(self._made.get(at, ()))
