@@ -17,11 +17,10 @@ from torchvision import transforms
 from torchvision.transforms import v2
 
 from fusionloader import _native
-from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed import compose, trials
+from fusionloader.data.deferred.composed import compose, recorders, trials
 from fusionloader.data.deferred.composed.recorders import make_recorder
 from fusionloader.data.deferred.composed.trials import tried_recorder
-from fusionloader.data.deferred.core import deferred_core
+from fusionloader.data.deferred.core import deferred_core, wrap_pixels
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.transforms.executors.python import locate_generators
 from fusionloader.transforms.plan.stages import RandomResizedCrop
@@ -103,7 +102,8 @@ def _as_in_a_worker():
 
 
 @pytest.fixture
-def deferred():
+def deferred(monkeypatch):
+    monkeypatch.setattr(recorders, "is_alone", lambda: True)  # pytest may have other threads
     with deferring():
         yield
 
@@ -138,13 +138,40 @@ def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
 
 
 def test_no_transform_is_recorded_where_torch_draws_otherwise(deferred, monkeypatch):
-    trials._draws_are_known.cache_clear()
+    monkeypatch.setattr(trials, "_known", [])
     recorder = make_recorder(transforms.ColorJitter(0.3000001, (0.5, 2.0), 0.7, 0.1))
     with monkeypatch.context() as patch:
         patch.setattr(trials, "make_recorder", lambda step: recorder)
         assert not trials._draws_are_known()
     assert tried_recorder(transforms.RandomHorizontalFlip()) is None
-    trials._draws_are_known.cache_clear()
+
+
+def test_a_patched_transform_keeps_others_from_being_recorded_no_longer_than_it_is(
+    deferred, monkeypatch
+):
+    monkeypatch.setattr(trials, "_known", [])
+    forward = transforms.ColorJitter.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(transforms.ColorJitter, "forward", lambda self, image: forward(self, image))
+        assert tried_recorder(transforms.RandomHorizontalFlip()) is None
+    assert tried_recorder(transforms.RandomHorizontalFlip()) is not None
+
+
+def test_beside_another_thread_nothing_is_drawn_natively(deferred, monkeypatch):
+    recorder = tried_recorder(transforms.RandomHorizontalFlip())
+    image = Image.new("RGB", (30, 20))
+    core = deferred_core(wrap_pixels(np.asarray(image), {}))
+    assert recorder.record(core) is not None
+    monkeypatch.undo()
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        assert recorder.record(core) is None
+        assert tried_recorder(transforms.RandomVerticalFlip()) is None
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_the_last_bits_of_a_ratio_are_torchs():
@@ -381,18 +408,6 @@ def test_a_list_that_is_made_for_one_image_is_not_taken_apart(monkeypatch):
         for seed in range(4):
             steps = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor()])
             assert _made(_file(60, 50), steps, seed)[0][0] == (3, 24, 24)
-
-
-def test_no_trials_beside_other_threads_of_the_training_process(deferred, monkeypatch):
-    monkeypatch.setattr(activity, "_everywhere", False)
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        assert tried_recorder(transforms.RandomHorizontalFlip()) is None
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_an_image_between_steps_is_what_torchvision_gives():

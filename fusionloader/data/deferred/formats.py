@@ -20,7 +20,7 @@ from fusionloader.data.deferred import activity, file_cache
 from fusionloader.data.deferred.core import Access, DeferredCore, defer, defer_unparsed
 from fusionloader.data.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.data.deferred.file_cache import KnownFile
-from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
+from fusionloader.data.deferred.guard import PLAIN, call_library, comes_from_elsewhere, guarded
 from fusionloader.data.deferred.pillow import PillowImage
 from fusionloader.data.deferred.source import EncodedSource, is_too_large, read_known
 from fusionloader.data.deferred.unparsed import UNPARSED
@@ -73,7 +73,9 @@ def _defer_jpeg(image: PillowImage) -> str:
         return ""
     try:
         encoded = read_known(image.fp, file)
-    except Exception:  # a closed file, or a file object of the user's own class
+    except Exception as error:  # a closed file, or a file object of the user's own class
+        if comes_from_elsewhere(error):  # a signal handler's
+            raise
         return _UNREADABLE
     if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:
         return "cut off"
@@ -104,7 +106,9 @@ def _defer_png(image: PillowImage) -> str:
     try:
         file = file_cache.find_file(image.fp)
         encoded = read_known(image.fp, file)
-    except Exception:  # a closed file, or a file object of the user's own class
+    except Exception as error:  # a closed file, or a file object of the user's own class
+        if comes_from_elsewhere(error):  # a signal handler's
+            raise
         return _UNREADABLE
     source = _decoded(encoded, image, file)
     if source is None:

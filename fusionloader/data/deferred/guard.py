@@ -46,7 +46,7 @@ def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
         try:
             made = attempt(*arguments, **named)
         except Exception as error:
-            if _comes_from_elsewhere(error):
+            if comes_from_elsewhere(error):
                 raise
             failure = error
         else:
@@ -69,7 +69,7 @@ def call_library(function: Function, *arguments: Any) -> Any:
 _PASSING: Final = (guarded(len, len).__code__, call_library.__code__)
 
 
-def _comes_from_elsewhere(error: Exception) -> bool:
+def comes_from_elsewhere(error: Exception) -> bool:
     """Whether a library's function raised the error, or a signal handler that ran meanwhile."""
     assert error.__traceback__ is not None
     codes = [frame.tb_frame.f_code for frame in _frames(error.__traceback__.tb_next)]

@@ -17,6 +17,7 @@ from fusionloader._native import Executor, OpenedJpeg, RunStatus
 from fusionloader.data.deferred import activity, file_cache
 from fusionloader.data.deferred.counts import counted_read, timed_decoding
 from fusionloader.data.deferred.file_cache import KnownFile
+from fusionloader.data.deferred.guard import comes_from_elsewhere
 from fusionloader.data.deferred.pillow import PillowImage
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
 from fusionloader.transforms.executors.replay import replay
@@ -88,7 +89,9 @@ def find_source(opened: OpenedJpeg, file: Any) -> EncodedSource | None:
         return EncodedSource(b"", opened.size, pixels, known)
     try:
         encoded = read_known(file, known)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if comes_from_elsewhere(error):  # a signal handler's
+            raise
         return None
     whole = OpenedJpeg.of(encoded)
     if whole is None or whole.size != opened.size:

@@ -8,6 +8,8 @@ recorder with its transform before the recorder is used.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 
@@ -46,12 +48,20 @@ class TransformRecorder:
     def record(self, core: DeferredCore) -> DeferredCore | None:
         """Returns the core after the transform; ``None`` if the transform has to be called.
 
-        Draws as the transform does, and nothing if it returns ``None``.
+        Draws as the transform does, and nothing if it returns ``None``, as beside other threads:
+        native draws do not hold the lock of torch's generator.
         """
+        if not is_alone():
+            return None
         drawn = self._native.draw(*core.size)
         if drawn is None:
             return None
         return core.after(*drawn) if drawn[0] or self._is_crop else core
+
+
+def is_alone() -> bool:
+    """Whether no other thread of Python can draw from torch's generator."""
+    return threading.active_count() == 1
 
 
 def make_recorder(step: Transform) -> TransformRecorder | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 import threading
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.composed import recorders
 from fusionloader.data.deferred.composed.recorders import TransformRecorder, make_recorder
 from fusionloader.data.deferred.core import DeferredCore, like, make_image
 from fusionloader.data.deferred.counts import uncounted
@@ -23,6 +22,7 @@ from fusionloader.transforms.plan.arguments import Transform
 _SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
 _SEEDS = range(4)
 _lock = threading.Lock()
+_known: list[bool] = []  # whether draws are known, once that has been tried
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 # Operations whose result does not have the ``info`` of the image.
 _WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
@@ -32,10 +32,10 @@ def tried_recorder(step: Transform) -> TransformRecorder | None:
     """Returns the recorder of a transform if all trials agree, else ``None``.
 
     Trials draw from torch's generator and restore its state afterwards, so no other thread may draw
-    at the same time. None does in workers; elsewhere trials need a process with a single thread.
+    at the same time: they need a process with a single thread.
     """
     with _lock:
-        if not (activity.is_everywhere() or threading.active_count() == 1):
+        if not recorders.is_alone():
             return None
         recorder = make_recorder(step)
         if recorder is None or not (_draws_are_known() and _is_right(step, recorder)):
@@ -43,7 +43,6 @@ def tried_recorder(step: Transform) -> TransformRecorder | None:
         return recorder
 
 
-@functools.cache
 def _draws_are_known() -> bool:
     """Whether this release of torch, on this processor, draws as the recorders do.
 
@@ -52,8 +51,9 @@ def _draws_are_known() -> bool:
     from torchvision.transforms import ColorJitter
 
     step = ColorJitter(0.3, (0.5, 2.0), 0.7, 0.1)
-    recorder = make_recorder(step)
-    return recorder is not None and _is_right(step, recorder)
+    if not _known and (recorder := make_recorder(step)) is not None:  # not replaced by the program
+        _known.append(_is_right(step, recorder))
+    return bool(_known and _known[0])
 
 
 def _is_right(step: Transform, recorder: TransformRecorder) -> bool:
@@ -77,7 +77,10 @@ def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], 
     core = DeferredCore(EncodedSource(b"", size, _NO_PIXELS), (), "RGB", size)
     image = make_image(core, {"note": 1})
     generator.manual_seed(seed)
-    recorded = recorder.record(core)
+    try:
+        recorded = recorder.record(core)
+    except ValueError:  # for arguments that torchvision may take
+        return False
     if recorded is None:
         return True
     made: Any = recorded_image(image, recorded)
