@@ -2,13 +2,11 @@
 
 import contextlib
 import signal
-import subprocess
-import sys
 import warnings
 from types import SimpleNamespace
 
 import pytest
-from support.waiting import gone, wait_until
+from support.waiting import wait_until
 
 from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import worker
@@ -80,18 +78,3 @@ def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatc
     assert len(said) == restarts + 1
     assert control.processes == []
     control.end()
-
-
-def test_a_worker_that_is_being_built_ends_with_training():
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from support.slow_gpu_worker import train; train()"
-    )
-    training = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        pid = int(training.stdout.readline())
-        assert not gone(pid)
-    finally:
-        training.kill()
-        training.communicate()
-    wait_until(lambda: gone(pid), "the worker outlives its training")
