@@ -163,18 +163,6 @@ def test_a_lost_device_ends_the_worker_once_and_training_goes_on(training):
         assert running.allocator.used == set()
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(900)
-def test_kills_at_any_moment_lose_neither_memory_nor_samples(training):
-    with training() as running, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        for kills in range(1, 4):
-            before = running.launches()
-            running.until(lambda: running.launches() > before)  # noqa: B023
-            os.kill(running.loader._iterator._workers[-1].pid, signal.SIGKILL)
-            running.until(lambda: running.worker["restarts"] == kills)  # noqa: B023
-
-
 @pytest.mark.matrix  # in the suite by test_memory_lender and gpu_memory/test_probe
 def test_a_process_that_cannot_open_memory_goes_without_and_says_why_once(
     training, monkeypatch, caplog
