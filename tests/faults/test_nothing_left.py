@@ -107,14 +107,6 @@ def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():
     assert not left_behind()
 
 
-def test_a_break_ends_the_workers():
-    before = {child.pid for child in psutil.Process().children()}
-    for _ in FusionLoader(Nested(), 4, num_workers=2):
-        break
-    gc.collect()
-    wait_until(lambda: {c.pid for c in psutil.Process().children()} <= before)
-
-
 def test_a_forked_child_does_not_end_its_parents_workers():
     iterator = iter(FusionLoader(Nested(), 4, num_workers=2))
     next(iterator)
