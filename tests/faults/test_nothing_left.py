@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from ends import assert_nothing_is_left_of
 from support.datasets import Nested
