@@ -24,8 +24,7 @@
 // borrower slot names its process by pid and start time, and is emptied only when no record names
 // the slot. A block of a borrower that has ended becomes free when the lender takes it back. When
 // the lender has ended, borrowers can still return what they have; lender_lives() tells them, and
-// the memory goes with its last mapping. tests/cuda/ledger_model.py tries every order of a record's
-// steps, deaths included.
+// the memory goes with its last mapping.
 #include <sys/types.h>
 
 #include <cstdint>

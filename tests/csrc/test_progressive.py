@@ -19,10 +19,7 @@ from window_trials import (
     data_of_scans,
     outcome,
     random_planes,
-    some_window,
 )
-
-from fusionloader._native import testing
 
 FACTORS = {
     "grey": (0x11,),
@@ -69,19 +66,6 @@ def test_sequential_scans_of_one_or_two_components_give_pillow_s_pixels(sampling
         encoded = write_scans(frame, planes, scans, progressive=False)
         assert_windows(encoded, random, level, 2)
         assert READERS[level].started is (LIBJPEG if sampling == "4:1:1" else OWN)
-
-
-@pytest.mark.parametrize("denominator", [2, 4, 8])
-@pytest.mark.parametrize("subsampling", [0, 2])
-def test_reduced_sizes_are_libjpeg_s(subsampling, denominator):
-    random, libjpeg = Random(denominator), testing.WindowReader(LIBJPEG, BEST)
-    for seed in range(20):
-        size = random.randint(5, 150), random.randint(1, 150)
-        encoded = jpeg(photo(*size, seed), progressive=True, subsampling=subsampling)
-        window = some_window(random, *(-(-side // denominator) for side in size))
-        read = READERS[BEST].read(encoded, *window, b"", denominator)
-        assert READERS[BEST].started is OWN
-        assert read == libjpeg.read(encoded, *window, b"", denominator)
 
 
 @pytest.mark.matrix

@@ -1,4 +1,4 @@
-"""The decoder of baseline files: Pillow's pixels in every window, and no others ever."""
+"""The decoder of JPEG, also at a half, a quarter and an eighth: Pillow's pixels in every window."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jpeg_writer import Frame, write
-from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels, relaid
-from scan_writer import random_script, write_scans
+from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels
+from scan_writer import Scan, random_script, write_scans
 from window_trials import (
     BEST,
     LIBJPEG,
@@ -24,14 +24,22 @@ from window_trials import (
     pixels_or_none,
     random_block,
     random_planes,
+    reduced_pixels,
     restarts,
     some_window,
 )
 
+DENOMINATORS = (1, 2, 4, 8)  # the last three are libjpeg-turbo's scaling
 
-@settings(max_examples=400, deadline=None)
+
+def sized(denominator: int):
+    side = st.integers(1, 200) if denominator == 1 else st.integers(max(denominator, 5), 170)
+    return st.tuples(st.just(denominator), side, side)
+
+
+@settings(max_examples=600, deadline=None)
 @given(
-    size=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    reduction=st.sampled_from((1, *DENOMINATORS)).flatmap(sized),
     sampling=st.sampled_from(SAMPLINGS),
     quality=st.integers(1, 100),
     scans=st.sampled_from(({}, {"optimize": True}, {"progressive": True})),
@@ -39,13 +47,18 @@ from window_trials import (
     level=st.sampled_from(SIMD_LEVELS),
     seed=st.integers(0, 2**32),
 )
-def test_every_window_has_pillow_s_pixels(size, sampling, quality, scans, restarts, level, seed):
+def test_every_window_has_pillow_s_pixels(
+    reduction, sampling, quality, scans, restarts, level, seed
+):
     assume(not (scans == {"progressive": True} and sampling == "4:4:0"))  # its scans pad less
+    denominator, *size = reduction
     encoded = encoded_as(sampling, photo(*size, seed % 1000), quality=quality, **scans, **restarts)
-    assert_windows(encoded, Random(seed), level)
-    # Fewer than three chroma samples are not interpolated: left to libjpeg.
+    assert_windows(encoded, Random(seed), level, denominator=denominator)
+    # Fewer than three chroma samples are not interpolated: left to libjpeg. So is what is made
+    # larger in one direction.
     narrow = sampling in ("4:2:2", "4:2:0") and size[0] <= 4
-    assert READERS[level].started is (LIBJPEG if narrow else OWN)
+    one_way = denominator > 1 and sampling in ("4:2:2", "4:4:0")
+    assert READERS[level].started is (LIBJPEG if narrow or one_way else OWN)
     if not narrow and scans != {"progressive": True}:
         assert len(READERS[level].index(encoded)) == 12 * ((mcus_of(sampling, *size) - 1) // 8)
 
@@ -56,12 +69,17 @@ def mcus_of(sampling: str, width: int, height: int) -> int:
     return -(-width // h) * -(-height // v)
 
 
+FACTORS = [(0x11,), (0x11,) * 3, (0x21, 0x11, 0x11), (0x22, 0x11, 0x11)]
+
+
+@pytest.mark.parametrize("denominator", DENOMINATORS)
 @pytest.mark.parametrize("level", SIMD_LEVELS)
-@pytest.mark.parametrize("factors", [(0x11,), (0x11,) * 3, (0x21, 0x11, 0x11), (0x22, 0x11, 0x11)])
-def test_any_coefficients_give_pillow_s_pixels(factors, level):
-    random = Random(f"{factors} {level}")
-    for _ in range(60):
-        width, height = random.randint(5, 60), random.randint(1, 60)
+@pytest.mark.parametrize("factors", FACTORS)
+def test_any_coefficients_give_pillow_s_pixels(factors, level, denominator):
+    random = Random(f"{factors} {level} {denominator}")
+    least = 1 if denominator == 1 else 8
+    for _ in range(60 if denominator == 1 else 40):
+        width, height = random.randint(max(5, least), 60), random.randint(least, 60)
         quantisers = random.choice((1, 3, 40)), random.choice((1, 7))
         frame = Frame(width, height, factors, quantisers, random.choice((0, 0, 1, 3)))
         density = random.choice((0.03, 0.3, 1.0))
@@ -72,14 +90,19 @@ def test_any_coefficients_give_pillow_s_pixels(factors, level):
         for block in blocks:
             block[0] = random.randint(-1, 1)
         encoded = write(frame, blocks, random.choice((1, 1, 4, 8)))
-        window = some_window(random, width, height)
-        assert READERS[level].read(encoded, *window) == part(pillow_pixels(encoded), window)
-        assert READERS[level].started is OWN
+        expected = reduced_pixels(encoded, denominator)
+        window = some_window(random, expected.shape[1], expected.shape[0])
+        read = READERS[level].read(encoded, *window, b"", denominator)
+        assert read == part(expected, window)
+        one_way = denominator > 1 and factors[0] == 0x21
+        assert READERS[level].started is (LIBJPEG if one_way else OWN)
 
 
 @pytest.mark.parametrize("level", SIMD_LEVELS)
-@pytest.mark.parametrize("progressive", [False, True])
-def test_impossible_magnitudes_are_left_to_pillow(progressive, level):
+@pytest.mark.parametrize(
+    ("progressive", "denominator"), [(True, 1), *((False, d) for d in DENOMINATORS)]
+)
+def test_impossible_magnitudes_are_left_to_pillow(progressive, denominator, level):
     random = Random(3)
     outcomes = []
     for _ in range(100):
@@ -91,8 +114,24 @@ def test_impossible_magnitudes_are_left_to_pillow(progressive, level):
         else:
             blocks = [random_block(random, largest, 0.1) for _ in frame.blocks * frame.mcus]
             encoded = write(frame, blocks)
-        outcomes.append(outcome(encoded, (3, 2, 30, 20), level))
+        window = (0, 0, 40 // denominator, 24 // denominator)
+        outcomes.append(outcome(encoded, window, level, denominator))
     assert min(outcomes.count(kind) for kind in ("decoded", "left to Pillow")) > 8
+
+
+@pytest.mark.parametrize("level", SIMD_LEVELS)
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("mean", [511, 512, -512, -513, 700, -700])
+def test_a_mean_that_libjpeg_wraps_around_is_not_decoded_to_another_one(level, progressive, mean):
+    """Its one sample of a block wraps at 512, where that of eight by eight is at its limit."""
+    frame = Frame(24, 8, (0x11,), (8, 8))
+    grey, ours = [0] * 64, [mean] + [0] * 63
+    if progressive:
+        encoded = write_scans(frame, [[[grey, ours, grey]]], [Scan((0,)), Scan((0,), 1, 63)])
+    else:  # differences
+        encoded = write(frame, [grey, ours, [-mean] + [0] * 63])
+    found = outcome(encoded, (0, 0, 3, 1), level, denominator=8)
+    assert (found == "decoded") == (-512 <= mean <= 511)
 
 
 @pytest.mark.parametrize("sampling", ["4:2:0", "4:4:4", "grey"])
@@ -107,11 +146,9 @@ def test_files_with_tables_of_their_own_do_not_disturb_each_other(sampling):
         assert reader.read(encoded, *window) == part(pillow_pixels(encoded), window)
 
 
-@pytest.mark.parametrize("options", [{"sampling": 0x41}, {"keep_rgb": True, "subsampling": 0}])
-def test_other_layouts_are_left_to_libjpeg(options):
-    image = photo(90, 70, 1)
-    sampling = options.pop("sampling", None)
-    encoded = relaid(image, sampling, {}) if sampling else jpeg(image, **options)
+@pytest.mark.parametrize("sampling", ["4:1:1", "RGB"])
+def test_other_layouts_are_left_to_libjpeg(sampling):
+    encoded = encoded_as(sampling, photo(90, 70, 1))
     reader = READERS[BEST]
     assert reader.read(encoded, 5, 6, 50, 40) == part(pillow_pixels(encoded), (5, 6, 50, 40))
     assert reader.started is LIBJPEG

@@ -25,17 +25,33 @@ RESTARTS += ({"restart_marker_rows": 1}, {"restart_marker_rows": 2})
 
 
 def encoded_as(sampling: str, image: Image.Image, **options) -> bytes:
+    """A JPEG of one of ``SAMPLINGS``, of 4:1:1, or of RGB."""
     if sampling == "grey":
         return jpeg(image.convert("L"), **options)
-    if sampling == "4:4:0":
-        return relaid(image, 0x12, options)
+    if sampling == "RGB":
+        return jpeg(image, keep_rgb=True, subsampling=0, **options)
+    if sampling in ("4:4:0", "4:1:1"):
+        # Pillow encodes neither: blocks of another file are taken. The picture is scrambled, which
+        # decoders do not mind.
+        return relaid(image, 0x12 if sampling == "4:4:0" else 0x41, options)
     return jpeg(image, subsampling=("4:4:4", "4:2:2", "4:2:0").index(sampling), **options)
 
 
-def pixels_or_none(encoded: bytes) -> np.ndarray | None:
+def reduced_pixels(encoded: bytes, denominator: int = 1) -> np.ndarray:
+    """Pillow's; where reduced those of its draft, which is libjpeg's scaling."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        if denominator > 1:
+            # At most so small: a side may be too short for it otherwise, and Pillow round down.
+            width, height = image.size
+            image.draft(image.mode, (max(1, width // denominator), max(1, height // denominator)))
+            assert image.size == (-(-width // denominator), -(-height // denominator))
+        return np.asarray(image.convert("RGB"))
+
+
+def pixels_or_none(encoded: bytes, denominator: int = 1) -> np.ndarray | None:
     """Pillow's; None where it raises."""
     try:
-        return pillow_pixels(encoded)
+        return reduced_pixels(encoded, denominator)
     except (OSError, SyntaxError, ValueError):
         return None
 
@@ -50,9 +66,11 @@ def some_window(random: Random, width: int, height: int) -> tuple[int, int, int,
     return random.randint(0, width - w), random.randint(0, height - h), w, h
 
 
-def assert_windows(encoded: bytes, random: Random, level: str = BEST, count: int = 4) -> None:
+def assert_windows(
+    encoded: bytes, random: Random, level: str = BEST, count: int = 4, denominator: int = 1
+) -> None:
     """Windows of a reader, with the file's index if it has one, and without."""
-    expected = pillow_pixels(encoded)
+    expected = reduced_pixels(encoded, denominator)
     height, width, _ = expected.shape
     reader = READERS[level]
     index = reader.index(encoded)
@@ -60,10 +78,10 @@ def assert_windows(encoded: bytes, random: Random, level: str = BEST, count: int
         (0, 0, width, height),
         *(some_window(random, width, height) for _ in range(count)),
     ]:
-        assert reader.read(encoded, *window) == part(expected, window), window
-        if index is not None:
-            assert reader.read(encoded, *window, index) == part(expected, window), window
-            assert reader.started is OWN
+        for known in (b"", index) if index is not None else (b"",):
+            read = reader.read(encoded, *window, known, denominator)
+            assert read == part(expected, window), window
+            assert not known or denominator > 1 or reader.started is OWN
 
 
 def random_block(random: Random, largest: int, density: float) -> list[int]:
@@ -85,16 +103,21 @@ def random_planes(random: Random, frame: Frame, largest: int, density: float) ->
     return planes
 
 
-def outcome(encoded: bytes, window: tuple[int, int, int, int], level: str = BEST) -> str:
+def outcome(
+    encoded: bytes,
+    window: tuple[int, int, int, int],
+    level: str = BEST,
+    denominator: int = 1,
+) -> str:
     """What became of the file; the pixels are Pillow's or nobody's."""
-    read = READERS[level].read(encoded, *window)
+    read = READERS[level].read(encoded, *window, b"", denominator)
     if read is None:
         return "left to Pillow"
     try:
         Image.open(io.BytesIO(encoded)).close()
     except (OSError, SyntaxError, ValueError):
         return "decoded"  # Pillow's own look at the header is stricter than libjpeg's
-    expected = pixels_or_none(encoded)
+    expected = pixels_or_none(encoded, denominator)
     assert expected is not None, "decoded what Pillow refuses"
     assert read == part(expected, window)
     return "decoded"

@@ -676,6 +676,7 @@ EXPORT Result cuIpcOpenMemHandle_v2(DevicePointer* address, IpcHandleBytes handl
 
 EXPORT Result cuIpcCloseMemHandle(DevicePointer address) {
   if (!has_context()) return INVALID_CONTEXT;
+  nap(setting("FAKE_CUDA_CLOSE_US", 0));
   const MemoryPointer memory = find(address);
   if (memory == nullptr || !memory->imported || address != memory->base()) return INVALID_VALUE;
   const std::lock_guard<std::mutex> lock(process.mutex);

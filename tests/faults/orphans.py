@@ -14,16 +14,20 @@ import time
 from pathlib import Path
 
 import psutil
+from support.images import eval_transform
+from support.tar_shards import image_shards
 from torch.utils.data import Dataset, IterableDataset
 
-from fusionloader import FusionLoader, Remote, WorkerPool
+from fusionloader import FusionLoader, GpuWorker, Remote, WorkerPool
 from fusionloader.addons.inference import Preprocessor
+from fusionloader.data.sources import TarStream
 from fusionloader.sharing.remote.worker.service import WorkerService
 from fusionloader.system.processes import BareProcess
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 
 WORKERS = 2
+BESIDE = ("gpu", "reader")  # kinds with a process beside the workers
 kept = []  # what has workers, and what these need
 
 
@@ -88,14 +92,12 @@ def main(config):
 def images(folder):
     """An image folder of which no file is an image."""
     from torchvision.datasets import ImageFolder
-    from torchvision.transforms import v2
 
     place = Path(folder) / "images" / "class"
     place.mkdir(parents=True)
     for number in range(2000):
         (place / f"{number}.jpg").write_bytes(b"no image")
-    transform = v2.Compose([v2.PILToTensor(), v2.Resize(32), v2.CenterCrop(32)])
-    return ImageFolder(str(place.parent), transform)
+    return ImageFolder(str(place.parent), eval_transform())
 
 
 def remote_worker(folder):
@@ -114,9 +116,7 @@ def begin(kind, how, folder):
     if kind == "bare":
         return [BareProcess("orphans", (how, folder), ()) for _ in range(WORKERS)]
     if kind == "preprocessor":
-        from torchvision.transforms import v2
-
-        return Preprocessor(v2.Compose([v2.PILToTensor(), v2.CenterCrop(32)]), num_workers=WORKERS)
+        return Preprocessor(eval_transform(), num_workers=WORKERS)
     blocked = functools.partial(blocked_in, how, folder)
     options = {"num_workers": WORKERS, "prefetch_factor": 64}
     if method:
@@ -125,6 +125,10 @@ def begin(kind, how, folder):
         options["on_error"] = "skip"
     if kind == "rows":
         dataset = Blocked(how, folder)
+    elif kind == "reader":  # which reads ahead
+        ((name, shard),) = image_shards((16,)).items()
+        (Path(folder) / name).write_bytes(shard)
+        dataset = TarStream(f"file://{folder}/{name}", transform=eval_transform())
     elif kind == "stream":
         dataset = BlockedStream(how, folder)
     elif kind == "collate":
@@ -140,6 +144,8 @@ def begin(kind, how, folder):
             options.pop("num_workers"),
             multiprocessing_context=options.pop("multiprocessing_context"),
         )
+    if kind == "gpu":
+        options["gpu_worker"] = GpuWorker("cpu", sharing="spatial", decoder="torchvision")
     if kind == "remote":
         options["remote"] = Remote(servers=[remote_worker(folder)], token_file=f"{folder}/token")
     if kind == "shared":
@@ -166,7 +172,9 @@ def are_blocked(kind, how, folder):
     if how == "pipe":
         return full_pipes() == WORKERS
     if how == "idle":  # their second thread is the one that watches this process
-        return all(child.num_threads() > 1 for child in psutil.Process().children())
+        children = psutil.Process().children()
+        expected = WORKERS + (kind in BESIDE)
+        return len(children) >= expected and all(each.num_threads() > 1 for each in children)
     return len(list(Path(folder).glob("blocked-*"))) == WORKERS
 
 

@@ -1,6 +1,5 @@
 """Known troubles with DataLoader, as one test each where no other file has it."""
 
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +16,6 @@ from fusionloader import FusionLoader
 from fusionloader.cli.measure.processes import read_memory
 
 ROOT = Path(__file__).parents[2]
-
-MANY_FILES = """
-import resource, torch
-from torch.utils.data import TensorDataset
-from fusionloader import FusionLoader
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-class Made(TensorDataset):
-    pass
-
-if __name__ == "__main__":
-    batches = list(FusionLoader(Made(torch.arange(2000)), 4, num_workers=2))
-    assert torch.equal(torch.cat([batch for batch, in batches]), torch.arange(2000))
-    print(len(batches))
-"""
-
-
-def test_keeping_every_batch_opens_no_file_for_each(tmp_path):
-    script = tmp_path / "many.py"
-    script.write_text(MANY_FILES)
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    found = warm_start.completed(script, env=environment)
-    assert found.stdout.strip() == "500", found.stderr[-2000:]
-
 
 LEFT_UNDER_WAY = """
 import sys
@@ -91,16 +66,6 @@ def test_results_do_not_change_with_the_number_of_workers():
         torch.manual_seed(1)
         orders.append(list(loader(workers)))
     assert same_batches(orders[0], orders[1]) and same_batches(orders[0], orders[2])
-
-
-def test_epochs_leave_no_descriptor_open():
-    loader = FusionLoader(NumpyNoise(), 4, num_workers=2)
-    list(loader)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(5):
-        list(loader)
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    assert before < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def test_forked_workers_of_a_plan_copy_nothing_of_a_long_list_of_files(image_folder):

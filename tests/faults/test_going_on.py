@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from support.batches import same_batches
 from support.limits import limited
 from support.torchrun import environment
 from support.waiting import PATIENCE, Flag, wait_until
@@ -167,6 +168,19 @@ def test_a_worker_that_cannot_be_replaced_at_once_is_replaced_later(workers):
     batches.append(next(iterator))
     assert loader.stats().worker_restarts == 1
     assert labels([*batches, *iterator]) == fours(16)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_killed_as_they_start_are_replaced(method, train_set):
+    arguments = {"num_workers": 2, "seed": 1, "multiprocessing_context": method}
+    expected = list(FusionLoader(train_set, 4, **arguments))
+    loader = FusionLoader(train_set, 4, **arguments)
+    iterator = iter(loader)
+    for process in iterator._workers:
+        process.kill()
+        process.join(PATIENCE)  # both are dead when the manager looks for the first time
+    assert same_batches(expected, iterator)
+    assert loader.stats().worker_restarts == 2
 
 
 def test_a_layout_for_which_memory_was_short_is_settled_by_the_next_call():

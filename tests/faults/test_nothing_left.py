@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from ends import assert_nothing_is_left_of
 from support.datasets import Nested
@@ -19,7 +18,7 @@ BEGIN = """
 import sys, time
 from ends import end
 from torch.utils.data import Dataset
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 
 class Slow(Dataset):
     def __len__(self): return 1000
@@ -29,11 +28,15 @@ class Slow(Dataset):
 
 if __name__ == "__main__":
     from torchvision.datasets import ImageFolder
-    from support.images import train_transform
+    from support.images import eval_transform, train_transform
     kind, method, root = sys.argv[2:]
     dataset = Slow() if kind == "objects" else ImageFolder(root, train_transform(224))
-    loader = FusionLoader(dataset, 8, num_workers=2, multiprocessing_context=method)
-    iterator = iter(loader)
+    workers = {"num_workers": 2, "multiprocessing_context": method}
+    if kind == "pool":
+        workers = {"pool": WorkerPool(2, multiprocessing_context=method)}
+        beside = iter(FusionLoader(ImageFolder(root, eval_transform()), 8, **workers))
+        next(beside)
+    iterator = iter(FusionLoader(dataset, 8, **workers))
     next(iterator)
     end(iterator)
 """
@@ -49,13 +52,13 @@ METHODS = ["fork", "spawn", "forkserver"]
     ("how", "method", "kind"),
     [
         pytest.param(
-            *(how, method, ("plan", "objects")[number % 2]),
-            marks=[] if method == "fork" or how == "SIGKILL" else pytest.mark.matrix,
+            *case, marks=[] if case[1] == "fork" or how == "SIGKILL" else pytest.mark.matrix
         )
         for number, (how, method) in enumerate(itertools.product(ENDS, METHODS))
+        for case in ((how, method, ("plan", "objects")[number % 2]), (how, method, "pool"))
     ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(6)
 def test_nothing_is_left(tmp_path, image_folder, how, method, kind):
     assert_nothing_is_left_of(tmp_path, BEGIN, how, kind, method, str(image_folder))
 
@@ -101,14 +104,6 @@ def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():
     gc.collect()
     wait_until(lambda: all(map(gone, pids)))
     assert not left_behind()
-
-
-def test_a_break_ends_the_workers():
-    before = {child.pid for child in psutil.Process().children()}
-    for _ in FusionLoader(Nested(), 4, num_workers=2):
-        break
-    gc.collect()
-    wait_until(lambda: {c.pid for c in psutil.Process().children()} <= before)
 
 
 def test_a_forked_child_does_not_end_its_parents_workers():

@@ -64,8 +64,11 @@ def test_bad_samples_are_left_out_or_replaced(num_workers):
     skipping = FusionLoader(Numbers(), 4, on_error="skip", **options)
     assert [batch.tolist() for batch in skipping] == [[0, 1, 2], [4, 5, 7]]
     assert skipping.stats().skipped == 2
+    assert "index 3" in skipping.stats().errors[0]
     replacing = FusionLoader(Numbers(), 4, on_error="substitute", **options)
     first, second = (batch.tolist() for batch in replacing)
+    alone = FusionLoader(Numbers(), 4, on_error="substitute", **(options | {"num_workers": 1}))
+    assert [batch.tolist() for batch in alone] == [first, second]
     assert (first[:3], second[:2], second[3]) == ([0, 1, 2], [4, 5], 7)
     assert not {first[3], second[2]} & {3, 6}
 

@@ -34,11 +34,14 @@ SCRIPT = Path(__file__).with_name("orphans.py")
         ("shared fork", "idle"),
         ("preprocessor", "idle"),
         ("remote", "idle"),
-        ("bare", "GIL"),  # such are the processes that read ahead
+        ("reader", "idle"),
+        ("gpu", "idle"),
+        ("bare", "GIL"),
     ],
 )
-@pytest.mark.few(8)
-def test_a_worker_ends_with_its_training(kind, blocked, tmp_path):
+@pytest.mark.few(10)
+def test_a_worker_ends_with_its_training(kind, blocked, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     os.mkfifo(tmp_path / "fifo")
     writer = os.open(tmp_path / "fifo", os.O_RDWR)  # who reads waits for ever
     training, pids = warm_start.start(SCRIPT, kind, blocked, str(tmp_path), path=PATH), []

@@ -9,7 +9,6 @@ import time
 import psutil
 import pytest
 import torch
-from ends import assert_nothing_is_left_of
 from support.batches import same_batches
 from support.waiting import PATIENCE, gone, left_behind, wait_until
 from torch.utils.data import Dataset
@@ -79,19 +78,18 @@ def alone(dataset):
     return list(FusionLoader(dataset, 4, num_workers=WORKERS, seed=3))
 
 
-def test_a_sample_that_kills_workers_is_an_error_of_its_loader_alone(train_set, pool):
+@pytest.mark.parametrize(
+    ("bad", "error", "said"),
+    [
+        (Crashing(), RuntimeError, "3 workers died on the same samples.*index 5"),
+        (Raising(), KeyError, "bad sample"),
+    ],
+)
+def test_a_bad_sample_is_an_error_of_its_loader_alone(train_set, pool, bad, error, said):
     healthy = iter(FusionLoader(train_set, 4, pool=pool, seed=3, timeout=PATIENCE))
     batches = [next(healthy)]
-    with pytest.raises(RuntimeError, match=r"3 workers died on the same samples.*index 5"):
-        list(FusionLoader(Crashing(), 4, pool=pool, timeout=PATIENCE))
-    assert same_batches(alone(train_set), [*batches, *healthy])
-
-
-def test_an_exception_is_raised_by_its_loader_alone(train_set, pool):
-    healthy = iter(FusionLoader(train_set, 4, pool=pool, seed=3, timeout=PATIENCE))
-    batches = [next(healthy)]
-    with pytest.raises(KeyError, match="bad sample"):
-        list(FusionLoader(Raising(), 4, pool=pool, timeout=PATIENCE))
+    with pytest.raises(error, match=said):
+        list(FusionLoader(bad, 4, pool=pool, timeout=PATIENCE))
     assert same_batches(alone(train_set), [*batches, *healthy])
 
 
@@ -285,39 +283,6 @@ def test_a_forked_child_has_a_pool_of_its_own(train_set, pool):
         os._exit(0 if count == 10 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(list(iterator)) == 9
-
-
-BEGIN = """
-import sys
-from ends import end
-from torchvision.datasets import ImageFolder
-from support.images import eval_transform, train_transform
-from fusionloader import FusionLoader, WorkerPool
-
-if __name__ == "__main__":
-    method, root = sys.argv[2:]
-    pool = WorkerPool(2, multiprocessing_context=method)
-    train = iter(FusionLoader(ImageFolder(root, train_transform(224)), 8, pool=pool))
-    val = iter(FusionLoader(ImageFolder(root, eval_transform()), 8, pool=pool))
-    next(train), next(val)
-    end(train)
-"""
-
-
-# test_nothing_left has every end with every method.
-@pytest.mark.parametrize(
-    ("how", "method"),
-    [
-        ("SIGKILL", "spawn"),
-        ("SIGTERM", "fork"),
-        pytest.param("SIGINT", "spawn", marks=pytest.mark.matrix),
-        pytest.param("exception", "fork", marks=pytest.mark.matrix),
-        ("exit", "fork"),
-    ],
-)
-@pytest.mark.few(2)
-def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
-    assert_nothing_is_left_of(tmp_path, BEGIN, how, method, str(image_folder))
 
 
 def test_workers_that_could_not_receive_a_loader_are_replaced(pool):

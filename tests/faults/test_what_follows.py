@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from fusionloader import FusionLoader
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+NOTED = sys.version_info >= (3, 11)  # errors have notes
 NEXT = "goes on with the mini-batch after this one"
 AGAIN = "the next call of next() tries again"
 
@@ -66,7 +66,7 @@ def test_after_the_error_of_a_sample_the_next_mini_batch_follows(fifth, options)
     batches = [next(iterator)]
     with pytest.raises((LookupError, RuntimeError)) as raised:
         next(iterator)
-    assert NEXT in said(raised.value)
+    assert NEXT in said(raised.value) or not NOTED
     assert firsts([*batches, *iterator]) == [0, *range(8, 64, 4)]
 
 
@@ -101,7 +101,7 @@ def test_after_an_error_of_no_sample_the_next_call_tries_again(tmp_path, trouble
     iterator = iter(FusionLoader(Numbers(fifth), 4, num_workers=1, timeout=timeout))
     batches = [] if trouble is short_of_memory else [next(iterator)]
     error, text = trouble(iterator, flag)
-    assert text in said(error)
+    assert text in said(error) or not NOTED
     while len(batches) < 16:
         try:
             batches.append(next(iterator))

@@ -26,9 +26,8 @@ class StandInPool:
 
     Args:
         folder: for marks, by which a test sees what the worker did.
-        fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch,
-            ``"loses"`` its device then, or ``"keeps"`` what it has borrowed. ``"all keep"`` is that
-            of every process.
+        fate: of processes that borrow: each ``"works"``, the first one ``"dies"`` at its first
+            launch, each ``"loses"`` its device then, or each ``"keeps"`` what it has borrowed.
     """
 
     folder: str
@@ -60,7 +59,7 @@ class StandInPool:
             file.write("x")
 
     def end(self) -> None:
-        while self.fate == "all keep" or (self.fate == "keeps" and self._is_first()):
+        while self.fate == "keeps":
             time.sleep(1)
         self._blocks.clear()
 
@@ -68,10 +67,8 @@ class StandInPool:
         """Nothing is cached."""
 
     def _is_first(self) -> bool:
-        claimed = Path(self.folder, "first")
         try:
-            with open(claimed, "x") as file:
-                file.write(str(os.getpid()))
+            Path(self.folder, "first").touch(exist_ok=False)
         except FileExistsError:
-            return claimed.read_text() == str(os.getpid())
+            return False
         return True

@@ -192,31 +192,6 @@ def test_a_damaged_file_is_reported_by_name_and_skipped_when_asked(tmp_path):
         list(loader)
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(900)
-def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(image_folder):
-    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))
-    expected = epoch_without(dataset)
-
-    def fate():
-        stats = loader.stats().gpu_worker
-        return stats["restarts"], stats["gone"]
-
-    with with_gpu_worker(dataset, num_workers=2) as loader:
-        for _ in range(4):
-            epoch_with_gpu(loader)
-            before = fate()
-            os.kill(loader._iterator._workers[-1].pid, signal.SIGKILL)
-            with pytest.warns(RuntimeWarning, match="GPU worker.*killed by signal"):
-                for batches in epochs(loader):
-                    assert distances(batches, expected).max() == 0
-                    if fate() != before:
-                        break
-        assert fate()[0] == 3
-        assert "killed" in fate()[1]
-        assert distances(list(loader), expected).max() == 0
-
-
 def stop_within_a_launch(loader):
     """Stops the GPU worker's process while it has tiny-batches."""
     queue, pid = loader._iterator._manager.queue, loader._iterator._workers[-1].pid

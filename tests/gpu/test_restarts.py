@@ -1,14 +1,12 @@
-"""Whether a GPU worker that could not be built is started again."""
+"""Whether a GPU worker that could not be built, or was killed, is started again."""
 
 import contextlib
 import signal
-import subprocess
-import sys
 import warnings
 from types import SimpleNamespace
 
 import pytest
-from support.waiting import gone, wait_until
+from support.waiting import wait_until
 
 from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import worker
@@ -22,7 +20,10 @@ GPU = WORKERS - 1
 class Ended:
     """A process that has ended."""
 
-    pid, exitcode = 1, 1
+    pid = 1
+
+    def __init__(self, exitcode):
+        self.exitcode = exitcode
 
     def is_alive(self):
         return False
@@ -38,9 +39,12 @@ class Ended:
         (RuntimeError("CUDA error: out of memory"), 3),
         (RuntimeError("the memory of this device cannot be mapped"), 0),
         (ImportError("nvidia.dali"), 0),
+        (None, 3),
     ],
 )
-def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatch, error, restarts):
+def test_a_death_and_a_shortage_of_memory_are_tried_again(
+    make_control_block, monkeypatch, error, restarts
+):
     launches = []
 
     def fail(*_):
@@ -48,6 +52,8 @@ def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatc
 
     def start(shared, number, message_fd, most):
         launches.append(most)
+        if error is None:
+            return Ended(-signal.SIGKILL)
         config = SimpleNamespace(
             parent=0,
             control_fd=shared.control_fd,
@@ -57,7 +63,7 @@ def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatc
         )
         with contextlib.suppress(SystemExit):
             worker.main(config)
-        return Ended()
+        return Ended(1)
 
     monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -76,22 +82,7 @@ def test_only_a_shortage_of_memory_is_tried_again(make_control_block, monkeypatc
         wait_until(given_up)
     assert control.restarts == restarts
     assert launches == [64, 32, 16, 8][: restarts + 1]
-    assert str(error) in control.given_up
+    assert str(error or "killed by signal") in control.given_up
     assert len(said) == restarts + 1
     assert control.processes == []
     control.end()
-
-
-def test_a_worker_that_is_being_built_ends_with_training():
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from support.slow_gpu_worker import train; train()"
-    )
-    training = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        pid = int(training.stdout.readline())
-        assert not gone(pid)
-    finally:
-        training.kill()
-        training.communicate()
-    wait_until(lambda: gone(pid), "the worker outlives its training")

@@ -98,6 +98,17 @@ def test_a_return_waits_for_the_borrowers_work(fake_cuda, lender, borrower, with
     assert fake_cuda.words(address, MIB) == {BORROWERS}
 
 
+def test_a_borrower_has_closed_a_block_that_it_returns(fake_cuda, lender, start_borrower):
+    remote = start_borrower(FAKE_CUDA_CLOSE_US="200000")
+    address = fake_cuda.allocate(MIB)
+    grant = lender.yield_block(Block(address, MIB))
+    remote.borrow(MIB)
+    remote.tell("give_back")
+    grant.reclaim(PATIENCE)
+    fake_cuda.free(address)  # stops this process if the borrower has it open
+    remote.answer()
+
+
 def test_what_an_earlier_loan_left_in_a_stream_does_not_offer_a_later_one(
     fake_cuda, lender, borrower
 ):

@@ -83,6 +83,18 @@ MUTANTS = {
         "",
         "quarantined_block_stays_out",
     ),
+    "the dead are not looked for": Mutant(
+        "lender_ledger.cpp",
+        "if (!ended(holder(word))) return false;",
+        "return false;",
+        "overdue_child_is_killed",
+    ),
+    "close after return": Mutant(
+        "borrower.cpp",
+        "  close(place);\n  held_.erase(held);\n  ledger_.give_back(ticket);\n",
+        "  held_.erase(held);\n  ledger_.give_back(ticket);\n  close(place);\n",
+        "has_closed_a_block",
+    ),
     "any device will do": Mutant(
         "driver.cpp",
         "if (this->uuid(device) == uuid) return device;",

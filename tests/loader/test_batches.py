@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.batches import equal, same_batches
 from support.datasets import MadeRows, Nested, Random, Words
-from support.waiting import Flag, wait_until
+from support.waiting import wait_until
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -27,16 +27,6 @@ class Growing(Dataset):
 
     def __getitem__(self, index):
         return torch.full((3 if index < 4 else 5,), index)
-
-
-class Failing(Dataset):
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, index):
-        if index == 13:
-            raise KeyError("no such sample")
-        return torch.tensor(index)
 
 
 class Counting(IterableDataset):
@@ -211,30 +201,6 @@ def test_an_error_of_worker_init_fn_arrives():
         next(iter(FusionLoader(Nested(), 4, num_workers=2, worker_init_fn=_refuse)))
 
 
-def test_an_error_names_the_sample_and_iteration_goes_on():
-    iterator = iter(FusionLoader(Failing(), 5, num_workers=2))
-    assert next(iterator).tolist() == [0, 1, 2, 3, 4]
-    assert next(iterator).tolist() == [5, 6, 7, 8, 9]
-    with pytest.raises(KeyError, match="index 13"):
-        next(iterator)
-    assert next(iterator).tolist() == [15, 16, 17, 18, 19]
-    with pytest.raises(StopIteration):
-        next(iterator)
-
-
-def test_bad_samples_can_be_skipped_or_replaced():
-    skipping = FusionLoader(Failing(), 5, num_workers=2, on_error="skip")
-    assert [batch.tolist() for batch in skipping][2] == [10, 11, 12, 14]
-    assert skipping.stats().skipped == 1
-    assert "index 13" in skipping.stats().errors[0]
-    replaced = [
-        torch.cat(list(FusionLoader(Failing(), 5, num_workers=w, on_error="substitute", seed=1)))
-        for w in (1, 2)
-    ]
-    assert torch.equal(*replaced)
-    assert len(replaced[0]) == 20 and 13 not in replaced[0]
-
-
 def test_delivered_batches_are_never_overwritten(train_set):
     loader = FusionLoader(train_set, 2, num_workers=2, seed=5, prefetch_factor=2)
     copies = [(images.clone(), targets.clone()) for images, targets in loader]
@@ -309,22 +275,3 @@ def test_random_sampler_order_follows_the_global_generator():
     assert same_batches(
         theirs, FusionLoader(Nested(), 4, sampler=RandomSampler(Nested()), num_workers=2)
     )
-
-
-def test_timeout_is_torchs_error(tmp_path):
-    may_go_on = Flag(tmp_path / "may go on")
-    iterator = iter(FusionLoader(Waiting(may_go_on), 1, num_workers=1, timeout=1))
-    with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
-        next(iterator)
-    may_go_on.set()
-
-
-class Waiting(Dataset):
-    def __init__(self, may_go_on):
-        self.may_go_on = may_go_on
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        self.may_go_on.wait()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-import textwrap
 import zlib
 
 import pytest
 import torch
-from support import warm_start
 from support.faulty_server import serving
 from support.images import train_transform
 from support.tar_shards import tar_of
-from support.waiting import children_that_run, gone, wait_until, wait_until_nothing_is_left
+from support.waiting import children_that_run, gone, wait_until
 from torch.utils.data import DistributedSampler, Subset
 from torchvision.datasets import ImageFolder
 
@@ -21,7 +19,6 @@ from fusionloader import Cache, FusionLoader
 from fusionloader.data.sources import TarStream
 
 SHARDS = 3
-PATH = [str(folder) for folder in pathlib.Path(__file__).parents[1:3]]
 OPTIONS = {"batch_size": 8, "num_workers": 2, "seed": 3}
 READER = "fusionloader.data.read_ahead.reader"
 
@@ -168,27 +165,3 @@ def test_user_code_gets_the_images_too(stream, folder):
 
 def double(image):
     return image * 2
-
-
-def test_nothing_is_left_of_a_training_process_that_is_killed(server, tmp_path):
-    script = """
-        import sys
-        from support.images import train_transform
-        from fusionloader import FusionLoader
-        from fusionloader.data.sources import TarStream
-        import psutil
-        stream = TarStream(sys.argv[1], transform=train_transform())
-        loader = FusionLoader(stream, 4, sampler=stream.sampler(), num_workers=2)
-        for _ in loader:
-            pids = [child.pid for child in psutil.Process().children(recursive=True)]
-            assert len(pids) == 3
-            print(*pids, flush=True)
-            sys.stdin.read()
-    """
-    file = tmp_path / "train.py"
-    file.write_text(textwrap.dedent(script))
-    child = warm_start.start(file, server.url("train-{0..2}.tar"), path=PATH)
-    pids = list(map(int, child.stdout.readline().split()))
-    child.kill()
-    wait_until(lambda: all(map(gone, pids)), "processes are left")
-    wait_until_nothing_is_left(child.pid)

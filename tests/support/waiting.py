@@ -7,6 +7,7 @@ no test may pass or fail by how long something took. ``wait_until_gone`` counts 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import time
@@ -110,8 +111,10 @@ def left_behind(*others: int) -> set[str]:
 def wait_until_nothing_is_left(*others: int) -> None:
     """Waits until nobody has shared memory of these processes, as ``left_behind`` finds it.
 
-    For processes that were killed: theirs end when they notice.
+    For processes that were killed: theirs end when they notice. Iterators that tests before have
+    left in errors are collected: their workers may have inherited what was closed here since.
     """
+    gc.collect()
     deadline = time.monotonic() + PATIENCE
     while found := left_behind(*others):
         assert time.monotonic() < deadline, f"left behind: {found}"
