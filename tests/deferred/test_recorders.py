@@ -26,6 +26,7 @@ from fusionloader.transforms.executors.python import locate_generators
 from fusionloader.transforms.plan.stages import RandomResizedCrop
 
 BICUBIC = transforms.InterpolationMode.BICUBIC
+IS_ALONE = recorders.is_alone
 
 
 def _of_both(make):
@@ -102,8 +103,7 @@ def _as_in_a_worker():
 
 
 @pytest.fixture
-def deferred(monkeypatch):
-    monkeypatch.setattr(recorders, "is_alone", lambda: True)  # pytest may have other threads
+def deferred():
     with deferring():
         yield
 
@@ -162,7 +162,7 @@ def test_beside_another_thread_nothing_is_drawn_natively(deferred, monkeypatch):
     image = Image.new("RGB", (30, 20))
     core = deferred_core(wrap_pixels(np.asarray(image), {}))
     assert recorder.record(core) is not None
-    monkeypatch.undo()
+    monkeypatch.setattr(recorders, "is_alone", IS_ALONE)
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()

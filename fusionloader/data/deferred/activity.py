@@ -26,11 +26,6 @@ def defer_everywhere() -> None:
     _everywhere = True
 
 
-def is_everywhere() -> bool:
-    """Whether this is a worker process."""
-    return _everywhere
-
-
 def is_active() -> bool:
     """Whether this thread defers the images that it opens now."""
     return (_everywhere or _thread.active > 0) and not _thread.suspended
