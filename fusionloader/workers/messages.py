@@ -12,6 +12,7 @@ import pickle
 import select
 import struct
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -167,6 +168,9 @@ def can_send(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
+_receivers: weakref.WeakSet[Receiver] = weakref.WeakSet()
+
+
 class Receiver:
     """The manager's end of one worker's pipe.
 
@@ -178,6 +182,7 @@ class Receiver:
 
     def __init__(self, fd: int) -> None:
         """``fd`` is -1 if another process receives the messages."""
+        _receivers.add(self)
         self._received: list[bytes] = []  # chunks; handled messages are cut off the first one
         self._lock = threading.RLock()
         self._in_use = False
@@ -269,3 +274,18 @@ class Receiver:
     def __del__(self) -> None:  # an exception may have prevented close()
         if self.fd >= 0:
             self.close()
+
+
+def _close_in_child() -> None:
+    """Closes the manager's ends: a forked worker that had its own would write to it for ever.
+
+    Without their locks, which a thread of the parent may have held.
+    """
+    for receiver in list(_receivers):
+        fd, receiver.fd = receiver.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -129,3 +129,18 @@ def test_the_summary_of_an_error_is_one_line(error, line):
 
 def test_the_summary_of_an_error_without_text_is_its_type():
     assert sample_errors.summary(MemoryError()) == "MemoryError"
+
+
+def test_a_forked_worker_has_not_the_managers_end(pipe):
+    """Else it would write to its own pipe for ever, once training has closed that."""
+    receiver, _ = pipe
+    fd = receiver.fd
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(fd)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.fstat(fd)
