@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import pathlib
 import resource
@@ -78,6 +79,21 @@ def test_samples_that_were_not_announced_are_read_on_demand(server, images):
         assert fetcher.read(0) == ALL[0]
         assert brought(fetcher, [0]) == {0: ALL[0]}  # again: it was not kept
         assert reader.stats().on_demand == 5
+
+
+def test_memory_that_could_not_be_opened_is_not_taken_for_that_of_an_earlier_connection(
+    server, images, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with reading(images) as (_, fetcher):
+        assert brought(fetcher, [30]) == {30: ALL[30]}
+        fetcher.close()  # as if the reading process had been replaced
+        with monkeypatch.context() as patch:
+            patch.setattr(mmap, "mmap", refuse)
+            assert fetcher.bring([7]) == []
+        assert brought(fetcher, [8, 9]) == {8: ALL[8], 9: ALL[9]}
 
 
 def test_no_more_is_held_than_may_be(server, images):

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import fusionloader
+from fusionloader.system.finalizers import Finalizer
 
 PACKAGE = Path(fusionloader.__file__).parent
 T = TypeVar("T")
@@ -144,8 +145,10 @@ class Steps:
 
 
 def _is_in_finalizer(frame: FrameType | None) -> bool:
+    """Whether Python calls it for an object that goes: a ``__del__``, or a weak reference."""
+    callback = Finalizer.__call__.__code__
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_name == "__del__" or frame.f_code is callback:
             return True
         frame = frame.f_back
     return False

@@ -123,13 +123,19 @@ class StreamFetcher:
             if connection is None:
                 time.sleep(_PAUSE_SECONDS)  # the process is being replaced
                 continue
-            with _unless_files_run_out():
-                fd_messages.send(connection, request)
-                if (answer := self._answer(connection)) is not None:
-                    return answer
-            # The kernel drops the descriptor of an answer that this process may not open, and the
-            # answer looks like one that is cut off.
-            os.close(os.dup(connection.fileno()))
+            try:
+                with _unless_files_run_out():
+                    fd_messages.send(connection, request)
+                    if (answer := self._answer(connection)) is not None:
+                        return answer
+                # The kernel drops the descriptor of an answer that this process may not open, and
+                # the answer looks like one that is cut off.
+                os.close(os.dup(connection.fileno()))
+            except BaseException:
+                # Its next answer would be that of this request, or lie in memory that was not
+                # mapped, and be looked for in an earlier connection's.
+                self.close()
+                raise
             self.close()
         return None
 
