@@ -42,17 +42,16 @@ class SmallDisk:
         """Takes all but some bytes of the room, or all files that can be made, until ``clear``."""
         self.clear()
         folder = self.seen(self.path)
-        if not files:
+        try:
+            if files:
+                for number in itertools.count():
+                    (folder / f"{_FILLER}{number}").touch()
             there = os.statvfs(folder)
             nbytes = there.f_bavail * there.f_frsize - left
             if nbytes > 0:
                 with open(folder / _FILLER, "wb") as file:
                     os.posix_fallocate(file.fileno(), 0, nbytes)
-            return
-        try:
-            for number in itertools.count():
-                (folder / f"{_FILLER}{number}").touch()
-        except OSError as error:
+        except OSError as error:  # also if a loader takes the last room meanwhile
             if error.errno != errno.ENOSPC:
                 raise
 
