@@ -43,19 +43,21 @@ class Campaign:
     Attributes:
         name: what it is called here; the target, unless ``command`` names another.
         hours: its limit.
-        command: targets and variables for ``make``; ``python`` in braces is a path.
+        command: targets and variables for ``make``.
         tries: what it tries; empty if the Makefile says so behind the target.
+        python: release that it needs, which ``.ci/pythons`` has to find; empty for any.
     """
 
     name: str
     hours: float = 1.0
     command: Sequence[str] = ()
     tries: str = ""
+    python: str = ""
 
 
 def _suite(version: str) -> Campaign:
-    command = ("test", f"VENV=build/python{version}", f"PYTHON={{python{version}}}")
-    return Campaign(f"python{version}", 1.0, command, f"the suite on Python {version}")
+    command = ("test", f"VENV=build/python{version}")
+    return Campaign(f"python{version}", 1.0, command, f"the suite on Python {version}", version)
 
 
 ALL = (
@@ -108,8 +110,9 @@ def main() -> int:
 def run(campaign: Campaign) -> Run:
     """Runs a campaign to its end or its limit; returns its line."""
     seed = int(f"{date.today():%Y%m%d}")
-    words = campaign.command or [campaign.name]
-    command = ["make", *(word.format_map(_Pythons()) for word in words)]
+    command = ["make", *(campaign.command or [campaign.name])]
+    if campaign.python:
+        command.append(f"PYTHON={_python(campaign.python)}")
     known = provenance()
     began = time.monotonic()
     with tempfile.TemporaryFile() as output:  # not a pipe, which daemons may keep open
@@ -136,16 +139,14 @@ def run(campaign: Campaign) -> Run:
     return {**facts, "seconds": seconds, "status": status, "said": last_words(said)}
 
 
-class _Pythons(dict[str, str]):
-    """Paths of the Pythons that ``.ci/pythons`` finds, by name."""
-
-    def __missing__(self, name: str) -> str:
-        found = subprocess.run(ROOT / ".ci" / "pythons", capture_output=True, text=True)
-        for path in found.stdout.split():
-            told = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-            if told.split()[-1].startswith(f"{name.removeprefix('python')}."):
-                return path
-        return name
+def _python(version: str) -> str:
+    """Returns the path of a release of Python; its name if there is none, which ``make`` says."""
+    found = subprocess.run(ROOT / ".ci" / "pythons", capture_output=True, text=True)
+    for path in found.stdout.split():
+        told = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+        if told.split()[-1].startswith(f"{version}."):
+            return path
+    return f"python{version}"
 
 
 def last_words(said: str) -> str:

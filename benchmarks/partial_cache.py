@@ -9,44 +9,20 @@ after the cache would give for the same memory, which is more than any half-way 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
 
+from benchmarks.breadth import contender
 from benchmarks.study import parser_of, publish
 from fusionloader import DecodedCache, FusionLoader
 from fusionloader.cli.bench import setting_of
-from fusionloader.cli.measure.contenders import ORDER_SEED, batch_length, close_loader
-from fusionloader.cli.measure.protocol import Contender, Running, measure
+from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
 
 PARTS = (0.16, 0.5, 1.0)
 """Of the decoded images; the paper's machine has room for 16 % of its dataset."""
 SPARE = 1.15  # of the images' mean size: whole pages, tables, and images of other sizes
-
-
-def contender(name: str, dataset: ImageFolder, options: Any, budget: int | None) -> Contender:
-    """Returns a loader with a cache of ``budget`` bytes; torch's, if that is negative."""
-
-    def start() -> Running:
-        more = {"cache": DecodedCache(budget)} if budget is not None and budget > 0 else {}
-        kind: Any = DataLoader if budget is not None and budget < 0 else FusionLoader
-        loader = kind(
-            dataset,
-            options.batch_size,
-            shuffle=True,
-            num_workers=options.workers,
-            persistent_workers=True,
-            drop_last=True,
-            generator=torch.Generator().manual_seed(ORDER_SEED),
-            **more,
-        )
-        return Running(lambda: map(batch_length, loader), lambda: close_loader(loader))
-
-    return Contender(name, name, start)
 
 
 def main() -> None:
@@ -56,12 +32,16 @@ def main() -> None:
     folder: Path = setting.folder()
     augmented = pil_dataset(folder, "randaugment")
     decoded = int(3 * corpus["mean_pixels"] * SPARE * len(augmented))
-    plain = contender("no cache", augmented, options, None)
-    others = [contender("torch", augmented, options, -1)]
-    others += [contender(f"{p:.0%}", augmented, options, int(p * decoded)) for p in PARTS]
-    others.append(contender("crop alone", pil_dataset(folder, "default"), options, decoded))
+    plain = contender("no cache", FusionLoader, augmented, options)
+    budgets = {f"{part:.0%}": int(part * decoded) for part in PARTS}
     told = {}
-    for other in others:  # one by one, since loaders of one dataset share a cache
+    for name in ("torch", *budgets, "crop alone"):  # loaders of one dataset share a cache
+        if name == "torch":
+            other = contender(name, DataLoader, augmented, options)
+        else:
+            dataset = augmented if name in budgets else pil_dataset(folder, "default")
+            cache = DecodedCache(budgets.get(name, decoded))
+            other = contender(name, FusionLoader, dataset, options, cache=cache)
         pair, _ = measure([plain, other], options.rounds, retries=0, announce=announce)
         told[other.name] = summary(pair[1], pair[0])
         told[other.name]["cpu_ratio"] = (
@@ -69,8 +49,7 @@ def main() -> None:
             / told[other.name]["cpu_seconds_per_1000"]
         )
     rows = []
-    for name in ("torch", *(f"{part:.0%}" for part in PARTS)):
-        part = float(name.rstrip("%")) / 100 if name.endswith("%") else 0.0
+    for name, part in {"torch": 0.0, **dict(zip(budgets, PARTS, strict=True))}.items():
         bound = 1 / (1 - part + part / told["crop alone"]["cpu_ratio"])
         figures = told[name]
         cells = (f"{figures['ratio']:.2f}", f"{figures['cpu_ratio']:.2f}")

@@ -19,10 +19,10 @@ from transformers.image_processing_base import BatchFeature
 from transformers.image_transforms import get_size_with_aspect_ratio
 from transformers.image_utils import get_image_size_for_max_height_width
 
-from fusionloader.data.deferred.core import BLACK, DeferredCore, deferred_core, wrap_pixels
+from fusionloader.data.deferred import methods
+from fusionloader.data.deferred.core import DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.guard import PLAIN
-from fusionloader.data.deferred.methods import MOST_SIDE
 from fusionloader.transforms.plan.stages import Convert, ElementType
 
 # A TorchvisionBackend, a SizeDict, and a method of the former: transformers' types are not checked.
@@ -75,9 +75,11 @@ class Recipe:
             size = options["crop_size"].width, options["crop_size"].height
             if not _are_sides(size):
                 return None
-            if size != core.size:
-                left, top = map(_begin, core.size, size)
-                core = core.then(("crop", left, top, *size, BLACK), size)
+            left, top = map(_begin, core.size, size)
+            cropped = methods.crop(core, (left, top, left + size[0], top + size[1]))
+            if cropped is None:
+                return None
+            core = cropped
         return core.tensor(self.convert)
 
 
@@ -211,7 +213,7 @@ def _resized(size: Size, width: int, height: int) -> tuple[int, int] | None:
 
 
 def _are_sides(size: tuple[Any, Any]) -> bool:
-    return all(type(side) is int and 1 <= side <= MOST_SIDE for side in size)
+    return all(type(side) is int and 1 <= side <= methods.MOST_SIDE for side in size)
 
 
 def _begin(before: int, after: int) -> int:
