@@ -8,7 +8,9 @@ after the cache would give for the same memory, which is more than any half-way 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import DataLoader
 
@@ -25,6 +27,11 @@ PARTS = (0.16, 0.5, 1.0)
 SPARE = 1.15  # of the images' mean size: whole pages, tables, and images of other sizes
 
 
+def cached(budget: int) -> Callable[..., FusionLoader[Any]]:
+    """Returns what makes loaders with a cache that ends with them: living ones would share it."""
+    return lambda *given, **named: FusionLoader(*given, cache=DecodedCache(budget), **named)
+
+
 def main() -> None:
     parser = parser_of(__doc__.splitlines()[0] if __doc__ else None, rounds=5)
     options = parser.parse_args()
@@ -35,13 +42,10 @@ def main() -> None:
     plain = contender("no cache", FusionLoader, augmented, options)
     budgets = {f"{part:.0%}": int(part * decoded) for part in PARTS}
     told = {}
-    for name in ("torch", *budgets, "crop alone"):  # loaders of one dataset share a cache
-        if name == "torch":
-            other = contender(name, DataLoader, augmented, options)
-        else:
-            dataset = augmented if name in budgets else pil_dataset(folder, "default")
-            cache = DecodedCache(budgets.get(name, decoded))
-            other = contender(name, FusionLoader, dataset, options, cache=cache)
+    for name in ("torch", *budgets, "crop alone"):
+        dataset = pil_dataset(folder, "default") if name == "crop alone" else augmented
+        kind: Any = DataLoader if name == "torch" else cached(budgets.get(name, decoded))
+        other = contender(name, kind, dataset, options)
         pair, _ = measure([plain, other], options.rounds, retries=0, announce=announce)
         told[other.name] = summary(pair[1], pair[0])
         told[other.name]["cpu_ratio"] = (
