@@ -8,6 +8,7 @@ session, environment, arguments, ``__main__`` and end. Nothing of FusionLoader i
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import runpy
@@ -24,8 +25,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+import psutil
 from support.waiting import PATIENCE
 
+_SECONDS_TO_ABORT = 10
 _MOST_BYTES = 1 << 20  # of a request: arguments and environment
 
 
@@ -45,9 +48,20 @@ class Script:
         return self.returncode
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        assert self._ended.wait(timeout), f"process {self.pid} does not end"
+        if not self._ended.wait(timeout):
+            self._abort()
+            raise AssertionError(f"process {self.pid} does not end")
         assert self.returncode is not None
         return self.returncode
+
+    def _abort(self) -> None:
+        """Has the script and its descendants write the stacks of their threads, and end."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            script = psutil.Process(self.pid)
+            for process in [*script.children(recursive=True), script]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGABRT)
+        self._ended.wait(_SECONDS_TO_ABORT)
 
     def send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it may end meanwhile
@@ -91,6 +105,9 @@ def completed(
         process = _starter().start(command, path, whole, str(cwd or Path.cwd()), files)
         try:
             returncode = process.wait()
+        except AssertionError as error:
+            complaints.seek(0)
+            raise AssertionError(f"{error}:\n{complaints.read()}") from error
         finally:
             process.kill()
         texts = []
@@ -210,6 +227,7 @@ def run(
 ) -> None:
     """Becomes the script."""
     os.setsid()
+    faulthandler.enable()
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
