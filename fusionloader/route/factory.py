@@ -15,6 +15,7 @@ from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.data.sources.plan_source import make_source
+from fusionloader.engine.delivery.first_calls import call_once
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.in_process import GatheredIterator, InProcessIterator
 from fusionloader.engine.iterators.single_process import SingleProcessIterator
@@ -64,10 +65,13 @@ class IteratorFactory:
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts
     ) -> _BaseDataLoaderIter:
         """Returns a new iterator over ``loader``, whose current arguments are ``options``."""
-        if options.share is not None:  # no lock: it may wait for a job in another thread
-            return self._start(loader, options, state)
         with processes.starting():
-            return self._start(loader, options, state)
+            if options.num_workers > 0:
+                call_once()
+            if options.share is None:
+                return self._start(loader, options, state)
+        # Without the lock: it may wait for a job in another thread.
+        return self._start(loader, options, state)
 
     def _start(
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderParts

@@ -40,6 +40,46 @@ def test_threads_have_loaders_of_their_own(image_folder):
     assert run(script, image_folder, begin=BEGIN) == ["all"]
 
 
+FIRST_CALLS = """
+import torch
+
+def note(frame, event, function):
+    if event == "c_call":
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, torch.Tensor) or owner is torch._C._VariableFunctions:
+            calls.setdefault(function.__name__, len(forks))
+
+def called_late(made):
+    threading.setprofile(note)
+    sys.setprofile(note)
+    len(torch.zeros(1))  # as samples() calls it
+    assert samples(made) == 40
+    sys.setprofile(None)
+    assert len(forks) == 2
+    return [name for name, earlier_forks in calls.items() if earlier_forks]
+
+calls, forks = {}, []
+os.register_at_fork(before=lambda: forks.append(1), after_in_child=lambda: sys.setprofile(None))
+"""
+
+
+def test_deliveries_call_nothing_of_torch_for_the_first_time(image_folder):
+    """A worker that another thread forks meanwhile would wait for ever when it calls the same."""
+    script = """
+    loaders = [loader(kind, root) for kind in ("rows", "stream")]
+    for made in loaders:
+        pid = os.fork()
+        forks.clear()
+        if pid == 0:
+            print(*called_late(made), flush=True)
+            made.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    print("all")
+    """
+    assert run(script, image_folder, begin=BEGIN + FIRST_CALLS) == ["all"]
+
+
 def test_threads_that_share_an_iterator_have_each_batch_once(image_folder):
     script = """
     def take(iterator, taken):

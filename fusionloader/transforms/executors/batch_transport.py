@@ -332,6 +332,12 @@ class BatchReceiver:
         return _Unpickler(io.BytesIO(pickled), values).load()
 
 
+def sent_by_value(batch: Batch) -> Batch:
+    """Returns a copy of a small batch, made as that of a worker is, without a slot."""
+    pickled, found = _pickled(batch)
+    return BatchReceiver.batch(Packed(-1, None, list(map(_by_value, found)), pickled), None)
+
+
 _tokens = itertools.count()
 _receivers: weakref.WeakValueDictionary[int, BatchReceiver] = weakref.WeakValueDictionary()
 
