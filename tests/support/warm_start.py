@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 import psutil
+
 from support.waiting import PATIENCE
 
 _SECONDS_TO_ABORT = 10
@@ -35,8 +36,11 @@ _MOST_BYTES = 1 << 20  # of a request: arguments and environment
 class Script:
     """A script that runs: what tests use of ``subprocess.Popen``."""
 
-    def __init__(self, pid: int, stdin: IO[str], stdout: IO[str]) -> None:
-        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+    stdin: IO[str]
+    stdout: IO[str]
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
         self._ended = threading.Event()
 
@@ -152,7 +156,7 @@ class Starter:
         self._scripts: dict[int, Script] = {}
         self._one_at_a_time = threading.Lock()
         self._begun = threading.Condition()
-        self._newest: int | None = None
+        self._newest: Script | None = None
         threading.Thread(target=self._listen, name="scripts", daemon=True).start()
 
     def start(
@@ -174,8 +178,8 @@ class Starter:
             os.close(their_stdin), os.close(their_stdout)
             assert self._begun.wait_for(lambda: self._newest, PATIENCE), "no script is started"
             assert self._newest is not None
-            made = Script(self._newest, os.fdopen(stdin, "w"), os.fdopen(stdout))
-            self._scripts[made.pid] = made
+            made = self._newest
+        made.stdin, made.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
         return made
 
     def _listen(self) -> None:
@@ -184,8 +188,8 @@ class Starter:
             with self._begun:
                 if "returncode" in told:
                     self._scripts.pop(told["pid"]).ended(told["returncode"])
-                else:
-                    self._newest = told["pid"]
+                else:  # it may have ended before the thread that waits for it runs again
+                    self._newest = self._scripts[told["pid"]] = Script(told["pid"])
                     self._begun.notify_all()
 
 
