@@ -3,6 +3,9 @@
 In every step both ranks take a batch and wait for each other, as for gradients. The contenders are
 interleaved in the same two processes: with sharing, without, and one pool. The pool is one loader
 with the workers of both ranks that makes the batches of both. Then the same with equal ranks.
+
+Workers run a plan, or user code with --code samples (its images are deferred) or --code batches (a
+collate_fn makes whole batches). The time of a comparison of datasets is measured, too.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from PIL import Image
+from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -31,10 +35,12 @@ from benchmarks.study import publish
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.cli.measure.report import announce
+from fusionloader.sharing.compatibility import digest_pickle
 
 LIGHT, COSTLY = (500, 375), (1120, 840)
 IMAGES = 64  # of each kind
 WARM_UP = 6  # steps; workers start, and the prefetch window fills
+PATHS = 1_281_167  # of a dataset whose comparison is timed
 TRANSFORM = transforms.Compose(
     [
         transforms.RandomResizedCrop(96),
@@ -50,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=40, help="counted in a round (40)")
     parser.add_argument("--batch-size", type=int, default=64, help="of a rank (64)")
     parser.add_argument("--workers", type=int, default=1, help="of a rank (1)")
+    parser.add_argument("--code", choices=["plan", "samples", "batches"], default="plan")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--as-rank", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -66,6 +73,38 @@ def make_images(folder: Path) -> None:
             resized.save(folder / name / f"{number:03}.jpg", quality=90)
 
 
+class UserCode(Dataset[tuple[torch.Tensor, int]]):
+    """The samples of a folder, made by code that no plan is compiled from."""
+
+    def __init__(self, samples: list[tuple[str, int]]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path, target = self.samples[index]
+        with Image.open(path) as image:
+            made: torch.Tensor = TRANSFORM(image.convert("RGB"))
+        return made, target
+
+
+def collate(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Collates like ``default_collate``; as a function of the user it makes batches whole."""
+    images, targets = zip(*samples, strict=True)
+    return torch.stack(images), torch.tensor(targets)
+
+
+def comparison_seconds() -> float:
+    """Returns the time of the digest of a dataset with many paths."""
+    dataset = UserCode(
+        [(f"train/n{n % 1000:08}/n{n % 1000:08}_{n}.JPEG", n % 1000) for n in range(PATHS)]
+    )
+    begun = time.perf_counter()
+    digest_pickle(dataset, 16, 1 << 30)
+    return time.perf_counter() - begun
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """Steps per second, seconds of work for a batch of this rank, the borrowed workers' share."""
@@ -80,10 +119,11 @@ class RankContenders:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._dataset = ImageFolder(str(options.as_rank), TRANSFORM)
+        folder = ImageFolder(str(options.as_rank), TRANSFORM)
+        self._dataset = folder if options.code == "plan" else UserCode(folder.samples)
         self._rank = dist.get_rank()
-        light = self._dataset.class_to_idx["light"]
-        kinds = [target == light for _, target in self._dataset.samples]
+        light = folder.class_to_idx["light"]
+        kinds = [target == light for _, target in folder.samples]
         self._light = [number for number, is_light in enumerate(kinds) if is_light]
         self._costly = [number for number, is_light in enumerate(kinds) if not is_light]
 
@@ -105,6 +145,7 @@ class RankContenders:
             self._dataset,
             batch_sampler=batches,
             num_workers=workers,
+            collate_fn=collate if self._options.code == "batches" else None,
             seed=0,
             global_manager="auto" if how == "sharing" else "off",
         )
@@ -168,7 +209,9 @@ def report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     print(f"uneven: a batch of rank 1 costs {found['cost_ratio']:.2f} times one of rank 0;")
     print(f"rank 0's workers make {found['borrowed']:.0%} of its samples")
     header = ("contender", "steps/s", "over without", "over one pool")
-    publish(options, header, rows, **found)
+    seconds = comparison_seconds()
+    print(f"a dataset of {PATHS:,} paths is compared in {seconds:.2f} s")
+    publish(options, header, rows, comparison_seconds=seconds, **found)
 
 
 def main() -> None:
@@ -180,7 +223,7 @@ def main() -> None:
         make_images(Path(folder))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", "2", "-m", "benchmarks.worker_sharing", "--as-rank", folder]
-        for name in ("rounds", "steps", "batch_size", "workers"):
+        for name in ("rounds", "steps", "batch_size", "workers", "code"):
             command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)

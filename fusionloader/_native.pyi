@@ -643,6 +643,10 @@ class ManagerQueue:
     @property
     def gpu_is_ready(self) -> bool: ...
     @property
+    def is_watched(self) -> bool:
+        """Whether workers of other ranks may come: some are idle."""
+
+    @property
     def published(self) -> int:
         """How many mini-batches were published: the next one's sequence."""
 
@@ -774,8 +778,8 @@ class WorkerQueue:
         The last `threshold` are left to the other end.
         """
 
-    def claim_as_borrowed(self, assignment: int) -> Claim | None:
-        """Claims of the mini-batches that an assignment covers."""
+    def claim_as_borrowed(self, assignment: int, count: int = 1) -> Claim | None:
+        """Claims of the mini-batches that an assignment covers, and that have their memory."""
 
     def claim_next(self, count: int) -> Claim | None:
         """Claims at the end that is this worker's now."""
@@ -1195,6 +1199,31 @@ class MemberView:
         """Whether the member tells of what it publishes."""
 
     def workers(self) -> list[WorkerView]: ...
+
+class SharedWorker:
+    """A worker's side: claims for other ranks beside its own queue."""
+
+    def __init__(self, home: WorkerQueue, event_fd: int, of_pool: bool) -> None: ...
+    def assignment(self) -> int:
+        """The member whose queue is wanted, 0 for none."""
+
+    def attach(self, member: int, queue: WorkerQueue) -> None:
+        """The caller keeps the queue until it calls `detach`."""
+
+    def claim(self, count: int) -> Claim | None:
+        """Claims up to `count` tiny-batches of the attached queue, or leaves the guest slot."""
+
+    def decline(self) -> None: ...
+    def detach(self) -> None: ...
+    def leave_guest_slot(self) -> None: ...
+    def obey(self) -> bool:
+        """Answers an assignment; False where the queue of `assignment` is to be attached."""
+
+    def report(self, activity: WorkerActivity) -> None:
+        """Tells what the worker does."""
+
+    def withdraw(self) -> None:
+        """The worker goes to another loader of its pool."""
 
 def best_decoded_share(
     *,

@@ -259,6 +259,8 @@ void bind_queue_of_manager(py::module_& m) {
            "Has workers look for tiny-batches that somebody stopped in mid-claim has left out.")
       .def("repeat", &ManagerQueue::repeat, "slot"_a, "sequence"_a, "tiny_batch"_a,
            "Makes a tiny-batch that is done wait again. Its mini-batch has to be published still.")
+      .def_property_readonly("is_watched", &ManagerQueue::is_watched,
+                             "Whether workers of other ranks may come: some are idle.")
       .def_property_readonly("published", &ManagerQueue::published,
                              "How many mini-batches were published: the next one's sequence.")
       .def("in_state", &ManagerQueue::in_state, "slot"_a, "state"_a,

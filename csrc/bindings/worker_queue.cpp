@@ -188,8 +188,8 @@ void bind_queue_of_worker(py::module_& m) {
            "The last `threshold` are left to the other end.")
       .def("claim_next", &WorkerQueue::claim_next, "count"_a,
            "Claims at the end that is this worker's now.")
-      .def("claim_as_borrowed", &WorkerQueue::claim_as_borrowed, "assignment"_a,
-           "Claims of the mini-batches that an assignment covers.")
+      .def("claim_as_borrowed", &WorkerQueue::claim_as_borrowed, "assignment"_a, "count"_a = 1,
+           "Claims of the mini-batches that an assignment covers, and that have their memory.")
       .def("finish", &WorkerQueue::finish, "claim"_a, "tiny_batch"_a, "result"_a,
            "False when the tiny-batch is not this worker's any more.")
       .def("give_back", &WorkerQueue::give_back, "claim"_a, "tiny_batch"_a,

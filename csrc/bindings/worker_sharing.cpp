@@ -40,6 +40,22 @@ void bind_worker_sharing(py::module_& m) {
       .def("send", &MemberView::send, "worker"_a, "last"_a, "member"_a, "guest_slot"_a,
            "Sends a worker to a guest slot of a member, for mini-batches up to `last`.")
       .def("watch", &MemberView::watch, "on"_a, "Whether the member tells of what it publishes.");
+  py::class_<SharedWorker>(m, "SharedWorker",
+                           "A worker's side: claims for other ranks beside its own queue.")
+      .def(py::init<WorkerQueue&, int, bool>(), py::keep_alive<1, 2>(), "home"_a, "event_fd"_a,
+           "of_pool"_a)
+      .def("obey", &SharedWorker::obey,
+           "Answers an assignment; False where the queue of `assignment` is to be attached.")
+      .def("assignment", &SharedWorker::assignment, "The member whose queue is wanted, 0 for none.")
+      .def("attach", &SharedWorker::attach, "member"_a, "queue"_a,
+           "The caller keeps the queue until it calls `detach`.")
+      .def("detach", &SharedWorker::detach)
+      .def("decline", &SharedWorker::decline)
+      .def("claim", &SharedWorker::claim, "count"_a,
+           "Claims up to `count` tiny-batches of the attached queue, or leaves the guest slot.")
+      .def("leave_guest_slot", &SharedWorker::leave_guest_slot)
+      .def("report", &SharedWorker::report, "activity"_a, "Tells what the worker does.")
+      .def("withdraw", &SharedWorker::withdraw, "The worker goes to another loader of its pool.");
 }
 
 }  // namespace fusionloader

@@ -155,6 +155,8 @@ class ManagerQueue : public Shared {
   // Sleeps until a mini-batch may be done or a message may be there, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);
   uint64_t published() { return control_->header.published.load(); }
+  // Whether workers of other ranks may come: some are idle.
+  bool is_watched() { return control_->header.watched.load() != 0; }
   uint32_t done_word() { return control_->header.done_word.load(); }
   // From now on `completed_word` changes whenever a tiny-batch completes.
   // From now on workers write down what they do, or no more; what nobody has read is dropped.

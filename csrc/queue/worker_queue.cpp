@@ -99,7 +99,7 @@ uint32_t WorkerQueue::answer() {
   return Assignment::member(assignment);
 }
 
-std::optional<Claim> WorkerQueue::claim_as_borrowed(uint64_t assignment) {
+std::optional<Claim> WorkerQueue::claim_as_borrowed(uint64_t assignment, uint32_t count) {
   ControlHeader& header = control_->header;
   const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;
   const End end = alone ? End::large : End::small;
@@ -108,7 +108,8 @@ std::optional<Claim> WorkerQueue::claim_as_borrowed(uint64_t assignment) {
   for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
     if (!Assignment::covers(assignment, sequence)) break;
     Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
-    if (auto claimed = claim_from(*batch, sequence, end, threshold, 1)) return claimed;
+    if (batch->header.payload.load() == 0) continue;
+    if (auto claimed = claim_from(*batch, sequence, end, threshold, count)) return claimed;
   }
   return std::nullopt;
 }

@@ -25,8 +25,8 @@ class WorkerQueue : public Shared {
   bool take_guest_slot(uint32_t guest_slot, uint64_t identity);
   // Holding no claim, gives the guest slot up.
   void leave_guest_slot();
-  // As a borrowed worker, of mini-batches that the assignment covers.
-  std::optional<Claim> claim_as_borrowed(uint64_t assignment);
+  // As a borrowed worker, of mini-batches that the assignment covers and that there is memory for.
+  std::optional<Claim> claim_as_borrowed(uint64_t assignment, uint32_t count);
   // The same at the end that is this side's now: CPU workers take from the small end while there is
   // a GPU worker, which takes from the large end when the manager lets it, and from the large end
   // when they are alone.

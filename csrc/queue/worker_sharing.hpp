@@ -22,9 +22,10 @@
 // control block each has the record of its own number and is no borrowed worker: the loader has no
 // other workers.
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "queue/queue.hpp"
+#include "queue/worker_queue.hpp"
 
 namespace fusionloader {
 
@@ -49,7 +50,8 @@ struct Assignment {
   }
 };
 
-// What the global manager sees of a published mini-batch.
+// What the global manager sees of a published mini-batch; nothing waits in one that has no memory
+// for its rows yet, since borrowed workers claim nothing of it.
 struct MiniBatchProgress {
   uint64_t sequence;
   uint32_t waiting;
@@ -78,6 +80,45 @@ class MemberView : public Shared {
   void send(uint32_t worker, uint64_t last, uint32_t member, uint32_t guest_slot);
   // Whether the member is to notify its eventfd when it publishes a mini-batch.
   void watch(bool on) { control_->header.watched.store(on); }
+};
+
+// A worker's side. It claims for another rank while its own queue has nothing for it.
+class SharedWorker {
+ public:
+  // `event_fd` tells the global manager of idleness; where it is -1 nobody sends the worker. A
+  // worker of a pool is absent until it has worked for this loader.
+  SharedWorker(WorkerQueue& home, int event_fd, bool of_pool);
+
+  bool is_shared() const { return event_fd_ >= 0; }
+  // Answers an assignment to the queue that is attached. False where the caller has to detach() it,
+  // and to attach() that of the member which assignment() names, if any, or to decline().
+  bool obey();
+  // The member whose queue is wanted, 0 for none.
+  uint32_t assignment();
+  void attach(uint32_t member, WorkerQueue& queue);
+  void detach();
+  void decline() { home_.record().answered.store(wanted_); }
+  // Claims up to `count` tiny-batches of the attached queue; without any it leaves the guest slot.
+  std::optional<Claim> claim(uint32_t count);
+  void leave_guest_slot();
+  void report(WorkerActivity activity);
+  // The worker goes to another loader of its pool: nobody comes on an assignment for the time
+  // being.
+  void withdraw();
+
+ private:
+  bool borrower_is_gone();
+
+  WorkerQueue& home_;
+  WorkerQueue* borrower_ = nullptr;
+  int event_fd_;
+  uint64_t me_ = 0;
+  uint32_t member_ = 0;      // whose queue borrower_ is
+  uint64_t assignment_ = 0;  // the one that is obeyed
+  uint64_t wanted_ = 0;      // the one that the caller was told of
+  bool in_guest_slot_ = false;
+  uint64_t looked_ns_ = 0;  // when the owner of borrower_ was last seen alive
+  WorkerActivity activity_ = WorkerActivity::home;
 };
 
 }  // namespace fusionloader

@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "queue/futex.hpp"
-#include "queue/identity.hpp"
 
 namespace fusionloader {
 
@@ -23,17 +22,9 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, const CacheSt
       at_(&home_),
       parent_(parent),
       kept_(stores),
-      event_fd_(event_fd),
+      shared_(*home.queue, event_fd, pool != nullptr),
       pool_(pool),
-      fetches_(fetches) {
-  if (event_fd < 0) return;
-  me_ = identity_of(static_cast<uint32_t>(getpid()));
-  // An assignment of a dead predecessor is void: only the destination empties that guest slot.
-  WorkerRecord& record = home_.queue->record();
-  record.answered.store(record.assignment.load());
-  if (pool != nullptr) activity_ = WorkerActivity::absent;
-  record.activity.store(static_cast<uint32_t>(activity_));
-}
+      fetches_(fetches) {}
 
 WorkerEvent PlanWorker::run(bool once) {
   for (;;) {
@@ -49,12 +40,12 @@ WorkerEvent PlanWorker::run(bool once) {
     const uint32_t seen = home_.queue->work_word();
     if (claim_at_home()) {
       served_ = once;
-      if (!once) report(WorkerActivity::home);
+      if (!once) shared_.report(WorkerActivity::home);
       continue;
     }
     if (once) return end(WorkerEvent::idle);  // who only helps is not for others to send
-    if (event_fd_ >= 0) {
-      if (!obey() || (borrower_ && borrower_is_gone())) return end(WorkerEvent::assignment);
+    if (shared_.is_shared()) {
+      if (!shared_.obey()) return end(WorkerEvent::assignment);
       if (claim_as_borrowed()) continue;
     }
     if (pool_ != nullptr) return end(WorkerEvent::idle);
@@ -72,92 +63,42 @@ bool PlanWorker::claim_at_home() {
 }
 
 bool PlanWorker::claim_as_borrowed() {
-  if (!in_guest_slot_) return false;
-  claim_ = borrower_->queue->claim_as_borrowed(assignment_);
-  if (!claim_) {
-    leave_guest_slot();
-    return false;
-  }
+  claim_ = shared_.claim(1);
+  if (!claim_) return false;
   at_ = &*borrower_;
-  report(WorkerActivity::borrowed);
   tiny_batch_ = claim_->first;
   advance();
   return true;
 }
 
-// False if the assignment needs a queue that is not attached.
-bool PlanWorker::obey() {
-  WorkerRecord& record = home_.queue->record();
-  const uint64_t assignment = record.assignment.load();
-  if (assignment == record.answered.load()) return true;
-  leave_guest_slot();
-  if (!borrower_ || Assignment::member(assignment) != borrower_member_ || borrower_is_gone())
-    return false;
-  // A guest slot that is not free is not worth waiting for: the manager looks again when this
-  // rests.
-  in_guest_slot_ = borrower_->queue->take_guest_slot(Assignment::guest_slot(assignment), me_);
-  assignment_ = assignment;
-  record.answered.store(assignment);
-  return true;
-}
-
-// Memory of a loader that has ended is not to be kept; who was killed does not say so.
-bool PlanWorker::borrower_is_gone() {
-  if (borrower_->queue->stopping()) return true;
-  const uint64_t now = monotonic_ns();
-  if (now - looked_ns_ < static_cast<uint64_t>(kOrphanCheckNs)) return false;
-  looked_ns_ = now;
-  return !runs(borrower_->queue->owner());
-}
-
-void PlanWorker::leave_guest_slot() {
-  if (in_guest_slot_) borrower_->queue->leave_guest_slot();
-  in_guest_slot_ = false;
-}
-
-void PlanWorker::report(WorkerActivity activity) {
-  if (event_fd_ < 0 || activity == activity_) return;
-  activity_ = activity;
-  home_.queue->record().activity.store(static_cast<uint32_t>(activity));
-  if (activity == WorkerActivity::idle) notify(event_fd_);
-}
-
 void PlanWorker::rest(uint32_t seen) {
   home_.queue->idle();
-  report(WorkerActivity::idle);
+  shared_.report(WorkerActivity::idle);
   home_.queue->sleep(seen, kOrphanCheckNs);
 }
 
 WorkerEvent PlanWorker::recall() {
-  if (event_fd_ >= 0) {  // on another rank's assignment nobody comes for the time being
-    WorkerRecord& record = home_.queue->record();
-    record.answered.store(record.assignment.load());
-    report(WorkerActivity::absent);
-  }
+  shared_.withdraw();
   return end(WorkerEvent::recalled);
 }
 
 WorkerEvent PlanWorker::end(WorkerEvent event) {
-  leave_guest_slot();
+  shared_.leave_guest_slot();
   home_.queue->idle();
   served_ = false;
   at_ = &home_;
   return event;
 }
 
-uint32_t PlanWorker::assignment() {
-  const WorkerRecord& record = home_.queue->record();
-  wanted_ = record.assignment.load();
-  return wanted_ == record.answered.load() ? 0 : Assignment::member(wanted_);
-}
-
 void PlanWorker::attach(uint32_t member, const Site& site) {
   borrower_ = site;
-  borrower_member_ = member;
-  looked_ns_ = monotonic_ns();
+  shared_.attach(member, *site.queue);
 }
 
-void PlanWorker::decline() { home_.queue->record().answered.store(wanted_); }
+void PlanWorker::detach() {
+  shared_.detach();
+  borrower_.reset();
+}
 
 void PlanWorker::advance() {
   const BatchHeader& header = claim_->batch->header;

@@ -86,10 +86,10 @@ class PlanWorker {
   FileStamp stamp() const { return stamp_; }  // of the file that encoded() is of
 
   // After WorkerEvent::assignment: the member whose queue is wanted, 0 for none.
-  uint32_t assignment();
-  void detach() { borrower_.reset(); }
+  uint32_t assignment() { return shared_.assignment(); }
+  void detach();
   void attach(uint32_t member, const Site& site);
-  void decline();
+  void decline() { shared_.decline(); }
 
  private:
   struct Supplied {
@@ -118,10 +118,6 @@ class PlanWorker {
   bool wants_fetch();
   bool claim_at_home();
   bool claim_as_borrowed();
-  bool obey();
-  bool borrower_is_gone();
-  void leave_guest_slot();
-  void report(WorkerActivity activity);
   WorkerEvent recall();
   WorkerEvent end(WorkerEvent event);
   void advance();
@@ -133,16 +129,9 @@ class PlanWorker {
   const Site* at_;
   int parent_;
   KeptFiles kept_;
-  int event_fd_;
+  SharedWorker shared_;
   WorkerQueue* pool_;
   bool served_ = false;  // a claim of a run() that makes one only
-  uint64_t me_ = 0;
-  uint32_t borrower_member_ = 0;
-  uint64_t assignment_ = 0;  // the one that is obeyed
-  uint64_t wanted_ = 0;      // the one that the caller was told of
-  bool in_guest_slot_ = false;
-  uint64_t looked_ns_ = 0;  // when the owner of borrower_ was last seen alive
-  WorkerActivity activity_ = WorkerActivity::home;
   std::optional<Claim> claim_;
   uint32_t tiny_batch_ = 0;  // of the claim
   uint32_t position_ = 0;    // of the sample in the mini-batch

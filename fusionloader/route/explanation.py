@@ -13,6 +13,7 @@ from fusionloader.engine.delivery import level_rows
 from fusionloader.engine.iterators.deferral import defers
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.route import Route
+from fusionloader.sharing.ranks.discovery import ranks_here
 
 
 def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float] = ()) -> str:
@@ -43,6 +44,10 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
         lines.append(level_rows.explain(plan))
     if gpu := route.gpu.explain():
         lines.append(gpu)
+    if has_workers and options.share is None and (ranks := ranks_here()) is not None:
+        why_own = _why_not_shared(options, route)
+        line = f"workers are not shared with other ranks: {why_own}"
+        lines.append(line if why_own else f"workers serve any of the machine's {ranks.count} ranks")
     if options.remote is not None and (why_local := _why_local(options, route)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
@@ -90,6 +95,17 @@ def _why_code_is_local(options: LoaderOptions, route: Route) -> str:
         return f"{why}; with Remote(user_code=True) the workers that Ray starts run it, too"
     if route.why_whole:
         return "they make samples one by one, and these batches are made whole"
+    return ""
+
+
+def _why_not_shared(options: LoaderOptions, route: Route) -> str:
+    """Returns why workers are not shared with other ranks; ``""`` if they may be."""
+    if options.global_manager == "off":
+        return "global_manager is 'off'"
+    if route.way == "own passes":
+        return "each iterates over the dataset on its own"
+    if not route.is_native and options.worker_init_fn is not None:
+        return "worker_init_fn may change what they make"
     return ""
 
 

@@ -112,11 +112,15 @@ class IteratorFactory:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._cache.for_images(options))
-            return PythonBackend(source, parts, remember, self._cache.epoch_ended, whole, passes)
+            offers = None if passes is not None else self._offers(options)
+            return PythonBackend(
+                source, parts, remember, self._cache.epoch_ended, whole, passes, offers
+            )
         planned: Source = make_source(options.dataset, plan)
         if plan.has_tail and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
-        python = PythonBackend(planned, parts, remember, whole=whole)
+        offers = self._offers(options)
+        python = PythonBackend(planned, parts, remember, whole=whole, offers=offers)
         table = self._learned.tables.of(plan) if route.is_native else None
         if table is None:
             return python
@@ -127,7 +131,7 @@ class IteratorFactory:
             parts,
             self._cache.for_table(options, table, plan.kind in ("folder", "ranges")),
             functools.partial(self._remember_change, init_fingerprint(options), python),
-            self._offers(options),
+            offers,
         )
 
     def _offers(self, options: LoaderOptions) -> SharingOffers | None:

@@ -87,7 +87,7 @@ class NativeBackend:
         self._plan = plan
         self.layout: Layout | None = layout
         offers = self._offers
-        self._offer = offers.make(plan, self._table) if offers is not None else None
+        self._offer = None if offers is None else offers.make(plan, self._table)
 
     def _gpu_options(self) -> GpuOptions | None:
         plan = self._plan if self._gpu_writes_to_slot else self._compiled.plan
@@ -139,8 +139,9 @@ class NativeBackend:
             if link is not None:
                 task = remote_task(options, link, self._plan, self._table)
                 participants.append(RemoteProxy(task))
-        if self._offer is not None:
-            participants.append(BorrowedWorkers(self._offer))
+        if self._offers is not None:
+            offer = self._offer
+            participants.append(BorrowedWorkers(self._offers, lambda: offer, takes_long=False))
         binding = bind_to_pool(options)
         if binding is None:
             return Workforce(self._starter(options, base_seed), participants)
@@ -183,7 +184,7 @@ class NativeBackend:
             message_fd=-1,
             plan=self._plan,
             on_error=options.on_error,
-            address="" if self._offer is None else self._offer.ranks.address,
+            address="" if self._offers is None else self._offers.ranks.address,
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,
             formats=formats,

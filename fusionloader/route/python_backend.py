@@ -20,6 +20,8 @@ from fusionloader.route.starting import bind_to_pool, find_context, start_in_poo
 from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.pool.user_code import UserCode
+from fusionloader.sharing.ranks.borrowed_workers import BorrowedWorkers
+from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.sharing.remote.remote_proxy import RemoteProxy
 from fusionloader.sharing.remote.remote_tasks import code_task
 from fusionloader.system import processes
@@ -51,21 +53,28 @@ class PythonBackend:
         epoch_ended: Callable[[], None] = lambda: None,
         whole: bool = False,
         passes: WorkerPasses | None = None,
+        offers: SharingOffers | None = None,
     ) -> None:
         """With ``whole``, workers make whole mini-batches, which user code collates.
 
         With ``passes``, which needs ``whole``, each worker iterates over the dataset on its own.
+        ``offers`` are made to the other ranks of the machine, if there are any.
         """
         self.passes = passes
         self._source, self._parts, self._no_layout = source, parts, no_layout
-        self.epoch_ended = epoch_ended
+        self.epoch_ended, self._offers = epoch_ended, offers
         self.count = source.count()
         self.receiver = BatchReceiver() if whole else None
 
     def no_layout(self, why: str) -> PythonBackend:
         self._no_layout(why)
         return PythonBackend(
-            self._source, self._parts, self._no_layout, self.epoch_ended, whole=True
+            self._source,
+            self._parts,
+            self._no_layout,
+            self.epoch_ended,
+            whole=True,
+            offers=self._offers,
         )
 
     def use_workers_dataset(self) -> WorkerBackend:
@@ -97,10 +106,19 @@ class PythonBackend:
             task = code_task(options, self._parts.link, source, base_seed)
             if task is not None:
                 participants.append(RemoteProxy(task))
+        if (offers := self._shared_offers(options)) is not None:
+            code: dict[str, object] = {"dataset": without_deferral(self._source)}
+            if self.receiver is not None:
+                code["collate_fn"] = options.collate_fn, options.auto_collation
+            make = partial(offers.make_for_code, **code)
+            participants.append(BorrowedWorkers(offers, make, takes_long=True))
         binding = bind_to_pool(options)
         if binding is not None:
             participants.append(binding)
         return Workforce(self._starter(options, base_seed, binding), participants)
+
+    def _shared_offers(self, options: LoaderOptions) -> SharingOffers | None:
+        return self._offers if options.worker_init_fn is None else None
 
     def _starter(
         self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None
@@ -113,9 +131,11 @@ class PythonBackend:
             sends = partial(self.receiver.add_worker, most)
             whole = Collating(options.collate_fn, options.auto_collation, most)
         kind, drop_last = options.dataset_kind, options.drop_last
+        offers = self._shared_offers(options)
+        address = "" if offers is None else offers.ranks.address
         if binding is not None:
             sent, fds = without_descriptors(source)
-            code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole)
+            code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole, address)
             return start_in_pool(binding, Payload((code, None), fds, user_code=True), sends)
         context, _ = find_context(options)
 
@@ -137,6 +157,8 @@ class PythonBackend:
                 worker_init_fn=init,
                 on_error=on_error,
                 whole=made_by,
+                event=Descriptor(connection.event_fd),
+                address=address,
             )
             return processes.start(context, python_worker.main, config)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import io
+import os
+import pickle
+import sys
+from typing import Any
 
 import PIL
 from PIL import Image, ImageFile
@@ -19,3 +25,72 @@ def digest_repr(value: object, nbytes: int) -> str:
     Pickles of equal values may differ, because they depend on which parts are the same object.
     """
     return hashlib.blake2b(repr(value).encode(), digest_size=nbytes).hexdigest()
+
+
+def digest_pickle(value: object, nbytes: int, most_bytes: int) -> str:
+    """Returns a digest of a value's pickle, and of where its classes and functions are defined.
+
+    Values with equal digests are equal. Equal values may have different digests, such as sets of
+    strings, whose order differs between processes.
+
+    Raises:
+        PickleTooLong: the pickle is longer than ``most_bytes``.
+        Exception: the value cannot be pickled.
+    """
+    stream = _Digest(nbytes, most_bytes)
+    pickler = _DigestingPickler(stream)
+    pickler.dump(value)
+    # Not the paths as they are written: ranks may have been started by different names.
+    return digest_repr((stream.hash.hexdigest(), sorted(pickler.files)), nbytes)
+
+
+class PickleTooLong(Exception):
+    """A pickle is longer than it may be."""
+
+
+class _Digest(io.RawIOBase):
+    """A stream that keeps a digest of what is written to it."""
+
+    def __init__(self, nbytes: int, most_bytes: int) -> None:
+        self.hash = hashlib.blake2b(digest_size=nbytes)
+        self._left = most_bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with memoryview(data) as view:
+            self._left -= view.nbytes
+            if self._left < 0:
+                raise PickleTooLong
+            self.hash.update(view)
+            return view.nbytes
+
+
+class _DigestingPickler(pickle.Pickler):
+    """Writes pickles of equal values alike: without addresses, which torch's storages contain.
+
+    Attributes:
+        files: names and files of the modules that define the classes and functions in the pickle.
+    """
+
+    def __init__(self, stream: _Digest) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._stream = stream
+        self.files: set[tuple[str, str]] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.storage.TypedStorage):
+            return type(value), (str(value.dtype), value._untyped_storage)
+        if torch is not None and isinstance(value, torch.UntypedStorage):
+            if value.device.type != "cpu":
+                raise pickle.PicklingError("a tensor on a device")
+            if nbytes := value.nbytes():
+                self._stream.write((ctypes.c_char * nbytes).from_address(value.data_ptr()))
+            return type(value), (nbytes,)
+        name = getattr(value, "__module__", None)
+        if isinstance(name, str) and name in sys.modules:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            self.files.add((name, os.path.realpath(file)))
+        return NotImplemented

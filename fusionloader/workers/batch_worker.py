@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
@@ -14,12 +15,8 @@ from fusionloader.transforms.executors.batch_transport import Sender, Sends
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
-from fusionloader.workers.python_worker import (
-    SKIPPED,
-    PythonWorker,
-    PythonWorkerConfig,
-    read_indices,
-)
+from fusionloader.workers.claims import SKIPPED, read_indices
+from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
 from fusionloader.workers.sample_errors import BadSample
 
 _LONG = 1 << 15  # bytes of a long message; half the capacity of a pipe
@@ -35,7 +32,8 @@ class Collating(NamedTuple):
             ``auto_collation``.
         auto_collation: whether a mini-batch is a list of samples (``batch_size`` is not ``None``).
         most: number of sent batches per worker whose memory may still be in use.
-        sends: where the worker sends its batches; ``None`` until it is started.
+        sends: where the worker sends its batches; ``None`` until it is started, and at another
+            rank, whose memory it writes them to.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -44,9 +42,13 @@ class Collating(NamedTuple):
     sends: Sends | None = None
 
     def worker(
-        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+        self,
+        config: PythonWorkerConfig,
+        source: Source,
+        queue: _native.WorkerQueue,
+        pool: _native.WorkerQueue | None,
     ) -> PythonWorker:
-        return BatchWorker(config, source, pool, self)
+        return BatchWorker(config, source, queue, pool, self)
 
 
 class BatchWorker(PythonWorker):
@@ -56,23 +58,23 @@ class BatchWorker(PythonWorker):
         self,
         config: PythonWorkerConfig,
         source: Source,
+        queue: _native.WorkerQueue,
         pool: _native.WorkerQueue | None,
         collating: Collating,
     ) -> None:
-        super().__init__(config, source, pool)
+        super().__init__(config, source, queue, pool)
         self.sample_rows = None  # its tensors are made in the rows of whole batches
-        assert collating.sends is not None
-        self._sender = Sender(collating.sends)
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._auto_collation else None
+        self._sender = None if collating.sends is None else Sender(collating.sends)
         self._rows: memory.BatchRows | None = None
-        if isinstance(source, DeferringSource):
+        if isinstance(source, DeferringSource) and self._sender is not None:
             self._rows = memory.BatchRows(cast(Any, self._sender))
             if is_of_collate(self._collate, "default_collate"):
                 self._collate = default_collate(self._rows)
 
-    def _may_help(self) -> bool:
+    def may_claim(self) -> bool:
         return True
 
     def _serve_claim(self, claim: _native.Claim) -> None:
@@ -80,17 +82,17 @@ class BatchWorker(PythonWorker):
         memory.use(self._rows)  # for each claim, since other loaders of a pool have other rows
         self._begin_deferral()  # before the first sample, since collate_fn may open images
         try:
-            with self._sender.collating():
+            with self._collating():
                 state = self._made(claim)
         except BadSample as bad:
             failed = messages.TinyBatchFailed(claim.sequence, claim.first, bad.failure)
-            messages.send(self._message_fd, failed)
+            self._send(failed)
             state = TinyBatchState.FAILED
         finally:
             memory.use(None)
         self._report_deferred()  # before finish(), since the epoch may end with this mini-batch
         self.queue.end_span(claim, claim.first, 1, rest_is_python=True)
-        self.queue.finish(claim, claim.first, state)
+        self._finish(claim, claim.first, state)
 
     def _made(self, claim: _native.Claim) -> TinyBatchState:
         """Makes and sends a mini-batch; returns its state.
@@ -98,19 +100,25 @@ class BatchWorker(PythonWorker):
         Raises:
             BadSample: a sample, or the batch, cannot be made.
         """
-        batch, last = self._batch(claim), max(claim.samples - 1, 0)
-        if batch is SKIPPED:
-            return TinyBatchState.SKIPPED
+        batch = self._batch(claim)
+        return TinyBatchState.SKIPPED if batch is SKIPPED else self._sent(claim, batch)
+
+    def _collating(self) -> AbstractContextManager[None]:
+        assert self._sender is not None
+        return self._sender.collating()
+
+    def _sent(self, claim: _native.Claim, batch: Any) -> TinyBatchState:
+        """Gives a batch to the training process; returns the state of its mini-batch."""
+        assert self._sender is not None
         try:
             pickled = self._sender.pack(batch).pickled_apart()
         except Exception as error:
+            last = max(claim.samples - 1, 0)
             raise BadSample(self._capture(error, "", last, _UNSENT)) from error
         self.queue.end_samples(claim, claim.first, 0)
         if len(pickled) >= _LONG:
             self.queue.wake_manager()  # so that it drains the pipe while the message is written
-        messages.send(
-            self._message_fd, messages.SamplesSpilled(claim.sequence, claim.first, pickled)
-        )
+        self._send(messages.SamplesSpilled(claim.sequence, claim.first, pickled))
         return TinyBatchState.SPILLED
 
     def _batch(self, claim: _native.Claim) -> Any:
@@ -132,7 +140,7 @@ class BatchWorker(PythonWorker):
         if self._fetch is None:
             samples: list[Any] = []
             self._load(claim, 0, claim.samples, samples)
-            self._count(self._source.take_spent())
+            self._count(self.source.take_spent())
             self._seed(claim)
             return samples
         indices = read_indices(claim)
@@ -145,11 +153,11 @@ class BatchWorker(PythonWorker):
         except Exception as error:
             raise BadSample(self._capture(error, "", 0)) from error
         self.queue.end_samples(claim, claim.first, claim.samples)
-        self._count(self._source.take_spent())
+        self._count(self.source.take_spent())
         return samples
 
     def _seed(self, claim: _native.Claim) -> None:
         """Seeds the generators for draws that belong to the mini-batch as a whole."""
         if self._auto_collation:
             key = SampleKey(None, claim.seed, claim.epoch, claim.number, _OF_BATCH)
-            seed_generators(key, self._source.seeding)
+            seed_generators(key, self.source.seeding)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fusionloader.cache.remote_files import FileFetcher, RemoteFiles
     from fusionloader.data.sources.sample_names import SampleNames
     from fusionloader.options.loader_options import OnError
-    from fusionloader.workers.assignments import Assignments
+    from fusionloader.workers.assignments import PlanAssignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class NativeWorker:
         )
         self._made_fetcher: FileFetcher | None = None
         self._names: SampleNames | None = None
-        self._made_assignments: Assignments | None = None
+        self._made_assignments: PlanAssignments | None = None
         self._knows_formats = False
         self.queue.announce(os.getpid())
 
@@ -163,13 +163,13 @@ class NativeWorker:
         self._loop.rest(seen)
 
     @property
-    def _assignments(self) -> Assignments:
+    def _assignments(self) -> PlanAssignments:
         if self._made_assignments is None:
             # Imported late: sockets are not needed before the first assignment.
-            from fusionloader.workers.assignments import Assignments
+            from fusionloader.workers.assignments import PlanAssignments
 
             address, plan = self._config.address, self._config.plan
-            self._made_assignments = Assignments(self._loop, address, plan, self._executor)
+            self._made_assignments = PlanAssignments(self._loop, address, plan, self._executor)
         return self._made_assignments
 
     @property

@@ -9,28 +9,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from operator import getitem
 from typing import Any, Protocol
 
 from fusionloader import _native
-from fusionloader._native import End, TinyBatchState, WorkerEvent
+from fusionloader._native import End, TinyBatchState, WorkerActivity, WorkerEvent
 from fusionloader.data.deferred import counts
 from fusionloader.data.deferred.rows import memory
-from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES, SampleColumn, SampleRows
+from fusionloader.data.deferred.rows.sample_rows import SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource, without_deferral
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import (
     DatasetSource,
-    SampleKey,
     Source,
     native_generators,
 )
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
 from fusionloader.transforms.plan.parts import WRITE, Spent
 from fusionloader.workers import messages, sample_errors
+from fusionloader.workers.claims import (
+    SKIPPED,
+    ClaimedSlot,
+    find_columns,
+    first_unpicklable,
+    read_indices,
+    read_keys,
+)
 from fusionloader.workers.preparation import ProcessState, prepare_process
 from fusionloader.workers.sample_errors import BadSample, resolve
 
@@ -54,6 +60,8 @@ class PythonWorkerConfig:
         worker_init_fn: option of the loader.
         on_error: option of the loader.
         whole: how whole mini-batches are made; ``None`` if samples are.
+        event: descriptor of the event that wakes the global manager, -1 if workers are not shared.
+        address: address of the global manager; empty if workers are not shared.
     """
 
     worker: int
@@ -66,13 +74,19 @@ class PythonWorkerConfig:
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
     whole: Whole | None = None
+    event: Descriptor = Descriptor(-1)
+    address: str = ""
 
 
 class Whole(Protocol):
     """How whole mini-batches are made."""
 
     def worker(
-        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+        self,
+        config: PythonWorkerConfig,
+        source: Source,
+        queue: _native.WorkerQueue,
+        pool: _native.WorkerQueue | None,
     ) -> PythonWorker:
         """Returns the worker that makes whole mini-batches."""
 
@@ -102,9 +116,17 @@ def prepared(
         )
         source = config.source if config.worker_init_fn is None else config.source.renewed()
         source.seeding = seeding
+        queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
         if config.whole is not None:
-            return config.whole.worker(config, source, pool)
-        return PythonWorker(config, source, pool)
+            worker = config.whole.worker(config, source, queue, pool)
+        else:
+            worker = PythonWorker(config, source, queue, pool)
+        if config.address:
+            from fusionloader.workers.python_assignments import PythonAssignments
+
+            worker.sharing = PythonAssignments(worker, pool is not None)
+        queue.announce(os.getpid())
+        return worker
     except Exception as error:
         failure = sample_errors.capture(error, f"in DataLoader worker process {config.worker}")
         messages.send(config.message.fd, messages.WorkerFailed(failure))
@@ -113,80 +135,48 @@ def prepared(
         return None
 
 
-SKIPPED = object()
-"""Stands for a sample that is left out."""
+class Sharing(Protocol):
+    """A worker's work for other ranks."""
 
+    def serve(self) -> bool:
+        """Follows an assignment, or serves one claim of another rank; ``False`` without either."""
 
-def read_indices(claim: _native.Claim) -> list[Any] | None:
-    """Returns the indices of the mini-batch; ``None`` if they are its item numbers."""
-    return pickle.loads(claim.indices()) if len(claim.indices()) else None
+    def report(self, activity: WorkerActivity) -> None:
+        """Tells the global manager what the worker does."""
 
-
-_make_key = partial(tuple.__new__, SampleKey)  # half the time of SampleKey(...)
-
-
-def read_keys(claim: _native.Claim, start: int, stop: int) -> list[SampleKey]:
-    """Returns the keys of the samples at positions ``start`` to ``stop - 1``."""
-    indices = read_indices(claim)
-    items, *draws = claim.sample_keys(start, stop)
-    found = items if indices is None else indices[start:stop]
-    values = zip(found, repeat(claim.seed), repeat(claim.epoch), *draws, strict=False)
-    return list(map(_make_key, values))
-
-
-def _first_unpicklable(samples: list[Any]) -> int:
-    """Returns the number of the first sample that cannot be pickled, 0 if there is none."""
-    for number, sample in enumerate(samples):
-        try:
-            pickle.dumps(sample)
-        except Exception:
-            return number
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedSlot:
-    """The slot with the rows of a claim."""
-
-    queue: _native.WorkerQueue
-    claim: _native.Claim
-
-    @property
-    def number(self) -> int:
-        assert self.claim.payload is not None
-        return self.claim.payload
-
-    def map_row(self, begin: int, nbytes: int) -> _native.RowMapping:
-        return self.queue.map_row(self.claim, begin, nbytes)
-
-
-def find_columns(layout: Layout, rows: int) -> list[SampleColumn | None]:
-    """Returns the leaves of a batch whose tensors can be made in their rows."""
-    return [
-        SampleColumn((leaf.shape, leaf.dtype), begin, leaf.nbytes)
-        if leaf.kind == "tensor" and leaf.nbytes >= LEAST_BYTES
-        else None
-        for leaf, begin in zip(layout.leaves, layout.offsets(rows), strict=True)
-    ]
+    def leave(self, for_good: bool) -> None:
+        """Holds no place at another rank any more; with ``for_good`` none is assigned, either."""
 
 
 class PythonWorker:
-    """Claims tiny-batches, loads their samples from the source, and writes them."""
+    """Claims tiny-batches, loads their samples from the source, and writes them.
+
+    Attributes:
+        config: the worker's configuration.
+        source: source of samples.
+        queue: the queue that the worker claims from.
+        sharing: work for other ranks; ``None`` if the worker serves its own alone.
+        sample_rows: makes tensors in the rows of a batch, if anything does.
+    """
 
     def __init__(
-        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+        self,
+        config: PythonWorkerConfig,
+        source: Source,
+        queue: _native.WorkerQueue,
+        pool: _native.WorkerQueue | None,
     ) -> None:
-        self._config = config
-        self._source = source
+        self.config = config
+        self.source = source
+        self.queue = queue
+        self.sharing: Sharing | None = None
         self._pool = pool
-        self.queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
-        self.queue.announce(os.getpid())
         self._message_fd = config.message.fd
         self._layout: Layout | None = None
         self._layout_version = 0
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
-        self.sample_rows = SampleRows(self.queue) if isinstance(source, DeferringSource) else None
+        self.sample_rows = SampleRows(queue) if isinstance(source, DeferringSource) else None
         self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
@@ -195,7 +185,7 @@ class PythonWorker:
     @property
     def uses_generators(self) -> bool:
         """Whether samples depend on global generators, which other loaders of a pool advance."""
-        return not all(self._source.seeding)
+        return not all(self.source.seeding)
 
     def expect_layout(self) -> None:
         """Allows ``serve(once=True)`` to claim before the layout is known: it will be soon."""
@@ -211,34 +201,57 @@ class PythonWorker:
             if self._pool is not None and self._pool.is_sent:
                 return self._end(WorkerEvent.RECALLED)
             seen = queue.work_word
-            count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
             claim = None
-            if not once or self._may_help():
-                claim = queue.claim(End.SMALL, 0, min(max(count, 1), _MOST_TINY_BATCHES))
+            if not once or self.may_claim():
+                claim = queue.claim(End.SMALL, 0, self.claim_size)
             if claim is None:
                 queue.idle()
+                if self.sharing is not None and not once and self.sharing.serve():
+                    continue
                 if self._pool is not None:
-                    return WorkerEvent.IDLE
+                    return self._end(WorkerEvent.IDLE)
                 self.rest(seen)
                 continue
-            start = time.perf_counter()
-            self._serve_claim(claim)
-            seconds = (time.perf_counter() - start) / claim.count
-            self._seconds_per_tiny_batch += (seconds - self._seconds_per_tiny_batch) / 4
+            if self.sharing is not None and not once:
+                self.sharing.report(WorkerActivity.HOME)
+            self.serve_claim(claim)
             if once:
                 return self._end(WorkerEvent.SERVED)
         return self._end(WorkerEvent.STOPPED)
 
-    def _may_help(self) -> bool:
-        """Whether ``serve(once=True)`` may claim, because it will not wait for the layout."""
+    @property
+    def claim_size(self) -> int:
+        """Number of tiny-batches to claim at once."""
+        count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
+        return min(max(count, 1), _MOST_TINY_BATCHES)
+
+    def serve_claim(self, claim: _native.Claim) -> None:
+        """Makes the samples of a claim, and measures how long that takes."""
+        start = time.perf_counter()
+        self._serve_claim(claim)
+        seconds = (time.perf_counter() - start) / claim.count
+        self._seconds_per_tiny_batch += (seconds - self._seconds_per_tiny_batch) / 4
+
+    def may_claim(self) -> bool:
+        """Whether a worker that only helps may claim, because it will not wait for the layout."""
         return bool(self.queue.layout_version) or self._layout_expected
 
     def rest(self, seen: int) -> None:
+        if self.sharing is not None:
+            self.sharing.report(WorkerActivity.IDLE)
         self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: WorkerEvent) -> WorkerEvent:
+        if self.sharing is not None:
+            self.sharing.leave(for_good=why is WorkerEvent.RECALLED)
         self.queue.idle()
         return why
+
+    def _send(self, message: messages.JobMessage | messages.LayoutFound) -> None:
+        messages.send(self._message_fd, message)
+
+    def _finish(self, claim: _native.Claim, tiny_batch: int, state: TinyBatchState) -> None:
+        self.queue.finish(claim, tiny_batch, state)
 
     def _serve_claim(self, claim: _native.Claim) -> None:
         memory.use_sample_rows(self.sample_rows)  # other loaders of a pool have other rows
@@ -267,10 +280,10 @@ class PythonWorker:
                 at = tiny_batch * size - begin
                 samples[at:] = [SKIPPED] * min(size, end - begin - at)
                 tiny_batches.remove(tiny_batch)
-                messages.send(self._message_fd, message)
+                self._send(message)
                 self._settle_rows()
-                self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
-        self._count(self._source.take_spent())
+                self._finish(claim, tiny_batch, TinyBatchState.FAILED)
+        self._count(self.source.take_spent())
         if self._with_skips:
             self._report_deferred()  # before each finish(), since the epoch may end with it
             tiny_batches = self._finish_empty(claim, begin, samples, tiny_batches)
@@ -284,7 +297,7 @@ class PythonWorker:
             self._settle_rows()
             self._report_deferred()
             for tiny_batch, result in results:
-                self.queue.finish(claim, tiny_batch, result)
+                self._finish(claim, tiny_batch, result)
             return
         samples.clear()
         self._settle_rows()
@@ -295,8 +308,8 @@ class PythonWorker:
             before.restore()  # the samples are made again, with the same draws
 
     def _begin_deferral(self) -> None:
-        if isinstance(self._source, DeferringSource):
-            self._source.begin()
+        if isinstance(self.source, DeferringSource):
+            self.source.begin()
 
     def _finish_empty(
         self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]
@@ -355,7 +368,7 @@ class PythonWorker:
         Raises:
             BadSample: the next one cannot be made.
         """
-        source = without_deferral(self._source)
+        source = without_deferral(self.source)
         generators = native_generators() if type(source) is DatasetSource else None
         inputs: list[Any] | None
         if generators is None:
@@ -384,23 +397,23 @@ class PythonWorker:
     def _resolve(self, claim: _native.Claim, position: int, error: Exception) -> Any:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
         (key,) = read_keys(claim, position, position + 1)
-        failure = self._capture(error, self._source.name(key), position)
+        failure = self._capture(error, self.source.name(key), position)
         found = resolve(
-            self._config.on_error,
+            self.config.on_error,
             failure,
             (key.seed, key.epoch, key.key, key.occurrence),
-            self._source.count(),
-            lambda index: self._source.load(key.replaced(index)),
+            self.source.count(),
+            lambda index: self.source.load(key.replaced(index)),
         )
         skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
-        messages.send(self._message_fd, skipped)
+        self._send(skipped)
         self._with_skips.add(position // claim.tiny_size)
         return SKIPPED if found.index is None else found.sample
 
     def _capture(
         self, error: Exception, sample: str, position: int, doing: str = ""
     ) -> messages.Failure:
-        worker = f"in DataLoader worker process {self._config.worker}"
+        worker = f"in DataLoader worker process {self.config.worker}"
         where = f"{worker}, {doing}" if doing else worker
         return sample_errors.capture(error, where, sample, position)
 
@@ -427,7 +440,7 @@ class PythonWorker:
                 return False  # training may be waiting for another loader of the pool
             if self._layout is None and not self._reported:
                 first = next(sample for sample in samples if sample is not SKIPPED)
-                messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
+                self._send(messages.LayoutFound(Layout.of(first)))
                 self._reported = True
                 queue.wake_manager()
             queue.sleep(seen, _IDLE_SECONDS)
@@ -473,11 +486,11 @@ class PythonWorker:
         try:
             pickled = pickle.dumps(sent)
         except Exception as error:
-            position = tiny_batch * claim.tiny_size + _first_unpicklable(sent)
+            position = tiny_batch * claim.tiny_size + first_unpicklable(sent)
             return self._fail(claim, tiny_batch, position, error)
         self.queue.wake_manager()  # so that it drains the pipe while a large message is written
         spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickled)
-        messages.send(self._message_fd, spilled)
+        self._send(spilled)
         return TinyBatchState.SPILLED
 
     def _fail(
@@ -485,9 +498,9 @@ class PythonWorker:
     ) -> TinyBatchState:
         """Reports the error of a sample that can be neither written nor sent."""
         (key,) = read_keys(claim, position, position + 1)
-        failure = self._capture(error, self._source.name(key), position)
+        failure = self._capture(error, self.source.name(key), position)
         failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
-        messages.send(self._message_fd, failed)
+        self._send(failed)
         return TinyBatchState.FAILED
 
     def _writer(self, claim: _native.Claim) -> Writer:

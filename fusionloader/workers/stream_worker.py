@@ -25,7 +25,8 @@ from fusionloader.transforms.executors.fetchers import (
 from fusionloader.transforms.executors.python import PickledGenerators, Source, set_generator_states
 from fusionloader.workers import messages
 from fusionloader.workers.batch_worker import BatchWorker, Collating
-from fusionloader.workers.python_worker import SKIPPED, PythonWorker, PythonWorkerConfig
+from fusionloader.workers.claims import SKIPPED
+from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
 from fusionloader.workers.sample_errors import BadSample
 
 
@@ -61,9 +62,13 @@ class OwnPass(NamedTuple):
     last: messages.StateAfter
 
     def worker(
-        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+        self,
+        config: PythonWorkerConfig,
+        source: Source,
+        queue: _native.WorkerQueue,
+        pool: _native.WorkerQueue | None,
     ) -> PythonWorker:
-        return StreamWorker(config, source, pool, self)
+        return StreamWorker(config, source, queue, pool, self)
 
 
 class StreamWorker(BatchWorker):
@@ -73,10 +78,11 @@ class StreamWorker(BatchWorker):
         self,
         config: PythonWorkerConfig,
         source: Source,
+        queue: _native.WorkerQueue,
         pool: _native.WorkerQueue | None,
         own: OwnPass,
     ) -> None:
-        super().__init__(config, source, pool, own.collating)
+        super().__init__(config, source, queue, pool, own.collating)
         self._own, self._dataset = own, source.dataset
         self._run: int | None = None
         self._begun = self._ended = False
@@ -145,4 +151,4 @@ class StreamWorker(BatchWorker):
             state["ended"] |= self._ended
             pickled, generators = pickle.dumps(state), self._generators.now()
         at = claim.sequence, claim.first
-        messages.send(self._message_fd, messages.StateAfter(*at, pickled, generators, self._ended))
+        self._send(messages.StateAfter(*at, pickled, generators, self._ended))

@@ -25,7 +25,7 @@ class Borrower(ControlBlock):
         self.view = _native.MemberView(self.control_fd, self.arena.fd)
 
     def publish(self, sequence, tiny_batches):
-        super().publish(sequence, 2 * tiny_batches, 2)
+        super().publish(sequence, 2 * tiny_batches, 2, payload_bytes=64)
 
     def progress(self):
         return [(p.sequence, p.waiting, p.half_done) for p in self.view.progress()]

@@ -159,3 +159,12 @@ def children(rank):
         return psutil.Process(rank.process.pid).children()
     except psutil.NoSuchProcess:
         return []
+
+
+def kill_workers(rank):
+    """Kills a rank's workers; returns how many there were."""
+    victims = [child for child in children(rank) if not is_manager(child)]
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    return len(victims)

@@ -14,12 +14,14 @@ import json
 import logging
 import os
 import pickle
+import random
 import select
 import sys
 import time
 from pathlib import Path
 
 from support.images import train_transform
+from support.user_datasets import weighted
 from support.waiting import PATIENCE
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
@@ -43,6 +45,8 @@ OPTIONS = {
     "log": 0,
     "trace": "",  # the beginning of a path that the rank's trace is written to
     "pickled": "",  # a file with the dataset, else an ImageFolder
+    "collate": 0,  # whether a collate_fn makes whole mini-batches
+    "init": 0,  # whether there is a worker_init_fn
     "any_may_die": 0,  # three workers that die in a row, or on the same samples, are no error
 }
 
@@ -57,6 +61,10 @@ def other(loader):
     """An iterator of a second loader of the same pool."""
     dataset = Subset(loader.dataset, loader.sampler[:8])
     return iter(FusionLoader(dataset, 4, pool=loader.pool, on_error="skip"))
+
+
+def init(worker):
+    random.seed(worker)
 
 
 def end_is_requested():
@@ -87,6 +95,8 @@ def main() -> None:
         **workers(options),
         seed=7,
         on_error="skip",
+        collate_fn=weighted if options["collate"] else None,
+        worker_init_fn=init if options["init"] else None,
         timeout=PATIENCE,
         tiny_batch_size=options["tiny_batch_size"],
         global_manager=options["global_manager"],
@@ -108,6 +118,7 @@ def main() -> None:
             next(between, None)
             if not in_part and end_is_requested():
                 break
+    print("explained", loader.explain().replace("\n", "; "), flush=True)
     print("stats", json.dumps(loader.stats().as_dict()), flush=True)
 
 

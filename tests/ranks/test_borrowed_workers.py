@@ -1,18 +1,15 @@
 """Ranks that share workers: the same batches, whichever process dies."""
 
-import contextlib
 import os
 import pickle
 import random
 import signal
 import time
 
-import numpy as np
-import psutil
 import pytest
-from job import UNEVEN, Job, children, is_manager
+from job import UNEVEN, Job, children, is_manager, kill_workers
 from support.campaigns import seeds
-from support.images import photo, train_transform
+from support.images import train_transform, uneven_images
 from support.shards import shards_of
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
@@ -22,18 +19,7 @@ from fusionloader.observe.trace.files import read_timeline
 
 @pytest.fixture(scope="module")
 def uneven_folder(tmp_path_factory):
-    """20 small images and 20 large ones, among them BMPs and a truncated file."""
-    root = tmp_path_factory.mktemp("uneven")
-    generator = np.random.default_rng(0)
-    for number in range(40):
-        folder = root / f"class{number % 2}"
-        folder.mkdir(exist_ok=True)
-        side = 900 if number % 4 < 2 else 60
-        suffix = "bmp" if number in (8, 9) else "jpg"
-        photo(generator, side, side).save(folder / f"{number:03}.{suffix}", quality=90)
-    cut = root / "class0" / "016.jpg"
-    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 3 // 4])
-    return root
+    return uneven_images(tmp_path_factory.mktemp("uneven"))
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +91,6 @@ def test_killed_borrowed_workers_lose_no_sample(uneven_folder, expected, trial, 
             wait_until(lambda: kill_workers(job.ranks[0]))
         assert job.finish() == expected
     wait_until_nothing_is_left(*job.pids)
-
-
-def kill_workers(rank):
-    """Kills a rank's workers; returns how many there were."""
-    victims = [child for child in children(rank) if not is_manager(child)]
-    for victim in victims:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()
-    return len(victims)
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.matrix)])

@@ -29,7 +29,7 @@ from fusionloader.sharing.ranks.sharing_offer import SharingOffer
 from fusionloader.system import fd_messages
 from fusionloader.system.processes import BareProcess
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.workers.assignments import Assignments
+from fusionloader.workers.assignments import PlanAssignments
 
 
 class Manager:
@@ -63,17 +63,15 @@ class FakeRank(ControlBlock):
         paths, targets = zip(*compiled.samples(), strict=True)
         self.table = DatasetTable.of_files(paths, targets)
         sharing_offer = SharingOffer(
-            JobRanks(rank, ranks, manager.address),
-            0,
             {"plan": "p", "dataset": "d", **kind},
             pickle.dumps(self.plan),
             self.table.fd,
             self.table.nbytes,
         )
-        self.membership = Membership(sharing_offer)
+        self.membership = Membership(JobRanks(rank, ranks, manager.address), 0)
         super().__init__(1, 8, GUEST_SLOTS, 1, self.membership.event_fd)
         self.last = -1  # mini-batch
-        self.membership.join(self.control_fd, self.arena.fd)
+        self.membership.join(sharing_offer, self.control_fd, self.arena.fd)
         self.thread = threading.Thread(target=self.work, args=(manager.address,))
         if with_worker:
             self.thread.start()
@@ -82,7 +80,7 @@ class FakeRank(ControlBlock):
         memory = _native.SharedMapping(self.table.fd, 0, self.table.nbytes)
         event_fd = self.membership.event_fd
         loop = _native.PlanWorker(self.workers[0], memory, self.executor, os.getppid(), event_fd)
-        assignments = Assignments(loop, address, self.plan, self.executor)
+        assignments = PlanAssignments(loop, address, self.plan, self.executor)
         while loop.run() is _native.WorkerEvent.ASSIGNMENT:
             assignments.follow()
 
@@ -126,7 +124,7 @@ def fake_rank(manager, make_control_block, train_set):
 def warned(monkeypatch):
     """The warnings of ranks, once each."""
     texts = set()
-    monkeypatch.setattr(membership, "_warned", texts)
+    monkeypatch.setattr(membership, "_said", texts)
     return texts
 
 
@@ -163,7 +161,7 @@ def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):
 
 
 def test_an_assignment_that_comes_to_nothing_is_repeated(fake_rank, monkeypatch):
-    fetched, fetch = [], Assignments._fetch
+    fetched, fetch = [], PlanAssignments._fetch
 
     def times_out(assignments, member):
         fetched.append(member)
@@ -172,7 +170,7 @@ def test_an_assignment_that_comes_to_nothing_is_repeated(fake_rank, monkeypatch)
         time.sleep(0.5)  # the timeout of a fetch; the manager has assigned again by then
         return None
 
-    monkeypatch.setattr(Assignments, "_fetch", times_out)
+    monkeypatch.setattr(PlanAssignments, "_fetch", times_out)
     fake_rank(0, with_worker=True)
     destination = fake_rank(1)
     destination.publish()

@@ -14,6 +14,20 @@ def photo(generator, width, height):
     return Image.fromarray(np.clip(image.astype(int) + noise, 0, 255).astype(np.uint8))
 
 
+def uneven_images(root):
+    """Writes 20 small images and 20 large ones, among them BMPs and a truncated file."""
+    generator = np.random.default_rng(0)
+    for number in range(40):
+        folder = root / f"class{number % 2}"
+        folder.mkdir(exist_ok=True)
+        side = 900 if number % 4 < 2 else 60
+        suffix = "bmp" if number in (8, 9) else "jpg"
+        photo(generator, side, side).save(folder / f"{number:03}.{suffix}", quality=90)
+    cut = root / "class0" / "016.jpg"
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 3 // 4])
+    return root
+
+
 def train_transform(size=32):
     from torchvision import transforms
 

@@ -45,6 +45,37 @@ class Augmented(Dataset[Any]):
         }
 
 
+class Opened(Dataset[Any]):
+    """Image files that user code opens, with draws of all global generators.
+
+    ``samples`` are paths and targets, as of an ``ImageFolder``.
+    """
+
+    def __init__(self, samples: list[tuple[str, int]], size: int = 224) -> None:
+        self.samples = samples
+        self.augment = transforms.Compose(
+            [transforms.RandomResizedCrop(size), transforms.ColorJitter(0.4), transforms.ToTensor()]
+        )
+        self.noise = torch.linspace(0, 1, 5)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        path, target = self.samples[index]
+        with Image.open(path) as image:
+            pixels = self.augment(image.convert("RGB"))
+        noise = self.noise * random.random() + np.random.standard_normal(5)
+        return pixels, noise * target
+
+
+def weighted(samples: list[Any]) -> Any:
+    """A ``collate_fn`` that draws, as for mixup."""
+    images, targets = map(torch.stack, zip(*samples, strict=True))
+    share = torch.rand(1) + random.random()
+    return images * share + images.flip(0) * (1 - share), targets * np.random.random()
+
+
 class Locked(Dataset[Any]):
     """One that cannot be pickled, even with Ray's cloudpickle."""
 

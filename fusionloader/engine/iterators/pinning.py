@@ -21,7 +21,7 @@ class Pinning:
 
     def begin(self, job: Job) -> None:
         """Starts the copy of a mini-batch, unless it has started or the mini-batch has failed."""
-        if job.pinned is None and job.spilled:
+        if job.pinned is None and (job.spilled or job.is_in_payload):
             job.pinned = self._thread.submit(_pinned, self._make, job, self._device)
 
     def batch(self, job: Job) -> Batch:

@@ -20,7 +20,7 @@ from fusionloader.options.aliases import Batch
 from fusionloader.system.amounts import mib
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.slots import Arena, Slot, SlotPool
-from fusionloader.transforms.executors.batch_transport import unpickled
+from fusionloader.transforms.executors.batch_transport import read_packed, unpickled
 from fusionloader.transforms.executors.layout import Layout, Memory
 
 log = logging.getLogger("fusionloader.manager")
@@ -29,6 +29,7 @@ log = logging.getLogger("fusionloader.manager")
 _ON_THE_WAY = 2
 # Least number in flight, however large a mini-batch is: the one being made, and the next one.
 _FEWEST = 2
+_SPARE_BYTES = 1 << 16
 
 
 class BatchMemory:
@@ -58,14 +59,16 @@ class BatchMemory:
         self._announcement: Slot | None = None  # holds the pickled layout, for workers
         self._most_in_flight: int | None = None
         self._limit_bytes = 0
+        self._whole_bytes = 0  # of the largest whole batch so far, with some to spare
 
     def totals(self) -> dict[str, int | float]:
         """Returns the fields of ``WorkerTotals`` that were counted here."""
         copies, receiver = self._copies, self._options.receiver
         slots = self._rows if receiver is None else receiver.slots
+        for_others = 0 if receiver is None else self._rows.peak_bytes
         return {
             "slots": slots.count,
-            "shared_memory_bytes": slots.peak_bytes,
+            "shared_memory_bytes": slots.peak_bytes + for_others,
             "shared_memory_limit_bytes": self._limit_bytes,
             "copied_bytes": 0 if copies is None else copies.copied_bytes,
             "copy_seconds": 0.0 if copies is None else copies.copy_seconds,
@@ -104,6 +107,8 @@ class BatchMemory:
         """Gives a mini-batch its slots; none for the rows while their layout is unknown."""
         if self.layout is not None:
             job.payload = self._acquire_rows(self.layout, job.batch)
+        elif self._options.receiver is not None and self._queue.is_watched:
+            job.payload = self._acquire_room()
         job.descriptor = self._descriptors.acquire(job.descriptor_bytes())
 
     def _acquire_rows(self, layout: Layout, batch: MiniBatch) -> Slot:
@@ -117,12 +122,28 @@ class BatchMemory:
             self._rows.first = count
         return self._rows.acquire(max(nbytes, 1))
 
+    def _acquire_room(self) -> Slot | None:
+        """Returns a slot that a worker of another rank can write a whole mini-batch into.
+
+        ``None`` while the size of batches is unknown, and where there is too little memory.
+        """
+        limit = self._options.max_shared_bytes
+        if limit is None:
+            limit = objects.free() // 4
+        if not self._whole_bytes or self._rows.resident_bytes + self._whole_bytes > limit:
+            return None
+        with suppress(objects.SharedMemoryExhausted):
+            return self._rows.acquire(self._whole_bytes)
+        return None
+
     def release(self, job: Job) -> None:
         """Frees the slots of a mini-batch. Rows that are leased are freed with their owner."""
         self._stop_copying(job)
         if job.descriptor is not None:
             self._descriptors.release(job.descriptor)
-        if job.payload is not None and job.owner is None:
+        # The owner of a batch that an own worker has sent is of that worker's memory.
+        is_leased = job.owner is not None and not (self._options.receiver and job.spilled)
+        if job.payload is not None and not is_leased:
             self._rows.release(job.payload)
         if self._options.receiver is not None and job.owner is None and not job.returned:
             for packed in job.spilled.values():
@@ -130,11 +151,17 @@ class BatchMemory:
         job.owner = job.result = None
 
     def deliver_whole(self, job: Job) -> Batch:
-        assert self._options.receiver is not None
+        receiver = self._options.receiver
+        assert receiver is not None
+        if job.is_in_payload:
+            packed = read_packed(self.deliver(job))
+            return receiver.batch(packed, job.owner)
         packed = unpickled(job.spilled[0])
         if job.owner is None:
-            job.owner = self._options.receiver.lease(packed)
-        return self._options.receiver.batch(packed, job.owner)
+            job.owner = receiver.lease(packed)
+        nbytes = len(job.spilled[0]) + (packed.where[2] if packed.where else 0)
+        self._whole_bytes = max(self._whole_bytes, nbytes + _SPARE_BYTES)
+        return receiver.batch(packed, job.owner)
 
     def deliver(self, job: Job) -> Memory:
         """Returns an owner of the mini-batch's rows. The slot is freed with the owner."""

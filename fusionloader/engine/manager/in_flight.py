@@ -60,6 +60,12 @@ class Job(PublishedBatch):
         """Number of the only worker that may make it, -1 for any worker."""
         return -1 if self.batch.worker is None else self.batch.worker
 
+    @property
+    def is_in_payload(self) -> bool:
+        """Whether a worker of another rank has written a whole batch into ``payload``."""
+        reported = self.spilled or self.failures or self.skipped
+        return self.payload is not None and bool(self.indices) and not reported
+
     def named(self, row: int) -> str:
         """Returns the name of a sample, or of the mini-batch if its samples have no names."""
         return self.name(self.indices[row]) if self.worker < 0 else f"mini-batch {self.number}"

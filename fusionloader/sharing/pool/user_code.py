@@ -29,6 +29,7 @@ class UserCode:
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
     whole: Collating | None
+    address: str
 
 
 def user_code_loader(
@@ -45,6 +46,8 @@ def user_code_loader(
         base_seed=code.base_seed,
         worker_init_fn=code.worker_init_fn,
         on_error=code.on_error,
+        event=Descriptor(fds.get("event_fd", -1)),
+        address=code.address,
     )
     if code.whole is not None:
         sends = Sends(-1, Descriptor(fds["batches_fd"]), code.whole.most)

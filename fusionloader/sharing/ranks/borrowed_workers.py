@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fusionloader import _native
@@ -15,7 +16,7 @@ from fusionloader.engine.manager.participant import Handle, Hub, Participant
 from fusionloader.engine.manager.publications import Publications
 from fusionloader.observe.trace.recorder import Recorder
 from fusionloader.sharing.ranks.membership import GUEST_SLOTS, Membership
-from fusionloader.sharing.ranks.sharing_offer import SharingOffer
+from fusionloader.sharing.ranks.sharing_offer import SharingOffer, SharingOffers
 from fusionloader.workers.worker_set import WorkerSet
 
 log = logging.getLogger("fusionloader.manager")
@@ -29,8 +30,16 @@ class BorrowedWorkers(Participant):
     places = GUEST_SLOTS
     are_guests = True
 
-    def __init__(self, offer: SharingOffer) -> None:
-        self._membership = Membership(offer)
+    def __init__(
+        self, offers: SharingOffers, make: Callable[[], SharingOffer | None], takes_long: bool
+    ) -> None:
+        """``make`` returns what is offered, ``None`` for nothing.
+
+        If it ``takes_long``, it is called when workers are making the first batches.
+        """
+        self._membership = Membership(offers.ranks, offers.loader)
+        self._make, self._takes_long = make, takes_long
+        self._has_offered = False
         self.event_fd = self._membership.event_fd
         self._checked = 0.0
         self._view: _native.MemberView | None = None
@@ -41,10 +50,19 @@ class BorrowedWorkers(Participant):
 
     def workers_started(self, workers: WorkerSet) -> None:
         """Offers the queue to other ranks."""
-        self._membership.join(self._hub.control_fd, self._hub.data_fd)
+        if not self._takes_long:
+            self._offer()
+
+    def _offer(self) -> None:
+        offer = self._make()
+        if offer is not None:
+            self._membership.join(offer, self._hub.control_fd, self._hub.data_fd)
+        self._has_offered = True
 
     def look(self, handle: Handle, publications: Publications[Any]) -> None:
         """Takes back the claims of borrowed workers that have died; looks every 0.1 s at most."""
+        if not self._has_offered:
+            self._offer()
         self._membership.poll()
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:

@@ -5,8 +5,9 @@ finds no listener at the job's address (discovery.py) starts it; binding that ad
 between two that start at once.
 
 *Joining.* Every loader that shares workers opens a connection and sends the descriptors of its
-control block, slots and dataset table, its plan, and an eventfd. It is then a *member*. The manager
-maps the control block only. It passes the rest to workers that ask for it (workers/assignments.py).
+control block and slots, an eventfd, and for native workers its dataset table and plan. It is then a
+*member*. The manager maps the control block only. It passes the rest to workers that ask for it
+(workers/assignments.py).
 
 *Deciding.* The event loop (system/local_service.py) waits for the eventfds, too. A
 worker writes to its member's eventfd when it becomes idle. While a worker is idle the members are
@@ -67,9 +68,9 @@ class RankMember:
         kind: digests, by name, that have to be equal for workers to be shared.
         peer: the rank's process; its end is the member's end.
         event_fd: eventfd that the rank's workers and local manager write to.
-        shared: descriptors of control block, slots and table.
+        shared: descriptors of control block and slots, and of the table if there is one.
         table_bytes: size of the table.
-        pickled_plan: the plan, for workers that serve the queue.
+        pickled_plan: the plan, for native workers that serve the queue.
         view: the control block.
         watched: whether the rank writes to ``event_fd`` when it publishes.
         noted: warnings that were sent to the rank.
@@ -164,6 +165,8 @@ class GlobalManager(LocalService[LocalPeer]):
         for other in self._members.values():
             if other.rank == new.rank or other.loader != new.loader:
                 continue
+            if new.kind.keys() != other.kind.keys():  # one of them runs user code
+                continue
             differ = [name for name in new.kind if new.kind[name] != other.kind.get(name)]
             if differ:
                 what = ", ".join(differ)
@@ -190,9 +193,9 @@ class GlobalManager(LocalService[LocalPeer]):
 
     def _assign(self) -> bool:
         """Assigns idle workers where they are needed; returns whether to look again before long."""
-        kinds: dict[tuple[str, ...], list[RankMember]] = {}
+        kinds: dict[tuple[tuple[str, str], ...], list[RankMember]] = {}
         for member in self._members.values():
-            kinds.setdefault(tuple(sorted(member.kind.values())), []).append(member)
+            kinds.setdefault(tuple(sorted(member.kind.items())), []).append(member)
         return any([_assign_among(members) for members in kinds.values()])  # a list: call all
 
 
@@ -258,7 +261,7 @@ def _tell(source: RankMember, destination: RankMember, workers: int, mini_batch:
 
 def _member(peer: LocalPeer, message: FdMessage) -> RankMember:
     fields = message.fields
-    control, data, table, event = message.fds
+    event, control, data, *table = message.fds
     member = RankMember(
         name=int(fields["member"]),
         rank=int(fields["rank"]),
@@ -266,7 +269,7 @@ def _member(peer: LocalPeer, message: FdMessage) -> RankMember:
         kind=dict(fields["kind"]),
         peer=peer,
         event_fd=event,
-        shared=(control, data, table),
+        shared=(control, data, *table),
         table_bytes=int(fields["table_bytes"]),
         pickled_plan=message.payload,
         view=_native.MemberView(control, data),

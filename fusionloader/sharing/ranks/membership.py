@@ -9,6 +9,7 @@ import secrets
 import socket
 import time
 
+from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.sharing.ranks.global_manager import GlobalManagerConfig
 from fusionloader.sharing.ranks.sharing_offer import SharingOffer
 from fusionloader.system import fd_messages
@@ -24,7 +25,7 @@ _TIMEOUT_SECONDS = 0.2
 _STAGGER_SECONDS = 0.3  # rank n starts the manager only if there is none after n times this
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
-_warned: set[str] = set()
+_said: set[str] = set()
 _starters: dict[GlobalManagerConfig, ServiceStarter] = {}  # for all loaders of this process
 
 
@@ -36,15 +37,12 @@ class _Event(OwnedDescriptor):
 
 
 class Membership:
-    """One queue's connection to the global manager; blocks on it for a moment at most.
+    """One queue's connection to the global manager; blocks on it for a moment at most."""
 
-    Attributes:
-        address: name of the socket that the global manager listens on.
-    """
-
-    def __init__(self, sharing_offer: SharingOffer) -> None:
-        self._sharing_offer = sharing_offer
-        self.address = sharing_offer.ranks.address
+    def __init__(self, ranks: JobRanks, loader: int) -> None:
+        """``loader`` is the loader's number, see ``SharingOffers``."""
+        self._ranks, self._loader = ranks, loader
+        self._offered: SharingOffer | None = None
         self._event = _Event()
         self._fds: tuple[int, ...] = ()
         self._connection: socket.socket | None = None
@@ -59,15 +57,18 @@ class Membership:
         """Eventfd by which workers and the local manager wake the global manager."""
         return self._event.fd
 
-    def join(self, control_fd: int, data_fd: int) -> None:
+    def join(self, sharing_offer: SharingOffer, control_fd: int, data_fd: int) -> None:
         """Offers the queue to the global manager, now or as soon as there is one."""
-        self._fds = (control_fd, data_fd, self._sharing_offer.table_fd, self.event_fd)
+        table = () if sharing_offer.table_fd < 0 else (sharing_offer.table_fd,)
+        self._fds = (self.event_fd, control_fd, data_fd, *table)
+        self._offered = sharing_offer
         self.poll()
 
     def poll(self) -> None:
         """Reads the manager's messages, reconnects if it has died; at most every 0.05 s."""
         now = time.monotonic()
-        if now - self._polled < _POLL_SECONDS or self._refused:
+        offered = self._offered
+        if now - self._polled < _POLL_SECONDS or self._refused or offered is None:
             return
         self._polled = now
         reap_ended()
@@ -75,24 +76,23 @@ class Membership:
             while self._connection is not None and self._receive(self._connection):
                 pass
             return
-        self._connection = self._offer()
+        self._connection = self._offer(offered)
         if self._connection is None:
             self._start_manager(now)
         else:
             self._missing_since, self._pause = None, _FIRST_PAUSE
 
-    def _offer(self) -> socket.socket | None:
-        connection = fd_messages.connect(self.address, _TIMEOUT_SECONDS)
+    def _offer(self, sharing_offer: SharingOffer) -> socket.socket | None:
+        connection = fd_messages.connect(self._ranks.address, _TIMEOUT_SECONDS)
         if connection is None:
             return None
-        sharing_offer = self._sharing_offer
         fields = {
             "do": "join",
             "version": fd_messages.package_version(),
             "member": secrets.randbelow(0xFFFF) + 1,
-            "rank": sharing_offer.ranks.rank,
-            "ranks": sharing_offer.ranks.count,
-            "loader": sharing_offer.loader,
+            "rank": self._ranks.rank,
+            "ranks": self._ranks.count,
+            "loader": self._loader,
             "kind": sharing_offer.kind,
             "table_bytes": sharing_offer.table_bytes,
             "is_told_of_moves": log.isEnabledFor(logging.DEBUG),
@@ -121,9 +121,11 @@ class Membership:
         elif why:
             self._refused = True
             self._disconnect()
-            _warn_once(f"this rank shares no workers: {why}")
+            _say_once(f"this rank shares no workers: {why}")
         elif note := message.fields.get("note"):
-            _warn_once(str(note))
+            # It is usual that ranks have a part of the samples each, in a dataset of user code.
+            is_code = self._offered is not None and not self._offered.pickled_plan
+            _say_once(str(note), logging.INFO if is_code else logging.WARNING)
         elif moved := message.fields.get("moved"):
             log.debug("%s", moved)
         return True
@@ -131,8 +133,8 @@ class Membership:
     def _start_manager(self, now: float) -> None:
         if self._missing_since is None:
             self._missing_since = now
-        earliest = self._missing_since + self._sharing_offer.ranks.rank * _STAGGER_SECONDS
-        config = GlobalManagerConfig(self.address, self._sharing_offer.ranks.count)
+        earliest = self._missing_since + self._ranks.rank * _STAGGER_SECONDS
+        config = GlobalManagerConfig(self._ranks.address, self._ranks.count)
         last = _starters.get(config)
         if (last and last.is_under_way()) or now < max(earliest, self._start_after):
             return  # the one started will listen, or another process has the address already
@@ -144,7 +146,7 @@ class Membership:
         try:
             starter.start()
         except OSError as error:
-            _warn_once(f"the global manager cannot be started: {error}")
+            _say_once(f"the global manager cannot be started: {error}")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -162,7 +164,7 @@ class Membership:
         self._event.close()
 
 
-def _warn_once(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        log.warning("%s", text)
+def _say_once(text: str, level: int = logging.WARNING) -> None:
+    if text not in _said:
+        _said.add(text)
+        log.log(level, "%s", text)

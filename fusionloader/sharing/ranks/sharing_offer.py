@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import pickle
 from dataclasses import dataclass
 
 from fusionloader.cache.tiers.dataset_table import DatasetTable
-from fusionloader.sharing.compatibility import digest_repr, pillow_settings
+from fusionloader.sharing.compatibility import (
+    PickleTooLong,
+    digest_pickle,
+    digest_repr,
+    pillow_settings,
+)
 from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.transforms.plan.stages import Plan
+
+log = logging.getLogger("fusionloader.ranks")
+
+_DIGEST_BYTES = 16
+_MOST_MIB = 128  # of a pickled dataset; the digest of 1.3 million paths takes 0.8 s for 73 MiB
 
 # Loaders of this process; ranks that run the same script count alike.
 _loaders = itertools.count()
@@ -21,44 +32,70 @@ class SharingOffer:
     """What workers of other ranks need to serve a loader, and which workers may.
 
     Attributes:
-        ranks: the rank that offers.
-        loader: number of the loader in its process, the same in every rank of a script.
         kind: digests, by name, that have to be equal for workers to be shared.
-        pickled_plan: the pickled plan.
-        table_fd: descriptor of the dataset's table.
+        pickled_plan: the pickled plan; empty if workers run user code.
+        table_fd: descriptor of the dataset's table, -1 if workers run user code.
         table_bytes: its size.
     """
 
-    ranks: JobRanks
-    loader: int
     kind: dict[str, str]
-    pickled_plan: bytes
-    table_fd: int
-    table_bytes: int
+    pickled_plan: bytes = b""
+    table_fd: int = -1
+    table_bytes: int = 0
 
 
 class SharingOffers:
-    """Makes the offers of one loader, whose number it takes when it is created."""
+    """Makes the offers of one loader, whose number it takes when it is created.
+
+    Attributes:
+        ranks: the rank that offers.
+        loader: number of the loader in its process, the same in every rank of a script.
+    """
 
     def __init__(self, ranks: JobRanks) -> None:
-        self._ranks = ranks
-        self._loader = next(_loaders)
+        self.ranks = ranks
+        self.loader = next(_loaders)
+        self._gives_up = False
 
     def make(self, plan: Plan, table: DatasetTable) -> SharingOffer:
         """Returns the offer for a plan and a dataset.
 
         A worker gives back what it cannot do, so only what changes pixels has to be equal.
         """
-        kind = {
-            "plan": _digest(plan),
-            # Paths may be relative.
-            "dataset": _digest((table.digest(), os.getcwd())),
-            "Pillow": _digest(pillow_settings()),
-            # A process of another namespace cannot be checked for being alive.
-            "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
-        }
-        pickled_plan = pickle.dumps(plan)
-        return SharingOffer(self._ranks, self._loader, kind, pickled_plan, table.fd, table.nbytes)
+        # Paths may be relative.
+        digests = {"plan": _digest(plan), "dataset": _digest((table.digest(), os.getcwd()))}
+        kind = {**digests, **_settings()}
+        return SharingOffer(kind, pickle.dumps(plan), table.fd, table.nbytes)
+
+    def make_for_code(self, **code: object) -> SharingOffer | None:
+        """Returns the offer for user code, given as what has to be equal, by name.
+
+        ``None`` if no other rank can know that it has the same, from then on.
+        """
+        if self._gives_up:
+            return None
+        try:
+            kind = {
+                name: digest_pickle((value, os.getcwd()), _DIGEST_BYTES, _MOST_MIB << 20)
+                for name, value in code.items()
+            }
+        except PickleTooLong:
+            why = f"the pickled dataset has more than {_MOST_MIB} MiB"
+        except Exception as error:
+            why = f"the dataset cannot be pickled ({type(error).__name__}: {error})"
+        else:
+            return SharingOffer({**kind, **_settings()})
+        self._gives_up = True
+        log.info("this rank shares no Python workers: %s", why)
+        return None
+
+
+def _settings() -> dict[str, str]:
+    return {
+        "Pillow": _digest(pillow_settings()),
+        # A process of another namespace cannot be checked for being alive.
+        "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
+    }
 
 
 def _namespace(kind: str) -> str:
@@ -69,4 +106,4 @@ def _namespace(kind: str) -> str:
 
 
 def _digest(value: object) -> str:
-    return digest_repr(value, nbytes=16)
+    return digest_repr(value, _DIGEST_BYTES)

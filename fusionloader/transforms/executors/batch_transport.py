@@ -15,8 +15,9 @@ import ctypes
 import io
 import itertools
 import pickle
+import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,6 +35,8 @@ _LONG_PICKLE = 1 << 16  # bytes; more does not fit into a pipe
 _ALIGN = 64
 _UNPICKLING = "while the training process unpickled a batch"
 _LEFT_FOR_COPIES = 3  # slots that are kept free for batches that have to be copied
+_WRITTEN = struct.Struct("<2Q")  # offset and number of bytes of a pickle in a slot
+_NO_TOKEN = -1
 
 
 class Sends(NamedTuple):
@@ -112,6 +115,28 @@ class OpenSlot:
         return offset if 0 <= offset < self.slot.nbytes else None
 
 
+@contextlib.contextmanager
+def collating_in(storage: Callable[[int], torch.UntypedStorage | None]) -> Iterator[None]:
+    """Makes ``default_collate`` use this memory instead of fresh shared memory.
+
+    ``storage`` returns a number of bytes, or ``None`` for memory of this process alone.
+    """
+    original: Any = torch.UntypedStorage._new_shared  # inherited
+
+    def new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
+        if torch.device(device).type != "cpu":
+            return original(size, device=device)
+        made = storage(size)
+        return torch.UntypedStorage(size) if made is None else made  # type: ignore[no-untyped-call]
+
+    replaced: Any = classmethod(new_shared)
+    torch.UntypedStorage._new_shared = replaced  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del torch.UntypedStorage._new_shared
+
+
 class Sender:
     """The worker's end."""
 
@@ -124,23 +149,9 @@ class Sender:
         self._sent: list[OpenSlot] = []  # slots of sent batches that this process still uses
         self._most_bytes = 0  # of the largest batch so far
 
-    @contextlib.contextmanager
-    def collating(self) -> Iterator[None]:
+    def collating(self) -> contextlib.AbstractContextManager[None]:
         """Makes ``default_collate`` use memory of slots instead of fresh shared memory."""
-        original: Any = torch.UntypedStorage._new_shared  # inherited
-
-        def new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
-            if torch.device(device).type != "cpu":
-                return original(size, device=device)
-            made = self._storage(size)
-            return torch.UntypedStorage(size) if made is None else made  # type: ignore[no-untyped-call]
-
-        replaced: Any = classmethod(new_shared)
-        torch.UntypedStorage._new_shared = replaced  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            del torch.UntypedStorage._new_shared
+        return collating_in(self._storage)
 
     def _storage(self, nbytes: int) -> torch.UntypedStorage | None:
         if nbytes < _SMALLEST:
@@ -282,8 +293,40 @@ class Packed(NamedTuple):
         return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
 
 
-def unpickled(packed: bytes) -> Packed:
+def unpickled(packed: bytes | memoryview) -> Packed:
     return Packed(*pickle.loads(packed))
+
+
+def pack_into(batch: Batch, memory: memoryview) -> bool:
+    """Writes a batch into memory that ``read_packed`` reads; ``False`` if it does not fit.
+
+    Raises:
+        Exception: the batch cannot be pickled.
+    """
+    pickled, found = _pickled(batch, alone=True)
+    begin = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
+    used, placed = _ALIGN, []
+    for each in found:
+        if each.nbytes < _SMALLEST:
+            placed.append(_by_value(each))
+        elif used + each.nbytes > len(memory):
+            return False
+        else:
+            ctypes.memmove(begin + used, each.address, each.nbytes)
+            placed.append((used, *each[2:]))
+            used += -(-each.nbytes // _ALIGN) * _ALIGN
+    contents = Packed(_NO_TOKEN, None, placed, pickled).pickled_apart()
+    if used + len(contents) > len(memory):
+        return False
+    memory[used : used + len(contents)] = contents
+    _WRITTEN.pack_into(memory, 0, used, len(contents))
+    return True
+
+
+def read_packed(memory: Owner) -> Packed:
+    """Returns a batch that ``pack_into`` has written into the bytes of a slot."""
+    offset, nbytes = _WRITTEN.unpack_from(memory)
+    return unpickled(memoryview(memory).cast("B")[offset : offset + nbytes])
 
 
 class BatchReceiver:
@@ -362,12 +405,15 @@ def _unpack(*contents: Any) -> Batch:
 _Memory: TypeAlias = tuple[int, int]
 
 
-def _pickled(batch: Batch) -> tuple[bytes, list[_Found]]:
-    """Returns the pickle of a batch, and the memory that is not in it."""
+def _pickled(batch: Batch, alone: bool = False) -> tuple[bytes, list[_Found]]:
+    """Returns the pickle of a batch, and the memory that is not in it.
+
+    With ``alone`` the process that unpickles it is no relative, to which torch could send memory.
+    """
     shared: set[_Memory] = set()
     while True:  # once more if memory turned out to be shared; it ends, as ``shared`` only grows
         stream = io.BytesIO()
-        pickler = _Pickler(stream, shared)
+        pickler = _Pickler(stream, shared, alone)
         pickler.dump(batch)
         if not pickler.found_shared:
             return stream.getvalue(), pickler.found
@@ -380,13 +426,14 @@ class _Pickler(ForkingPickler):
         stream: stream to write to.
         shared: memory shared by several tensors, which must share it after unpickling. If more is
             found, it is added and ``found_shared`` is set: the batch must be pickled once more.
+        alone: whether torch's own shared memory is copied like any other.
     """
 
-    def __init__(self, stream: io.BytesIO, shared: set[_Memory]) -> None:
+    def __init__(self, stream: io.BytesIO, shared: set[_Memory], alone: bool) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.found: list[_Found] = []
         self.found_shared = False
-        self._shared = shared
+        self._shared, self._alone = shared, alone
         self._numbers: dict[_Memory, int] = {}
 
     def reducer_override(self, value: Any) -> Any:
@@ -426,7 +473,7 @@ class _Pickler(ForkingPickler):
                 self.found_shared = True
             return _value, (self._numbers[memory],)
         if storage.device.type == "cpu":
-            if storage.is_shared():
+            if storage.is_shared() and not self._alone:
                 with contextlib.suppress(OSError, RuntimeError):  # where too many files are open
                     reduce: Any = reductions.reduce_storage
                     return reduce(storage)

@@ -1,0 +1,105 @@
+"""A Python worker's side of sharing: makes samples of another rank with its own dataset.
+
+The global manager sends workers only to ranks whose dataset pickles alike, and draws are seeded for
+each sample, so the samples are those that the other rank's workers make. A worker cannot report
+anything there: it gives back what needs a report (an error, a sample of another layout), and a
+worker of that rank makes it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from fusionloader import _native
+from fusionloader._native import TinyBatchState, WorkerActivity
+from fusionloader.system.fd_messages import FdMessage
+from fusionloader.transforms.executors.batch_transport import collating_in, pack_into
+from fusionloader.workers import messages
+from fusionloader.workers.assignments import Assignments
+from fusionloader.workers.batch_worker import BatchWorker, Collating
+from fusionloader.workers.python_worker import PythonWorker
+
+
+class _Borrowed(PythonWorker):
+    """Works in the queue of another rank."""
+
+    def _send(self, message: messages.JobMessage | messages.LayoutFound) -> None:
+        pass  # what it is about is given back
+
+    def _finish(self, claim: _native.Claim, tiny_batch: int, state: TinyBatchState) -> None:
+        if state is TinyBatchState.COMPLETED:
+            super()._finish(claim, tiny_batch, state)
+        else:
+            self.queue.give_back(claim, tiny_batch)
+
+
+class BorrowedSampleWorker(_Borrowed):
+    """Writes samples into the rows of another rank's mini-batches."""
+
+    def may_claim(self) -> bool:
+        """Whether the layout is known, which a borrowed worker cannot report."""
+        return bool(self.queue.layout_version)
+
+
+class BorrowedBatchWorker(_Borrowed, BatchWorker):
+    """Writes whole mini-batches into the memory that another rank has for them."""
+
+    def _collating(self) -> AbstractContextManager[None]:
+        return collating_in(lambda nbytes: None)
+
+    def _sent(self, claim: _native.Claim, batch: object) -> TinyBatchState:
+        is_written = False
+        with contextlib.suppress(Exception):  # own workers report what cannot be pickled
+            is_written = pack_into(batch, self.queue.rows(claim))
+        self.queue.end_samples(claim, claim.first, 0)
+        return TinyBatchState.COMPLETED if is_written else TinyBatchState.FAILED
+
+
+class PythonAssignments(Assignments[PythonWorker]):
+    """Follows the global manager's assignments between two claims of a worker's own rank."""
+
+    def __init__(self, worker: PythonWorker, of_pool: bool) -> None:
+        self._worker = worker
+        config = worker.config
+        self._shared = _native.SharedWorker(worker.queue, config.event.fd, of_pool)
+        super().__init__(self._shared, config.address)
+
+    def serve(self) -> bool:
+        if not self._shared.obey():
+            self.follow()
+            return True
+        borrowed = self._attached
+        if borrowed is None:
+            return False
+        if not borrowed.may_claim():
+            self._shared.leave_guest_slot()
+            return False
+        claim = self._shared.claim(borrowed.claim_size)
+        if claim is None:
+            return False
+        borrowed.serve_claim(claim)
+        return True
+
+    def report(self, activity: WorkerActivity) -> None:
+        self._shared.report(activity)
+
+    def leave(self, for_good: bool) -> None:
+        self._shared.leave_guest_slot()
+        if for_good:
+            self._shared.withdraw()
+            self.detach()
+
+    def _attach(self, member: int, answer: FdMessage, data_fd: int) -> PythonWorker:
+        # The worker takes a guest slot before it claims; until then the number has no meaning.
+        queue = _native.WorkerQueue(answer.fds[0], data_fd, 0)
+        config = replace(self._worker.config, on_error="raise")
+        worker: PythonWorker
+        if isinstance(config.whole, Collating):
+            collating = config.whole._replace(sends=None)
+            worker = BorrowedBatchWorker(config, self._worker.source, queue, None, collating)
+        else:
+            worker = BorrowedSampleWorker(config, self._worker.source, queue, None)
+        self._shared.attach(member, queue)  # last: it has only a pointer to the queue
+        return worker

@@ -1,0 +1,121 @@
+"""Ranks that share workers which run user code: the same batches, whichever process dies."""
+
+import pickle
+import random
+import time
+
+import pytest
+from job import UNEVEN, Job, children, is_manager, kill_workers
+from support.campaigns import seeds
+from support.images import uneven_images
+from support.user_datasets import Opened
+from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
+from torchvision.datasets import ImageFolder
+
+from fusionloader.observe.trace.files import read_timeline
+
+SLOW_RANK_0 = UNEVEN["options"][0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return uneven_images(tmp_path_factory.mktemp("uneven"))
+
+
+@pytest.fixture(scope="module")
+def pickled(folder, tmp_path_factory):
+    """Files with datasets of user code: equal ones, and one of another size."""
+    path = tmp_path_factory.mktemp("dataset")
+    samples = ImageFolder(str(folder)).samples
+    for name, size in (("usual", 224), ("other", 64)):
+        (path / name).write_bytes(pickle.dumps(Opened(samples, size)))
+    return path
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["samples", "whole batches"])
+def common(request, pickled):
+    """Arguments of all ranks: user code makes samples, or a ``collate_fn`` whole mini-batches."""
+    return {"pickled": str(pickled / "usual"), "collate": request.param}
+
+
+@pytest.fixture(scope="module")
+def expected(folder, common):
+    """The batches of both ranks without sharing."""
+    with Job(folder, global_manager="off", large_rank=1, **common) as job:
+        digests = []
+        for rank in job.ranks:
+            batches, stats = rank.finish()
+            assert stats["borrowed_samples"] == 0
+            assert "not shared with other ranks: global_manager is" in rank.of("explained")[0]
+            digests.append(batches)
+        assert stats["skipped"]
+    return digests
+
+
+@pytest.mark.parametrize(
+    ("method", "pool"),
+    [("fork", 0), ("spawn", 1), pytest.param("spawn", 0, marks=pytest.mark.matrix)],
+)
+@pytest.mark.few(1)
+def test_borrowed_workers_run_user_code_for_the_same_batches(
+    folder, common, expected, method, pool, tmp_path
+):
+    trace = str(tmp_path / "rank")
+    with Job(folder, method=method, pool=pool, trace=trace, **common, **UNEVEN) as job:
+        manager = job.manager()
+        job.ranks[1].wait_for_a_borrowed_worker()
+        assert job.finish() == expected
+        assert "workers serve any of the machine's 2 ranks" in job.ranks[1].of("explained")[0]
+        wait_until(lambda: gone(manager.pid))
+    wait_until_nothing_is_left(*job.pids)
+    timeline = read_timeline(tmp_path / "rank1.json")
+    borrowed = {w.number for w in timeline.meta.workers if w.kind == "borrowed"}
+    assert borrowed & {span.worker for span in timeline.spans}
+    assert borrowed == {each.worker for each in timeline.instants if each.kind == "borrowed"}
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("trial", seeds(1))
+def test_killed_borrowed_workers_of_user_code_lose_no_sample(folder, common, expected, trial):
+    generator = random.Random(trial)
+    with Job(folder, any_may_die=1, **common, **UNEVEN) as job:
+        for kill in range(1, 9):
+            job.ranks[1].wait_for("borrowed", count=2 * kill)
+            time.sleep(generator.uniform(0, 0.1))
+            wait_until(lambda: kill_workers(job.ranks[0]))
+        assert job.finish() == expected
+    wait_until_nothing_is_left(*job.pids)
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.matrix)])
+def test_the_death_of_a_rank_with_user_code_costs_the_other_nothing(
+    folder, common, expected, victim
+):
+    survivor = 1 - victim
+    with Job(folder, **common, **UNEVEN) as job:
+        job.ranks[1].wait_for_a_borrowed_worker()
+        doomed, started = job.ranks[victim].process, children(job.ranks[victim])
+        doomed.kill()
+        wait_until(lambda: doomed.poll() is not None)
+        workers = [child.pid for child in started if not is_manager(child)]
+        wait_until_gone(workers, 2, "workers, also borrowed ones")
+        assert job.ranks[survivor].finish()[0] == expected[survivor]
+        wait_until(lambda: all(gone(child.pid) for child in started))
+    wait_until_nothing_is_left(*job.pids)
+
+
+@pytest.mark.parametrize(
+    ("of_rank_1", "line"),
+    [
+        ("other", "log rank 0 has another dataset: no workers are shared with it"),
+        ("init", "not shared with other ranks: worker_init_fn may change what they make"),
+    ],
+)
+def test_ranks_whose_user_code_may_differ_share_no_workers(folder, pickled, of_rank_1, line):
+    changed = {"init": 1} if of_rank_1 == "init" else {"pickled": str(pickled / "other")}
+    options = {0: SLOW_RANK_0, 1: changed}
+    usual = str(pickled / "usual")
+    with Job(folder, large_rank=1, options=options, pickled=usual, log=1) as job:
+        for rank in reversed(job.ranks):
+            assert rank.finish()[1]["borrowed_samples"] == 0
+        assert any(line in printed for printed in job.ranks[1].lines)
