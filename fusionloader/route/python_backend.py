@@ -107,7 +107,10 @@ class PythonBackend:
             if task is not None:
                 participants.append(RemoteProxy(task))
         if (offers := self._shared_offers(options)) is not None:
-            code: dict[str, object] = {"dataset": without_deferral(self._source)}
+            source = without_deferral(self._source)
+            # What a plan is compiled from, since the source has texts for messages, too.
+            made_of = type(source), source.dataset, options.decode, options.strict
+            code: dict[str, object] = {"dataset": made_of}
             if self.receiver is not None:
                 code["collate_fn"] = options.collate_fn, options.auto_collation
             make = partial(offers.make_for_code, **code)

@@ -1,5 +1,7 @@
 """Batches packed and unpacked: the same values, and tensors that share memory still share it."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
 
-from fusionloader.transforms.executors.batch_transport import BatchReceiver, Sender, unpickled
+from fusionloader.transforms.executors.batch_transport import (
+    BatchReceiver,
+    Sender,
+    pack_into,
+    read_packed,
+    unpickled,
+)
 
 DTYPES = [torch.float32, torch.uint8, torch.bfloat16, torch.bool, torch.complex64]
 
@@ -22,6 +30,12 @@ def crossed(ends, batch):
     sender, receiver = ends
     packed = unpickled(sender.pack(batch).pickled_apart())
     return receiver.batch(packed, receiver.lease(packed))
+
+
+def crossed_in(memory, batch):
+    """The batch through memory of the receiver."""
+    assert pack_into(batch, memoryview(memory).cast("B"))
+    return BatchReceiver.batch(read_packed(memory), memory)
 
 
 @st.composite
@@ -45,9 +59,9 @@ def tensors(draw):
 
 
 @settings(max_examples=examples(50, 1000), deadline=None)
-@given(batch=tensors())
-def test_tensors_are_the_same_and_share_what_they_shared(ends, batch):
-    got = crossed(ends, batch)
+@given(batch=tensors(), in_given_memory=st.booleans())
+def test_tensors_are_the_same_and_share_what_they_shared(ends, batch, in_given_memory):
+    got = crossed_in(room(1 << 20), batch) if in_given_memory else crossed(ends, batch)
     for sent, came in zip(batch, got, strict=True):
         assert (came.dtype, came.shape, came.stride()) == (sent.dtype, sent.shape, sent.stride())
         assert torch.equal(came, sent)
@@ -55,6 +69,28 @@ def test_tensors_are_the_same_and_share_what_they_shared(ends, batch):
         for second in range(first):
             shared = [_memory(each[first]) == _memory(each[second]) for each in (batch, got)]
             assert shared[0] == shared[1] or not batch[first].untyped_storage().nbytes()
+
+
+def room(nbytes):
+    return (ctypes.c_char * nbytes)()
+
+
+def test_a_batch_that_does_not_fit_given_memory_is_not_written():
+    batch = {"a": torch.arange(9000), "b": np.arange(9000), "c": "text"}
+    needed = next(
+        n for n in range(140_000, 200_000, 16) if pack_into(batch, memoryview(room(n)).cast("B"))
+    )
+    assert needed > 144_000
+    memory = room(needed)
+    got = crossed_in(memory, batch)
+    assert torch.equal(got["a"], batch["a"]) and np.array_equal(got["b"], batch["b"])
+
+
+def test_memory_that_torch_shares_is_copied_for_a_process_that_is_no_relative():
+    shared = torch.arange(2000).share_memory_()
+    got = crossed_in(room(1 << 16), [shared, shared])
+    assert torch.equal(got[0], shared) and not got[0].is_shared()
+    assert got[0] is got[1]
 
 
 def _memory(tensor):

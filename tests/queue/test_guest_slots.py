@@ -92,6 +92,16 @@ def test_a_borrowed_worker_keeps_to_the_mini_batches_of_its_assignment(borrower,
     assert [claim and claim.sequence for claim in claims] == [0, 1, None]
 
 
+def test_a_borrowed_worker_leaves_mini_batches_that_there_is_no_memory_for(borrower, me):
+    ControlBlock.publish(borrower, 0, 2)
+    borrower.publish(1, tiny_batches=1)
+    assert borrower.progress() == [(0, 0, 0), (1, 1, 0)]
+    borrowed_worker = borrower.attach()
+    assert borrowed_worker.take_guest_slot(FIRST_GUEST_SLOT, me)
+    assert borrowed_worker.claim_as_borrowed(assignment(1)).sequence == 1
+    assert borrower.open(0) == (2, 0)
+
+
 def test_a_borrowed_worker_does_not_take_what_came_back(borrower, me):
     borrower.publish(0, tiny_batches=1)
     borrowed_worker = borrower.attach()

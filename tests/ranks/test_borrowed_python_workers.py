@@ -7,9 +7,10 @@ import time
 import pytest
 from job import UNEVEN, Job, children, is_manager, kill_workers
 from support.campaigns import seeds
-from support.images import uneven_images
-from support.user_datasets import Opened
+from support.images import train_transform, uneven_images
+from support.user_datasets import Brighter, Opened
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
+from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader.observe.trace.files import read_timeline
@@ -24,18 +25,32 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pickled(folder, tmp_path_factory):
-    """Files with datasets of user code: equal ones, and one of another size."""
+    """Files with datasets: two of user code, and one with user code behind a plan."""
     path = tmp_path_factory.mktemp("dataset")
     samples = ImageFolder(str(folder)).samples
-    for name, size in (("usual", 224), ("other", 64)):
-        (path / name).write_bytes(pickle.dumps(Opened(samples, size)))
+    tail = transforms.Compose([train_transform(224), Brighter()])
+    datasets = {
+        "samples": Opened(samples),
+        "other": Opened(samples, size=64),
+        "tail": ImageFolder(str(folder), tail),
+    }
+    for name, dataset in datasets.items():
+        (path / name).write_bytes(pickle.dumps(dataset))
     return path
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["samples", "whole batches"])
+@pytest.fixture(scope="module", params=["samples", "whole batches", "tail"])
 def common(request, pickled):
-    """Arguments of all ranks: user code makes samples, or a ``collate_fn`` whole mini-batches."""
-    return {"pickled": str(pickled / "usual"), "collate": request.param}
+    """Arguments of all ranks, by what user code does: make samples, collate, transform."""
+    if request.param == "whole batches":
+        return {"pickled": str(pickled / "samples"), "collate": 1}
+    return {"pickled": str(pickled / request.param)}
+
+
+def workers_of(name, *more):
+    """Workers whose user code does this; ``make matrix`` tries more."""
+    others = [pytest.param(other, marks=pytest.mark.matrix) for other in more]
+    return pytest.mark.parametrize("common", [name, *others], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +71,7 @@ def expected(folder, common):
     ("method", "pool"),
     [("fork", 0), ("spawn", 1), pytest.param("spawn", 0, marks=pytest.mark.matrix)],
 )
+@workers_of("tail", "samples", "whole batches")
 @pytest.mark.few(1)
 def test_borrowed_workers_run_user_code_for_the_same_batches(
     folder, common, expected, method, pool, tmp_path
@@ -76,6 +92,7 @@ def test_borrowed_workers_run_user_code_for_the_same_batches(
 
 @pytest.mark.kills
 @pytest.mark.parametrize("trial", seeds(1))
+@workers_of("whole batches", "samples", "tail")
 def test_killed_borrowed_workers_of_user_code_lose_no_sample(folder, common, expected, trial):
     generator = random.Random(trial)
     with Job(folder, any_may_die=1, **common, **UNEVEN) as job:
@@ -88,6 +105,7 @@ def test_killed_borrowed_workers_of_user_code_lose_no_sample(folder, common, exp
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.matrix)])
+@workers_of("samples", "whole batches")
 def test_the_death_of_a_rank_with_user_code_costs_the_other_nothing(
     folder, common, expected, victim
 ):
@@ -114,8 +132,8 @@ def test_the_death_of_a_rank_with_user_code_costs_the_other_nothing(
 def test_ranks_whose_user_code_may_differ_share_no_workers(folder, pickled, of_rank_1, line):
     changed = {"init": 1} if of_rank_1 == "init" else {"pickled": str(pickled / "other")}
     options = {0: SLOW_RANK_0, 1: changed}
-    usual = str(pickled / "usual")
-    with Job(folder, large_rank=1, options=options, pickled=usual, log=1) as job:
+    usual = str(pickled / "samples")
+    with Job(folder, large_rank=1, options=options, pickled=usual, log=1, epochs=1) as job:
         for rank in reversed(job.ranks):
             assert rank.finish()[1]["borrowed_samples"] == 0
         assert any(line in printed for printed in job.ranks[1].lines)

@@ -69,6 +69,13 @@ class Opened(Dataset[Any]):
         return pixels, noise * target
 
 
+class Brighter:
+    """A transform that is not compiled, and draws."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image * (1 + random.random())
+
+
 def weighted(samples: list[Any]) -> Any:
     """A ``collate_fn`` that draws, as for mixup."""
     images, targets = map(torch.stack, zip(*samples, strict=True))

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch.distributed
 from support.images import train_transform
 from support.waiting import PATIENCE
+from torchvision import transforms
 
-from chaos.kinds.image_plans import epochs_of, images_of, part_of
+from chaos.kinds.image_plans import Tail, epochs_of, images_of, part_of
 from chaos.kinds.setting import EpochKind, Epochs, Setting
+from chaos.kinds.user_code import Collate
+
+_SIZE = 160  # so large that a rank waits for workers
 
 
-def _rank(setting: Setting) -> Epochs:
+def _rank_of(setting: Setting, transform: Any, **options: Any) -> Epochs:
     number = setting.rank
-    dataset = images_of(setting, train_transform(160))  # so large that a rank waits for workers
+    part = partial(part_of, images_of(setting, transform), setting, number, **options)
     if setting.plain:
-        return epochs_of(part_of(dataset, setting, number, num_workers=1, global_manager="off"))
+        return epochs_of(part(num_workers=1, global_manager="off"))
     torch.distributed.init_process_group("gloo")
-    made = epochs_of(part_of(dataset, setting, number, num_workers=1, timeout=PATIENCE))
+    made = epochs_of(part(num_workers=1, timeout=PATIENCE))
 
     def close() -> None:
         made.close()
         torch.distributed.destroy_process_group()
 
     return Epochs(made.parts, close)
+
+
+def _rank(setting: Setting) -> Epochs:
+    return _rank_of(setting, train_transform(_SIZE))
+
+
+def _rank_in_python(setting: Setting) -> Epochs:
+    steps = [train_transform(_SIZE), Tail(setting.folder)]
+    return _rank_of(setting, transforms.Compose(steps))
+
+
+def _rank_of_whole_batches(setting: Setting) -> Epochs:
+    collate = Collate(setting.folder)
+    return _rank_of(setting, train_transform(_SIZE), collate_fn=collate)
 
 
 def job(setting: Setting) -> Epochs:
@@ -33,5 +54,7 @@ def job(setting: Setting) -> Epochs:
 
 KINDS = (
     EpochKind("ranks", _rank, processes=2, leaves=1),  # gloo's pipe
+    EpochKind("ranks with Python workers", _rank_in_python, processes=2, leaves=1),
+    EpochKind("ranks with whole batches", _rank_of_whole_batches, processes=2, leaves=1),
     EpochKind("jobs that share preparation", job, processes=2),
 )
