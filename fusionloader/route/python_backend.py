@@ -30,9 +30,9 @@ from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.batch_transport import BatchReceiver
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
-from fusionloader.workers import python_worker
+from fusionloader.workers import python_process
 from fusionloader.workers.batch_worker import Collating
-from fusionloader.workers.python_worker import Whole
+from fusionloader.workers.python_worker import PythonWorkerConfig, Whole
 from fusionloader.workers.stream_worker import OwnPass
 
 _ITEMS = range(-(1 << 63), 1 << 63)  # indices that fit a descriptor's int64
@@ -149,7 +149,7 @@ class PythonBackend:
                 if passes is not None:
                     last = passes.last(connection.number)
                     made_by = OwnPass(collating, kind, drop_last, passes.run, last)
-            config = python_worker.PythonWorkerConfig(
+            config = PythonWorkerConfig(
                 worker=connection.number,
                 workers=connection.workers,
                 control=Descriptor(connection.control_fd),
@@ -163,6 +163,6 @@ class PythonBackend:
                 event=Descriptor(connection.event_fd),
                 address=address,
             )
-            return processes.start(context, python_worker.main, config)
+            return processes.start(context, python_process.main, config)
 
         return start

@@ -3,7 +3,8 @@
 The global manager sends workers only to ranks whose dataset pickles alike, and draws are seeded for
 each sample, so the samples are those that the other rank's workers make. A worker cannot report
 anything there: it gives back what needs a report (an error, a sample of another layout), and a
-worker of that rank makes it again.
+worker of that rank makes it again. It also gives back what code has made that asks for its rank,
+and is sent nowhere from then on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState, WorkerActivity
 from fusionloader.system.fd_messages import FdMessage
 from fusionloader.transforms.executors.batch_transport import collating_in, pack_into
-from fusionloader.workers import messages
+from fusionloader.workers import messages, rank_reads
 from fusionloader.workers.assignments import Assignments
 from fusionloader.workers.batch_worker import BatchWorker, Collating
 from fusionloader.workers.python_worker import PythonWorker
@@ -29,7 +30,7 @@ class _Borrowed(PythonWorker):
         pass  # what it is about is given back
 
     def _finish(self, claim: _native.Claim, tiny_batch: int, state: TinyBatchState) -> None:
-        if state is TinyBatchState.COMPLETED:
+        if state is TinyBatchState.COMPLETED and not rank_reads.found():
             super()._finish(claim, tiny_batch, state)
         else:
             self.queue.give_back(claim, tiny_batch)
@@ -65,8 +66,12 @@ class PythonAssignments(Assignments[PythonWorker]):
         config = worker.config
         self._shared = _native.SharedWorker(worker.queue, config.event.fd, of_pool)
         super().__init__(self._shared, config.address)
+        rank_reads.watch()
 
     def serve(self) -> bool:
+        if rank_reads.found():
+            self.leave(for_good=True)
+            return False
         if not self._shared.obey():
             self.follow()
             return True
@@ -83,7 +88,7 @@ class PythonAssignments(Assignments[PythonWorker]):
         return True
 
     def report(self, activity: WorkerActivity) -> None:
-        self._shared.report(activity)
+        self._shared.report(WorkerActivity.ABSENT if rank_reads.found() else activity)
 
     def leave(self, for_good: bool) -> None:
         self._shared.leave_guest_slot()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from fusionloader.workers.claims import (
     read_indices,
     read_keys,
 )
-from fusionloader.workers.preparation import ProcessState, prepare_process
+from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.sample_errors import BadSample, resolve
 
 _CLAIM_SECONDS = 0.5e-3  # work in a claim, if samples are cheap
@@ -89,50 +88,6 @@ class Whole(Protocol):
         pool: _native.WorkerQueue | None,
     ) -> PythonWorker:
         """Returns the worker that makes whole mini-batches."""
-
-
-def main(config: PythonWorkerConfig) -> None:
-    """Serves until the manager stops the queue or the training process has ended."""
-    worker = prepared(config)
-    if worker is not None:
-        worker.serve()
-
-
-def prepared(
-    config: PythonWorkerConfig, pool: _native.WorkerQueue | None = None
-) -> PythonWorker | None:
-    """Prepares the process as torch does and returns its worker.
-
-    On an error it sends the manager the failure and returns ``None``. ``pool`` is the queue of the
-    pool that the worker belongs to, if any.
-    """
-    try:
-        seeding = prepare_process(
-            config.worker,
-            config.workers,
-            config.base_seed,
-            config.source.dataset,
-            config.worker_init_fn,
-        )
-        source = config.source if config.worker_init_fn is None else config.source.renewed()
-        source.seeding = seeding
-        queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
-        if config.whole is not None:
-            worker = config.whole.worker(config, source, queue, pool)
-        else:
-            worker = PythonWorker(config, source, queue, pool)
-        if config.address:
-            from fusionloader.workers.python_assignments import PythonAssignments
-
-            worker.sharing = PythonAssignments(worker, pool is not None)
-        queue.announce(os.getpid())
-        return worker
-    except Exception as error:
-        failure = sample_errors.capture(error, f"in DataLoader worker process {config.worker}")
-        messages.send(config.message.fd, messages.WorkerFailed(failure))
-        queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
-        queue.wake_manager()
-        return None
 
 
 class Sharing(Protocol):

@@ -1,19 +1,23 @@
 """Ranks that share workers which run user code: the same batches, whichever process dies."""
 
+import contextlib
+import os
 import pickle
 import random
 import time
 
 import pytest
+import torch
 from job import UNEVEN, Job, children, is_manager, kill_workers
 from support.campaigns import seeds
 from support.images import train_transform, uneven_images
-from support.user_datasets import Brighter, Opened
+from support.user_datasets import Brighter, Opened, Ranked
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader.observe.trace.files import read_timeline
+from fusionloader.workers import rank_reads
 
 SLOW_RANK_0 = UNEVEN["options"][0]
 
@@ -33,6 +37,7 @@ def pickled(folder, tmp_path_factory):
         "samples": Opened(samples),
         "other": Opened(samples, size=64),
         "tail": ImageFolder(str(folder), tail),
+        "ranked": Ranked(samples),
     }
     for name, dataset in datasets.items():
         (path / name).write_bytes(pickle.dumps(dataset))
@@ -137,3 +142,25 @@ def test_ranks_whose_user_code_may_differ_share_no_workers(folder, pickled, of_r
         for rank in reversed(job.ranks):
             assert rank.finish()[1]["borrowed_samples"] == 0
         assert any(line in printed for printed in job.ranks[1].lines)
+
+
+def test_user_code_that_asks_for_its_rank_stays_in_it(folder, pickled):
+    ranked = {"pickled": str(pickled / "ranked"), "epochs": 1}
+    with Job(folder, global_manager="off", large_rank=1, **ranked) as job:
+        alone = job.finish()
+    with Job(folder, **ranked, **UNEVEN) as job:
+        for rank in reversed(job.ranks):
+            rank.request_end()
+        assert [rank.finish()[0] for rank in job.ranks] == alone
+        assert all(set(rank.of("borrowed")) == {"0"} for rank in job.ranks)
+
+
+def test_who_asks_torch_distributed_is_noticed():
+    pid = os.fork()
+    if pid == 0:
+        rank_reads.watch()
+        before = rank_reads.found()
+        with contextlib.suppress(ValueError):  # there is no group
+            torch.distributed.get_rank()
+        os._exit(before or not rank_reads.found())
+    assert os.waitpid(pid, 0)[1] == 0

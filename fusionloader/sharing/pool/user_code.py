@@ -16,7 +16,8 @@ from fusionloader.transforms.executors.batch_transport import Sends
 from fusionloader.transforms.executors.python import Source
 from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.preparation import ProcessState
-from fusionloader.workers.python_worker import PythonWorkerConfig, prepared
+from fusionloader.workers.python_process import prepared
+from fusionloader.workers.python_worker import PythonWorkerConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,19 +18,24 @@ import pickle
 import struct
 import weakref
 from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
-from torch.multiprocessing import reductions
 
 from fusionloader.options.aliases import Batch
 from fusionloader.system.shm.batch_slots import BatchSlots, Owner, WorkersSlots, identify_object
 from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.batch_pickling import (
+    SMALLEST_BYTES,
+    BatchUnpickler,
+    Found,
+    Placed,
+    by_value,
+    made_value,
+    pickle_apart,
+)
 
-_SMALLEST = 4096  # bytes; sending less is faster than mapping it
 _LONG_PICKLE = 1 << 16  # bytes; more does not fit into a pipe
 _ALIGN = 64
 _UNPICKLING = "while the training process unpickled a batch"
@@ -51,25 +56,6 @@ class Sends(NamedTuple):
     token: int
     memory: Descriptor
     most: int
-
-
-_Placed: TypeAlias = "tuple[int | bytes, int, Any, tuple[int, ...], tuple[int, ...] | None]"
-"""A value's offset in a slot, or its bytes; number of bytes; dtype, shape and stride.
-
-Arrays have no stride, storages neither stride nor dtype. Storages are sent for tensors that are
-not plain, or that share memory. A long pickle is the last value.
-"""
-
-
-class _Found(NamedTuple):
-    """Memory of ``values``, which is a tensor, an array or a storage; see ``_Placed``."""
-
-    values: Any
-    address: int
-    nbytes: int
-    dtype: Any
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None
 
 
 class OpenSlot:
@@ -154,7 +140,7 @@ class Sender:
         return collating_in(self._storage)
 
     def _storage(self, nbytes: int) -> torch.UntypedStorage | None:
-        if nbytes < _SMALLEST:
+        if nbytes < SMALLEST_BYTES:
             return None
         if self._open is None:
             self._open = self._acquired(nbytes)
@@ -173,7 +159,7 @@ class Sender:
         Some slots are left for copies, even if a dataset keeps all batches that it makes.
         """
         self._sent = [each for each in self._sent if each.is_in_use()]
-        if nbytes < _SMALLEST or len(self._sent) > self._sends.most - _LEFT_FOR_COPIES:
+        if nbytes < SMALLEST_BYTES or len(self._sent) > self._sends.most - _LEFT_FOR_COPIES:
             return None
         return self._acquired(nbytes)
 
@@ -194,7 +180,7 @@ class Sender:
         opened, self._open = self._open, None
         if opened in self._unsent:  # it may contain another batch
             opened = None
-        pickled, found = _pickled(batch)
+        pickled, found = pickle_apart(batch)
         self._unsent = [each for each in self._unsent if each.reopen()]
         try:
             return self._packed(pickled, found, opened)
@@ -202,20 +188,20 @@ class Sender:
             for each in (*self._unsent, *self._sent):
                 each.release()
 
-    def _packed(self, pickled: bytes, found: list[_Found], opened: OpenSlot | None) -> Packed:
-        large = [each for each in found if each.nbytes >= _SMALLEST]
+    def _packed(self, pickled: bytes, found: list[Found], opened: OpenSlot | None) -> Packed:
+        large = [each for each in found if each.nbytes >= SMALLEST_BYTES]
         opened = self._made_in(large) or opened
         in_slot = len(pickled) >= _LONG_PICKLE
         if in_slot:  # placed behind the values, as the last of them
-            large.append(_Found(pickled, 0, len(pickled), None, (), None))
+            large.append(Found(pickled, 0, len(pickled), None, (), None))
         where = self._place(large, opened) or self._place(large, self._fresh(large))
         if where is None:
-            placed = [_by_value(each) for each in found]
+            placed = [by_value(each) for each in found]
             return Packed(self._sends.token, None, placed, pickled)
         offsets, slot = where
         places = iter(offsets)
         placed = [
-            (next(places), *each[2:]) if each.nbytes >= _SMALLEST else _by_value(each)
+            (next(places), *each[2:]) if each.nbytes >= SMALLEST_BYTES else by_value(each)
             for each in found
         ]
         if in_slot:
@@ -224,7 +210,7 @@ class Sender:
         about = (self._memory, slot.offset, slot.size, self._slots.offsets)
         return Packed(self._sends.token, about, placed, None if in_slot else pickled)
 
-    def _made_in(self, found: list[_Found]) -> OpenSlot | None:
+    def _made_in(self, found: list[Found]) -> OpenSlot | None:
         """Returns the slot that the largest value of a batch was made in, ``None`` if in none.
 
         A slot is sent with one batch only: the training process frees it when that batch is gone.
@@ -238,7 +224,7 @@ class Sender:
             self._sent.append(each)
         return next(iter(of_batch), None)
 
-    def _fresh(self, found: list[_Found]) -> OpenSlot | None:
+    def _fresh(self, found: list[Found]) -> OpenSlot | None:
         if not found:
             return None
         nbytes = sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in found)
@@ -249,7 +235,7 @@ class Sender:
         slot = self._slots.acquire(max(self._most_bytes, nbytes))
         return None if slot is None else OpenSlot(slot)
 
-    def _place(self, found: list[_Found], opened: OpenSlot | None) -> tuple[list[int], Any] | None:
+    def _place(self, found: list[Found], opened: OpenSlot | None) -> tuple[list[int], Any] | None:
         """Copies values that are not in the slot into it, and returns the offsets of all.
 
         ``None`` if the slot is too small.
@@ -282,7 +268,7 @@ class Packed(NamedTuple):
 
     token: int
     where: tuple[int, int, int, list[int]] | None
-    placed: list[_Placed]
+    placed: list[Placed]
     pickled: bytes | None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -303,12 +289,12 @@ def pack_into(batch: Batch, memory: memoryview) -> bool:
     Raises:
         Exception: the batch cannot be pickled.
     """
-    pickled, found = _pickled(batch, alone=True)
+    pickled, found = pickle_apart(batch, alone=True)
     begin = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
     used, placed = _ALIGN, []
     for each in found:
-        if each.nbytes < _SMALLEST:
-            placed.append(_by_value(each))
+        if each.nbytes < SMALLEST_BYTES:
+            placed.append(by_value(each))
         elif used + each.nbytes > len(memory):
             return False
         else:
@@ -371,14 +357,14 @@ class BatchReceiver:
             *placed, last = placed
             begin: Any = last[0]
             pickled = ctypes.string_at(ctypes.addressof(owner) + begin, last[1])
-        values = [_made(owner, *each) for each in placed]
-        return _Unpickler(io.BytesIO(pickled), values).load()
+        values = [made_value(owner, *each) for each in placed]
+        return BatchUnpickler(io.BytesIO(pickled), values).load()
 
 
 def sent_by_value(batch: Batch) -> Batch:
     """Returns a copy of a small batch, made as that of a worker is, without a slot."""
-    pickled, found = _pickled(batch)
-    return BatchReceiver.batch(Packed(-1, None, list(map(_by_value, found)), pickled), None)
+    pickled, found = pickle_apart(batch)
+    return BatchReceiver.batch(Packed(_NO_TOKEN, None, list(map(by_value, found)), pickled), None)
 
 
 _tokens = itertools.count()
@@ -399,151 +385,3 @@ def _unpack(*contents: Any) -> Batch:
         return receiver.batch(packed, owner)
     except Exception:  # raised here, torch would not know the number of the batch
         return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
-
-
-# Address and number of bytes: two storages over an array may begin at the same address.
-_Memory: TypeAlias = tuple[int, int]
-
-
-def _pickled(batch: Batch, alone: bool = False) -> tuple[bytes, list[_Found]]:
-    """Returns the pickle of a batch, and the memory that is not in it.
-
-    With ``alone`` the process that unpickles it is no relative, to which torch could send memory.
-    """
-    shared: set[_Memory] = set()
-    while True:  # once more if memory turned out to be shared; it ends, as ``shared`` only grows
-        stream = io.BytesIO()
-        pickler = _Pickler(stream, shared, alone)
-        pickler.dump(batch)
-        if not pickler.found_shared:
-            return stream.getvalue(), pickler.found
-
-
-class _Pickler(ForkingPickler):
-    """Pickles tensors, arrays and storages as numbers of the entries of ``found``.
-
-    Args:
-        stream: stream to write to.
-        shared: memory shared by several tensors, which must share it after unpickling. If more is
-            found, it is added and ``found_shared`` is set: the batch must be pickled once more.
-        alone: whether torch's own shared memory is copied like any other.
-    """
-
-    def __init__(self, stream: io.BytesIO, shared: set[_Memory], alone: bool) -> None:
-        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self.found: list[_Found] = []
-        self.found_shared = False
-        self._shared, self._alone = shared, alone
-        self._numbers: dict[_Memory, int] = {}
-
-    def reducer_override(self, value: Any) -> Any:
-        """Returns the reduction of a value with memory, ``NotImplemented`` for any other."""
-        kind = type(value)
-        if kind is torch.Tensor:
-            return self._reduced_tensor(value)
-        if kind is torch.UntypedStorage:
-            return self._reduced_storage(value)
-        if kind is np.ndarray and _is_plain_array(value):
-            about = value.nbytes, value.dtype, value.shape, None
-            self.found.append(_Found(value, value.ctypes.data, *about))
-            return _value, (len(self.found) - 1,)
-        return NotImplemented
-
-    def _reduced_tensor(self, tensor: torch.Tensor) -> Any:
-        if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
-            return NotImplemented
-        if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
-            return NotImplemented
-        storage, dtype = tensor.untyped_storage(), tensor.dtype
-        shape, stride, nbytes = tuple(tensor.shape), tensor.stride(), storage.nbytes()
-        memory = storage.data_ptr(), nbytes
-        is_whole = nbytes == tensor.nbytes and not tensor.storage_offset()
-        if is_whole and memory not in self._shared:
-            if memory not in self._numbers:
-                return self._number(_Found(tensor, *memory, dtype, shape, stride))
-            self._shared.add(memory)
-            self.found_shared = True
-        return _make_view, (storage, dtype, tensor.storage_offset(), shape, stride)
-
-    def _reduced_storage(self, storage: torch.UntypedStorage) -> Any:
-        memory = storage.data_ptr(), storage.nbytes()
-        if memory in self._numbers:
-            if memory not in self._shared:
-                self._shared.add(memory)
-                self.found_shared = True
-            return _value, (self._numbers[memory],)
-        if storage.device.type == "cpu":
-            if storage.is_shared() and not self._alone:
-                with contextlib.suppress(OSError, RuntimeError):  # where too many files are open
-                    reduce: Any = reductions.reduce_storage
-                    return reduce(storage)
-            self._shared.add(memory)
-            return self._number(_Found(storage, *memory, None, (), None))
-        return NotImplemented
-
-    def _number(self, found: _Found) -> Any:
-        number = len(self.found)
-        self.found.append(found)
-        if found.nbytes:
-            self._numbers[found.address, found.nbytes] = number
-        return _value, (number,)
-
-
-def _is_plain_array(array: np.ndarray[Any, Any]) -> bool:
-    if not array.flags.c_contiguous or array.dtype.hasobject or array.nbytes < _SMALLEST:
-        return False
-    return array.base is None and array.flags.writeable
-
-
-def _by_value(found: _Found) -> _Placed:
-    return (ctypes.string_at(found.address, found.nbytes) if found.nbytes else b"", *found[2:])
-
-
-def _value(number: int) -> Any:
-    """Stands in pickles for a value, which ``_Unpickler`` looks up."""
-    raise AssertionError(number)
-
-
-def _make_view(
-    storage: torch.UntypedStorage,
-    dtype: torch.dtype,
-    offset: int,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, values: list[Any]) -> None:
-        super().__init__(stream)
-        self._values = values
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name == _value.__name__ and module == __name__:
-            return self._values.__getitem__
-        return super().find_class(module, name)
-
-
-def _made(
-    owner: Any,
-    where: int | bytes,
-    nbytes: int,
-    dtype: Any,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...] | None,
-) -> Any:
-    if isinstance(where, bytes):
-        owner, where = bytearray(where), 0
-    if dtype is not None and stride is None:
-        flat: Any = np.frombuffer(memoryview(owner).cast("B"), np.uint8, nbytes, where)
-        return flat.view(dtype).reshape(shape)
-    if not nbytes:
-        made = torch.empty(0, dtype=dtype or torch.uint8)
-    elif dtype is None:
-        made = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=where)
-    else:
-        made = torch.frombuffer(owner, dtype=dtype, count=nbytes // dtype.itemsize, offset=where)
-    if stride is None:
-        return made.untyped_storage()
-    return made.as_strided(shape, stride)
