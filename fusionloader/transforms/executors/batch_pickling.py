@@ -17,7 +17,7 @@ from fusionloader.options.aliases import Batch
 
 SMALLEST_BYTES = 4096  # less is faster to send than to map
 
-Placed: TypeAlias = "tuple[int | bytes, int, Any, tuple[int, ...], tuple[int, ...] | None]"
+PlacedValue: TypeAlias = "tuple[int | bytes, int, Any, tuple[int, ...], tuple[int, ...] | None]"
 """A value's offset in a slot, or its bytes; number of bytes; dtype, shape and stride.
 
 Arrays have no stride, storages neither stride nor dtype. Storages are sent for tensors that are
@@ -25,8 +25,8 @@ not plain, or that share memory. A long pickle is the last value.
 """
 
 
-class Found(NamedTuple):
-    """Memory of ``values``, which is a tensor, an array or a storage; see ``Placed``."""
+class FoundMemory(NamedTuple):
+    """Memory of ``values``, which is a tensor, an array or a storage; see ``PlacedValue``."""
 
     values: Any
     address: int
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 _Memory: TypeAlias = tuple[int, int]
 
 
-def pickle_apart(batch: Batch, alone: bool = False) -> tuple[bytes, list[Found]]:
+def pickle_apart(batch: Batch, alone: bool = False) -> tuple[bytes, list[FoundMemory]]:
     """Returns the pickle of a batch, and the memory that is not in it.
 
     With ``alone`` the process that unpickles it is no relative, to which torch could send memory.
@@ -66,7 +66,7 @@ class _Pickler(ForkingPickler):
 
     def __init__(self, stream: io.BytesIO, shared: set[_Memory], alone: bool) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self.found: list[Found] = []
+        self.found: list[FoundMemory] = []
         self.found_shared = False
         self._shared, self._alone = shared, alone
         self._numbers: dict[_Memory, int] = {}
@@ -80,7 +80,7 @@ class _Pickler(ForkingPickler):
             return self._reduced_storage(value)
         if kind is np.ndarray and _is_plain_array(value):
             about = value.nbytes, value.dtype, value.shape, None
-            self.found.append(Found(value, value.ctypes.data, *about))
+            self.found.append(FoundMemory(value, value.ctypes.data, *about))
             return _value, (len(self.found) - 1,)
         return NotImplemented
 
@@ -95,7 +95,7 @@ class _Pickler(ForkingPickler):
         is_whole = nbytes == tensor.nbytes and not tensor.storage_offset()
         if is_whole and memory not in self._shared:
             if memory not in self._numbers:
-                return self._number(Found(tensor, *memory, dtype, shape, stride))
+                return self._number(FoundMemory(tensor, *memory, dtype, shape, stride))
             self._shared.add(memory)
             self.found_shared = True
         return _make_view, (storage, dtype, tensor.storage_offset(), shape, stride)
@@ -113,10 +113,10 @@ class _Pickler(ForkingPickler):
                     reduce: Any = reductions.reduce_storage
                     return reduce(storage)
             self._shared.add(memory)
-            return self._number(Found(storage, *memory, None, (), None))
+            return self._number(FoundMemory(storage, *memory, None, (), None))
         return NotImplemented
 
-    def _number(self, found: Found) -> Any:
+    def _number(self, found: FoundMemory) -> Any:
         number = len(self.found)
         self.found.append(found)
         if found.nbytes:
@@ -130,7 +130,7 @@ def _is_plain_array(array: np.ndarray[Any, Any]) -> bool:
     return array.base is None and array.flags.writeable
 
 
-def by_value(found: Found) -> Placed:
+def by_value(found: FoundMemory) -> PlacedValue:
     return (ctypes.string_at(found.address, found.nbytes) if found.nbytes else b"", *found[2:])
 
 

@@ -29,8 +29,8 @@ from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.batch_pickling import (
     SMALLEST_BYTES,
     BatchUnpickler,
-    Found,
-    Placed,
+    FoundMemory,
+    PlacedValue,
     by_value,
     made_value,
     pickle_apart,
@@ -188,12 +188,12 @@ class Sender:
             for each in (*self._unsent, *self._sent):
                 each.release()
 
-    def _packed(self, pickled: bytes, found: list[Found], opened: OpenSlot | None) -> Packed:
+    def _packed(self, pickled: bytes, found: list[FoundMemory], opened: OpenSlot | None) -> Packed:
         large = [each for each in found if each.nbytes >= SMALLEST_BYTES]
         opened = self._made_in(large) or opened
         in_slot = len(pickled) >= _LONG_PICKLE
         if in_slot:  # placed behind the values, as the last of them
-            large.append(Found(pickled, 0, len(pickled), None, (), None))
+            large.append(FoundMemory(pickled, 0, len(pickled), None, (), None))
         where = self._place(large, opened) or self._place(large, self._fresh(large))
         if where is None:
             placed = [by_value(each) for each in found]
@@ -210,7 +210,7 @@ class Sender:
         about = (self._memory, slot.offset, slot.size, self._slots.offsets)
         return Packed(self._sends.token, about, placed, None if in_slot else pickled)
 
-    def _made_in(self, found: list[Found]) -> OpenSlot | None:
+    def _made_in(self, found: list[FoundMemory]) -> OpenSlot | None:
         """Returns the slot that the largest value of a batch was made in, ``None`` if in none.
 
         A slot is sent with one batch only: the training process frees it when that batch is gone.
@@ -224,7 +224,7 @@ class Sender:
             self._sent.append(each)
         return next(iter(of_batch), None)
 
-    def _fresh(self, found: list[Found]) -> OpenSlot | None:
+    def _fresh(self, found: list[FoundMemory]) -> OpenSlot | None:
         if not found:
             return None
         nbytes = sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in found)
@@ -235,7 +235,9 @@ class Sender:
         slot = self._slots.acquire(max(self._most_bytes, nbytes))
         return None if slot is None else OpenSlot(slot)
 
-    def _place(self, found: list[Found], opened: OpenSlot | None) -> tuple[list[int], Any] | None:
+    def _place(
+        self, found: list[FoundMemory], opened: OpenSlot | None
+    ) -> tuple[list[int], Any] | None:
         """Copies values that are not in the slot into it, and returns the offsets of all.
 
         ``None`` if the slot is too small.
@@ -268,7 +270,7 @@ class Packed(NamedTuple):
 
     token: int
     where: tuple[int, int, int, list[int]] | None
-    placed: list[Placed]
+    placed: list[PlacedValue]
     pickled: bytes | None
 
     def __reduce__(self) -> tuple[Any, ...]:
