@@ -47,7 +47,8 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
     if has_workers and options.share is None and (ranks := ranks_here()) is not None:
         why_own = _why_not_shared(options, route)
         line = f"workers are not shared with other ranks: {why_own}"
-        lines.append(line if why_own else f"workers serve any of the machine's {ranks.count} ranks")
+        shared = f"idle workers also serve other ranks with the same data, of {ranks.count} here"
+        lines.append(line if why_own else shared)
     if options.remote is not None and (why_local := _why_local(options, route)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
@@ -104,8 +105,6 @@ def _why_not_shared(options: LoaderOptions, route: Route) -> str:
         return "global_manager is 'off'"
     if route.way == "own passes":
         return "each iterates over the dataset on its own"
-    if not route.is_native and options.worker_init_fn is not None:
-        return "worker_init_fn may change what they make"
     return ""
 
 

@@ -106,22 +106,22 @@ class PythonBackend:
             task = code_task(options, self._parts.link, source, base_seed)
             if task is not None:
                 participants.append(RemoteProxy(task))
-        if (offers := self._shared_offers(options)) is not None:
+        if self._offers is not None:
             source = without_deferral(self._source)
             # What a plan is compiled from, since the source has texts for messages, too.
             made_of = type(source), source.dataset, options.decode, options.strict
-            code: dict[str, object] = {"dataset": made_of}
+            code: dict[str, object] = {
+                "dataset": made_of,
+                "worker_init_fn": options.worker_init_fn,
+            }
             if self.receiver is not None:
                 code["collate_fn"] = options.collate_fn, options.auto_collation
-            make = partial(offers.make_for_code, **code)
-            participants.append(BorrowedWorkers(offers, make, takes_long=True))
+            make = partial(self._offers.make_for_code, **code)
+            participants.append(BorrowedWorkers(self._offers, make, takes_long=True))
         binding = bind_to_pool(options)
         if binding is not None:
             participants.append(binding)
         return Workforce(self._starter(options, base_seed, binding), participants)
-
-    def _shared_offers(self, options: LoaderOptions) -> SharingOffers | None:
-        return self._offers if options.worker_init_fn is None else None
 
     def _starter(
         self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None
@@ -134,8 +134,7 @@ class PythonBackend:
             sends = partial(self.receiver.add_worker, most)
             whole = Collating(options.collate_fn, options.auto_collation, most)
         kind, drop_last = options.dataset_kind, options.drop_last
-        offers = self._shared_offers(options)
-        address = "" if offers is None else offers.ranks.address
+        address = "" if self._offers is None else self._offers.ranks.address
         if binding is not None:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole, address)

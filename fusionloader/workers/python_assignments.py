@@ -66,7 +66,6 @@ class PythonAssignments(Assignments[PythonWorker]):
         config = worker.config
         self._shared = _native.SharedWorker(worker.queue, config.event.fd, of_pool)
         super().__init__(self._shared, config.address)
-        rank_reads.watch()
 
     def serve(self) -> bool:
         if rank_reads.found():

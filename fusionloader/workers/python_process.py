@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fusionloader import _native
-from fusionloader.workers import messages, sample_errors
+from fusionloader.workers import messages, rank_reads, sample_errors
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.python_assignments import PythonAssignments
 from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
@@ -27,6 +27,8 @@ def prepared(
     pool that the worker belongs to, if any.
     """
     try:
+        if config.address:
+            rank_reads.watch()  # worker_init_fn, too
         seeding = prepare_process(
             config.worker,
             config.workers,
@@ -41,7 +43,7 @@ def prepared(
             worker = config.whole.worker(config, source, queue, pool)
         else:
             worker = PythonWorker(config, source, queue, pool)
-        if config.address:
+        if config.address and not worker.uses_generators:
             worker.sharing = PythonAssignments(worker, pool is not None)
         queue.announce(os.getpid())
         return worker

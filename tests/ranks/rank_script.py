@@ -20,6 +20,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
+import torch
 from support.images import train_transform
 from support.user_datasets import weighted
 from support.waiting import PATIENCE
@@ -46,7 +48,7 @@ OPTIONS = {
     "trace": "",  # the beginning of a path that the rank's trace is written to
     "pickled": "",  # a file with the dataset, else an ImageFolder
     "collate": 0,  # whether a collate_fn makes whole mini-batches
-    "init": 0,  # whether there is a worker_init_fn
+    "init": "",  # worker_init_fn: "notes" as in PyTorch's notes on reproducibility, or "own"
     "any_may_die": 0,  # three workers that die in a row, or on the same samples, are no error
 }
 
@@ -63,8 +65,16 @@ def other(loader):
     return iter(FusionLoader(dataset, 4, pool=loader.pool, on_error="skip"))
 
 
-def init(worker):
+def seed_as_in_notes(worker):
+    random.seed(torch.initial_seed() % 2**32)
+    numpy.random.seed(torch.initial_seed() % 2**32)
+
+
+def seed(worker):
     random.seed(worker)
+
+
+INITS = {"": None, "notes": seed_as_in_notes, "own": seed}
 
 
 def end_is_requested():
@@ -96,7 +106,7 @@ def main() -> None:
         seed=7,
         on_error="skip",
         collate_fn=weighted if options["collate"] else None,
-        worker_init_fn=init if options["init"] else None,
+        worker_init_fn=INITS[options["init"]],
         timeout=PATIENCE,
         tiny_batch_size=options["tiny_batch_size"],
         global_manager=options["global_manager"],

@@ -49,7 +49,8 @@ def common(request, pickled):
     """Arguments of all ranks, by what user code does: make samples, collate, transform."""
     if request.param == "whole batches":
         return {"pickled": str(pickled / "samples"), "collate": 1}
-    return {"pickled": str(pickled / request.param)}
+    init = "notes" if request.param == "samples" else ""
+    return {"pickled": str(pickled / request.param), "init": init}
 
 
 def workers_of(name, *more):
@@ -86,7 +87,10 @@ def test_borrowed_workers_run_user_code_for_the_same_batches(
         manager = job.manager()
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
-        assert "workers serve any of the machine's 2 ranks" in job.ranks[1].of("explained")[0]
+        assert (
+            "workers also serve other ranks with the same data, of 2 here"
+            in job.ranks[1].of("explained")[0]
+        )
         wait_until(lambda: gone(manager.pid))
     wait_until_nothing_is_left(*job.pids)
     timeline = read_timeline(tmp_path / "rank1.json")
@@ -128,20 +132,27 @@ def test_the_death_of_a_rank_with_user_code_costs_the_other_nothing(
 
 
 @pytest.mark.parametrize(
-    ("of_rank_1", "line"),
+    ("of_both", "of_rank_1", "different"),
     [
-        ("other", "log rank 0 has another dataset: no workers are shared with it"),
-        ("init", "not shared with other ranks: worker_init_fn may change what they make"),
+        ({}, {"pickled": "other"}, "dataset"),
+        ({}, {"init": "notes"}, "worker_init_fn"),
+        ({"init": "own"}, {}, ""),  # which draws from generators that are not seeded for a sample
     ],
+    ids=["dataset", "worker_init_fn", "seeds"],
 )
-def test_ranks_whose_user_code_may_differ_share_no_workers(folder, pickled, of_rank_1, line):
-    changed = {"init": 1} if of_rank_1 == "init" else {"pickled": str(pickled / "other")}
-    options = {0: SLOW_RANK_0, 1: changed}
-    usual = str(pickled / "samples")
-    with Job(folder, large_rank=1, options=options, pickled=usual, log=1, epochs=1) as job:
+def test_ranks_whose_samples_may_differ_share_no_workers(
+    folder, pickled, of_both, of_rank_1, different
+):
+    def options(values):
+        name = values.get("pickled", "samples")
+        return {**of_both, **values, "pickled": str(pickled / name)}
+
+    by_rank = {0: {**options({}), **SLOW_RANK_0}, 1: options(of_rank_1)}
+    with Job(folder, large_rank=1, options=by_rank, log=1, epochs=1) as job:
         for rank in reversed(job.ranks):
             assert rank.finish()[1]["borrowed_samples"] == 0
-        assert any(line in printed for printed in job.ranks[1].lines)
+        line = f"log rank 0 has another {different}: no workers are shared with it"
+        assert not different or line in job.ranks[1].lines
 
 
 def test_user_code_that_asks_for_its_rank_stays_in_it(folder, pickled):
