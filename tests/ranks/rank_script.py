@@ -28,7 +28,7 @@ from support.waiting import PATIENCE
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader, WorkerPool
+from fusionloader import FusionLoader, Remote, WorkerPool
 from fusionloader.engine.manager import publications
 from fusionloader.workers import worker_set
 
@@ -45,6 +45,8 @@ OPTIONS = {
     "tiny_batch_size": 4,
     "method": "fork",
     "log": 0,
+    "remote": "",  # address of a remote worker, whose token is in "token"
+    "token": "",
     "trace": "",  # the beginning of a path that the rank's trace is written to
     "pickled": "",  # a file with the dataset, else an ImageFolder
     "collate": 0,  # whether a collate_fn makes whole mini-batches
@@ -75,6 +77,12 @@ def seed(worker):
 
 
 INITS = {"": None, "notes": seed_as_in_notes, "own": seed}
+
+
+def remote(options):
+    if not options["remote"]:
+        return None
+    return Remote(servers=[options["remote"]], token_file=options["token"], offload="all")
 
 
 def end_is_requested():
@@ -109,6 +117,8 @@ def main() -> None:
         worker_init_fn=INITS[options["init"]],
         timeout=PATIENCE,
         tiny_batch_size=options["tiny_batch_size"],
+        remote=remote(options),
+        persistent_workers=bool(options["remote"]),  # each proxy connects anew
         global_manager=options["global_manager"],
     )
     if options["trace"]:
@@ -123,7 +133,10 @@ def main() -> None:
             if in_part:
                 digest = hashlib.sha256(images.numpy().tobytes() + targets.numpy().tobytes())
                 print("batch", digest.hexdigest(), flush=True)
-            print("borrowed", loader.stats().borrowed_samples, flush=True)
+            stats = loader.stats()
+            print("borrowed", stats.borrowed_samples, flush=True)
+            if stats.remote is not None:
+                print("remote", stats.remote.samples, flush=True)
             time.sleep(options["step_seconds"])
             next(between, None)
             if not in_part and end_is_requested():

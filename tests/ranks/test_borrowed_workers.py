@@ -10,6 +10,7 @@ import pytest
 from job import UNEVEN, Job, children, is_manager, kill_workers
 from support.campaigns import seeds
 from support.images import train_transform, uneven_images
+from support.remote_workers import RemoteWorker
 from support.shards import shards_of
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
@@ -119,6 +120,22 @@ def test_ranks_with_other_numbers_of_workers_and_tiny_batches_share_workers(
     with Job(uneven_folder, **{**UNEVEN, "options": options}) as job:
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
+
+
+def test_one_core_of_a_remote_worker_serves_both_ranks(uneven_folder, expected, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("a token that loaders and the worker know")
+    token.chmod(0o600)
+    worker = RemoteWorker(token, cores=1)
+    try:
+        common = {"large_rank": 1, "remote": worker.address, "token": str(token)}
+        with Job(uneven_folder, **common) as job:
+            for rank in job.ranks:
+                wait_until(lambda rank=rank: any(map(int, rank.of("remote"))) or rank.of("end"))
+            assert job.finish() == expected
+            assert all(any(map(int, rank.of("remote"))) for rank in job.ranks)
+    finally:
+        worker.end()
 
 
 @pytest.mark.matrix
