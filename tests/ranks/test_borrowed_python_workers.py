@@ -134,11 +134,11 @@ def test_the_death_of_a_rank_with_user_code_costs_the_other_nothing(
 @pytest.mark.parametrize(
     ("of_both", "of_rank_1", "different"),
     [
-        ({}, {"pickled": "other"}, "dataset"),
-        ({}, {"init": "notes"}, "worker_init_fn"),
-        ({"init": "own"}, {}, ""),  # which draws from generators that are not seeded for a sample
+        pytest.param({}, {"pickled": "other"}, "dataset", id="dataset"),
+        pytest.param({}, {"init": "notes"}, "worker_init_fn", id="init", marks=pytest.mark.matrix),
+        # Draws are of generators that are not seeded for a sample.
+        pytest.param({"init": "own"}, {}, "", id="seeds", marks=pytest.mark.matrix),
     ],
-    ids=["dataset", "worker_init_fn", "seeds"],
 )
 def test_ranks_whose_samples_may_differ_share_no_workers(
     folder, pickled, of_both, of_rank_1, different
