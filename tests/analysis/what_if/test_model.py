@@ -69,6 +69,15 @@ def test_workers_whose_code_waits_are_as_many_times_as_fast_as_there_are_until_c
     assert rates == pytest.approx([200, 800, 1600, 2000], rel=0.1)
 
 
+def test_what_delays_samples_that_wait_is_no_computing_if_workers_have_counted_less():
+    """A sample computes 0.2 ms, waits 6 ms, and is late by 0.8 ms, as on a busy machine."""
+    warm = Drain(2, 1000, 3.5, cpu_seconds=0.2)
+    service = SampleService(warm, costs=[SampleCost(0, 0.1e-3, 6e-3)])
+    model = model_of(cores=1.0, workers=2, service=service)
+    rates = [model.predict(Question(workers=workers)).rate for workers in (2, 8, 16)]
+    assert rates == pytest.approx([2 / 7e-3, 8 / 7e-3, 16 / 7e-3], rel=0.1)
+
+
 def test_cached_samples_cost_what_was_measured_of_them_though_others_wait():
     service = SampleService(
         drain_of(8e-3),

@@ -32,6 +32,7 @@ _FEWEST_STEPS = 40
 _COMPETES = 0.1  # of a core, from which on training is in the workers' way
 _LEAST_SPEED = 0.25  # of a core beside others
 _WAITS = 0.1  # of a sample's time, from which on waiting for something else counts
+_MOST_OF_CORES = 0.75  # up to which workers that wait are hardly in each other's way
 _FILE_CACHE = 0.7  # of the memory of a machine, that files may take
 
 
@@ -140,6 +141,8 @@ class Model:
 
     def _seconds(self, drained: Drain) -> float:
         """Seconds of a core for a sample, beside as many workers as there were."""
+        if self._waiting_in(drained) and drained.cpu_seconds:
+            return max(drained.cpu_seconds / drained.samples, 1e-7)
         wanted = self._wanted_cores(drained)
         share = min(1.0, self.shape.cores / wanted)
         seconds = (drained.service_seconds - self._waiting_in(drained)) * share
@@ -156,6 +159,19 @@ class Model:
     def _waiting_in(self, drained: Drain) -> float:
         """The same in a measurement; samples from a cache were not timed one by one."""
         return 0.0 if drained is self.service.cached else self._waiting
+
+    def _other_waiting(self) -> float:
+        """How often as long as one by one, samples of workers wait: wake-ups, others' processes.
+
+        Where the workers want all cores, they wait for these, which the simulation adds itself.
+        """
+        warm = self.service.warm
+        if not self._waiting or not warm.cpu_seconds:
+            return 1.0
+        computing = warm.cpu_seconds / warm.samples
+        if warm.workers * computing / warm.service_seconds > _MOST_OF_CORES * self.shape.cores:
+            return 1.0
+        return max(1.0, (warm.service_seconds - computing) / self._waiting)
 
     @property
     def _waiting(self) -> float:
@@ -290,10 +306,10 @@ class Model:
         mean = self.sample_seconds()
         costs = self.service.costs or [SampleCost(0, mean, 0.0)]
         scale = mean * len(costs) / sum(each.seconds for each in costs)
-        waits = self._waiting > 0
+        longer = self._other_waiting() if self._waiting else 0.0
         hit = mean if self.service.cached is None else self.sample_seconds(self.service.cached)
         return Deck(
-            [SampleCost(n, seconds * scale, waiting * waits) for n, seconds, waiting in costs],
+            [SampleCost(n, seconds * scale, waiting * longer) for n, seconds, waiting in costs],
             hit,
             self.cached if question.cache is None else question.cache,
             self.file_share(question),
