@@ -1,6 +1,6 @@
 """Predicted epochs against measured ones: workers, decoded caches, and a storage of known speed.
 
-With ``--waiting`` of code that waits instead, as for a database: workers, and two lengths of a wait.
+With ``--waiting`` of code that waits instead, as for a database: workers, and lengths of a wait.
 """
 
 from __future__ import annotations
@@ -65,14 +65,17 @@ class Measured:
     others: list[float] = field(default_factory=list)
 
 
-def loader_of(dataset: Any, batch_size: int, workers: int, budget: int | str) -> FusionLoader[Any]:
+def loader_of(
+    dataset: Any, batch_size: int, workers: int, budget: int | str, start: str = "spawn"
+) -> FusionLoader[Any]:
+    """Returns a loader; spawned workers load the library that throttles."""
     return FusionLoader(
         dataset,
         batch_size,
         shuffle=True,
         num_workers=workers,
         persistent_workers=True,
-        multiprocessing_context="spawn",  # workers load the library that throttles
+        multiprocessing_context=start,
         generator=torch.Generator().manual_seed(SEED),
         cache=DecodedCache(budget) if budget else None,
     )
@@ -239,7 +242,7 @@ def waiting_study(options: Any) -> list[tuple[str, ...]]:
     rows = []
     for wait in WAITS:
         dataset = Waiting(wait)
-        base = loader_of(dataset, size, max(WORKERS), 0)
+        base = loader_of(dataset, size, max(WORKERS), 0, "fork")
         batches = first_mini_batches(base, len(dataset))
         none: dict[Any, list[Any]] = {index: [] for batch in batches for index in batch}
         service, _ = quiet.run(
@@ -248,7 +251,7 @@ def waiting_study(options: Any) -> list[tuple[str, ...]]:
         own, _ = quiet.run(lambda: step_seconds(step))
         model = Model(LoaderShape.of(base, size, AnalyzedRanks()), service, own, 0.0)
         for workers in WAITING_WORKERS:
-            loader = loader_of(dataset, size, workers, 0)
+            loader = loader_of(dataset, size, workers, 0, "fork")
             train(loader, 0.0)
             measured = Measured(Question(workers))
             for _ in range(options.rounds):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,7 +141,7 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[SampleCo
     if isinstance(loader, FusionLoader) and compiled.complete:
         source = PlanSource(dataset, compiled, in_worker=False)
     costs = []
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         for number, index in enumerate([*indices[:_WARM_UP], *indices]):
             began, started, delayed = time.perf_counter(), time.thread_time(), _run_delay()
             if source is None:
@@ -151,6 +152,17 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[SampleCo
             waiting = time.perf_counter() - began - seconds - (_run_delay() - delayed)
             costs.append(SampleCost(sizes[index], seconds, max(0.0, waiting)))
     return costs[min(_WARM_UP, len(indices)) :]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Has torch compute in one thread, as it does in a worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _run_delay() -> float:
