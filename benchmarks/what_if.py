@@ -5,7 +5,6 @@ With ``--waiting`` of code that waits instead, as for a database: workers, and l
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import tempfile
 import time
@@ -177,48 +176,54 @@ def finish(options: Any, rows: list[tuple[str, ...]], **figures: Any) -> None:
 
 def study(options: Any, dataset: Any, throttle: Throttle) -> list[tuple[str, ...]]:
     step, size = options.step_ms / 1e3, options.batch_size
-    rates = (0.0, float(parse_bytes(options.rate)))
     quiet = Quiet(options.patience)
     base = loader_of(dataset, size, max(WORKERS), 0)
     services = Services(base, quiet)
     services.measure()
-    loaders, kept = {}, {}
-    for workers, share in itertools.product(WORKERS, SHARES):
-        budget = int(share * services.stored_bytes * len(dataset)) if share < 1 else ALL_IMAGES
-        loader = loader_of(dataset, size, workers, budget)
-        train(loader, 0.0)
-        store = loader.stats().decoded_cache
-        loaders[workers, share] = loader
-        kept[workers, share] = store.images / len(dataset) if store else 0.0
-    measured = {
-        (workers, share, rate): Measured(Question(workers, kept[workers, share], rate))
-        for workers, share, rate in itertools.product(WORKERS, SHARES, rates)
-    }
+    measured: list[Measured] = []
     steps: list[float] = []
-
-    def one_round() -> None:
-        for (workers, share, rate), each in measured.items():
-            throttle.set_rate(rate)
-            epoch(each, loaders[workers, share], step, quiet)
-        throttle.set_rate(0.0)
-        services.measure()
-        steps.append(quiet.run(lambda: step_seconds(step))[0])
-
     rows: list[tuple[str, ...]] = []
     try:
-        for number in range(options.rounds):
-            one_round()
-            service = services.median()
+        for share in SHARES:  # living loaders of a dataset share one cache
+            measured += of_share(options, share, dataset, throttle, services.stored_bytes, quiet)
+            services.measure()
+            steps.append(quiet.run(lambda: step_seconds(step))[0])
             shape = LoaderShape.of(base, size, AnalyzedRanks())
-            model = Model(shape, service, statistics.median(steps), 0.0)
-            rows = [row(each, model) for each in measured.values()]
-            announce(f"round {number + 1}/{options.rounds}, {quiet.repeated} repeated")
+            model = Model(shape, services.median(), statistics.median(steps), 0.0)
+            rows = [row(each, model) for each in measured]
+            announce(f"{share:.0%} cached, {quiet.repeated} repeated")
             announce(table(HEADER, rows))
     except TimeoutError as error:
         if not rows:
             raise SystemExit(f"nothing was measured: {error}") from error
-        announce(f"{error}: the rounds until now are reported")
+        announce(f"{error}: what was measured until now is reported")
     return rows
+
+
+def of_share(
+    options: Any, share: float, dataset: Any, throttle: Throttle, stored_bytes: float, quiet: Quiet
+) -> list[Measured]:
+    """Trains interleaved epochs of all settings with a share of the images cached."""
+    budget = int(share * stored_bytes * len(dataset)) if share < 1 else ALL_IMAGES
+    rates = (0.0, float(parse_bytes(options.rate)))
+    loaders = {
+        workers: loader_of(dataset, options.batch_size, workers, budget) for workers in WORKERS
+    }
+    measured = {}
+    for workers, loader in loaders.items():
+        train(loader, 0.0)
+        store = loader.stats().decoded_cache
+        kept = store.images / len(dataset) if store else 0.0
+        for rate in rates:
+            measured[workers, rate] = Measured(Question(workers, kept, rate))
+    for _ in range(options.rounds):
+        for (workers, rate), each in measured.items():
+            throttle.set_rate(rate)
+            epoch(each, loaders[workers], options.step_ms / 1e3, quiet)
+    throttle.set_rate(0.0)
+    for loader in loaders.values():
+        loader.close()
+    return list(measured.values())
 
 
 class Waiting(Dataset[Any]):
