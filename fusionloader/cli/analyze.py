@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -10,11 +11,14 @@ from pathlib import Path
 
 from fusionloader.cli.analysis import scripts
 from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.files import FileCacheLimit
 from fusionloader.cli.analysis.findings import LoaderFindings
 from fusionloader.cli.analysis.phases import Phase
+from fusionloader.cli.analysis.ranks import AnalyzedRanks
 from fusionloader.cli.analysis.run import Findings, analyze
 from fusionloader.cli.analysis.verdict import Verdict, verdict_on
-from fusionloader.cli.analysis.what_if.model import Model, Prediction
+from fusionloader.cli.analysis.what_if.job import JobModel
+from fusionloader.cli.analysis.what_if.model import Prediction
 from fusionloader.cli.analysis.what_if.questions import AXES, Question, questions
 from fusionloader.cli.environment import JsonObject, provenance
 from fusionloader.cli.measure.report import announce, table, write_json
@@ -36,8 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--what-if",
         nargs=1,
         metavar="AXIS=VALUES",
-        help="predict epochs: workers=4,8 cache=0,50%% storage=100MB/s,memory gpu=2x, before the "
-        "script",
+        help="predict epochs: workers=4,8 cache=0,50%% storage=100MB/s,memory "
+        "file_cache=30GiB,50%% gpu=2x, before the script",
+    )
+    parser.add_argument(
+        "--file-cache",
+        default="0",
+        metavar="LIMIT",
+        help="of the dataset's files, what stays in memory while files are read from storage: "
+        "30GiB or 35%% (0)",
     )
     parser.add_argument(
         "training",
@@ -54,13 +65,26 @@ def run(options: argparse.Namespace) -> int:
         name, training = _training(options)
         if not options.seconds > 0:
             raise AnalysisError(f"--seconds should be above 0, not {options.seconds:g}")
-        _check_writable(options.json)
+        file_cache = _file_cache(options.file_cache)
+        ranks = AnalyzedRanks.of(os.environ)
+        first = ranks.rank == 0
+        _check_writable(options.json if first else None)
         started = time.perf_counter()
-        findings = analyze(training, name, options.seconds, announce)
+        told = announce if first else lambda text: None
+        findings = analyze(training, name, options.seconds, told, file_cache, ranks)
+        if not first:
+            return 0
         return _report(options, name, findings, asked, time.perf_counter() - started)
     except AnalysisError as error:
         print(f"fusionloader analyze: {error}", file=sys.stderr)
         return 1
+
+
+def _file_cache(text: str) -> FileCacheLimit:
+    try:
+        return FileCacheLimit.parse(text)
+    except ValueError as error:
+        raise AnalysisError(f"--file-cache is written as 30GiB or 35%, not {text}") from error
 
 
 def _check_writable(path: Path | None) -> None:
@@ -114,11 +138,15 @@ def _report(
 ) -> int:
     stopped = "stopped" if findings.stopped else "ended by itself"
     runs = "" if findings.runs == 1 else f", run {findings.runs} times"
-    print(f"\nanalysis of {name} ({stopped}{runs}; {seconds:.0f} s)")
+    count = max((len(each.ranks) for each in findings.loaders), default=0)
+    of_ranks = f"{count} ranks; " if count else ""
+    print(f"\nanalysis of {name} ({of_ranks}{stopped}{runs}; {seconds:.0f} s)")
+    for place in findings.apart:
+        print(f"\nthe loader made at {place} was left alone: not all ranks iterate it")
     entries = []
     for each in findings.loaders:
         verdict = verdict_on(each)
-        predictions, unanswered = _answers(Model.of(each), asked)
+        predictions, unanswered = _answers(JobModel.of(each), asked)
         print(f"\n{each.title}\n{_text(each, verdict, predictions)}")
         for why in unanswered:
             print(f"not predicted, {why}")
@@ -129,6 +157,7 @@ def _report(
             "training": name,
             "seconds": seconds,
             "runs": findings.runs,
+            "apart": findings.apart,
             "loaders": entries,
         },
         options.json,
@@ -136,7 +165,7 @@ def _report(
     return 0
 
 
-def _answers(model: Model | None, asked: list[Question]) -> tuple[list[Prediction], list[str]]:
+def _answers(model: JobModel | None, asked: list[Question]) -> tuple[list[Prediction], list[str]]:
     """Returns predictions, and why others cannot be made."""
     if not asked:
         return [], []
@@ -148,7 +177,7 @@ def _answers(model: Model | None, asked: list[Question]) -> tuple[list[Predictio
 
 
 def _text(findings: LoaderFindings, verdict: Verdict, predictions: list[Prediction]) -> str:
-    parts = [" ".join(verdict.sentences), _phases(findings), _stages(findings)]
+    parts = [" ".join(verdict.sentences), _phases(findings), _ranks(findings), _stages(findings)]
     if verdict.remedies:
         rows = [
             (each.change, f"{each.rate:,.0f}", "yes" if each.reaches else "no")
@@ -162,14 +191,33 @@ def _text(findings: LoaderFindings, verdict: Verdict, predictions: list[Predicti
 
 
 def _phases(findings: LoaderFindings) -> str:
+    cached = f", {findings.cached_share:.0%} cached" if findings.cached_share else ""
     rows = [
-        (phase.value, f"{result.rate:,.0f}", f"{result.wait_share:.0%}", str(result.steps))
+        (
+            phase.value + (cached if phase is Phase.COLD else ""),
+            f"{result.rate:,.0f}",
+            f"{result.wait_share:.0%}",
+            str(result.steps),
+        )
         for phase in Phase
         if (result := findings.phases.get(phase)) is not None
     ]
     lines = [table(("phase", "samples/s", "training waits", "steps"), rows)]
     lines += [f"{phase.value}: not measured, {why}" for phase, why in findings.skipped.items()]
     return "\n".join(lines)
+
+
+def _ranks(findings: LoaderFindings) -> str:
+    """Returns how long each rank waits as it runs, for its own data and for that of others."""
+    today = findings.phases.get(Phase.TODAY)
+    if today is None or not findings.ranks:
+        return ""
+    rows = []
+    for rank, each in enumerate(findings.ranks):
+        own = each.waited(Phase.TODAY)
+        shares = [seconds / today.seconds for seconds in (own, max(0.0, today.waited - own))]
+        rows.append((str(rank), *(f"{share:.0%}" for share in shares)))
+    return table(("rank", "waits for its data", "for data of other ranks"), rows)
 
 
 def _stages(findings: LoaderFindings) -> str:
@@ -209,6 +257,7 @@ def setting(question: Question) -> str:
         None if question.workers is None else f"workers={question.workers}",
         None if question.cache is None else f"cache={question.cache:.0%}",
         None if question.storage is None else f"storage={_rate(question.storage)}",
+        None if question.file_cache is None else f"file_cache={question.file_cache}",
         None if question.gpu == 1 else f"gpu={question.gpu:g}x",
     ]
     return " ".join(part for part in parts if part) or "as it is"
@@ -222,17 +271,23 @@ def _entry(findings: LoaderFindings, verdict: Verdict, predictions: list[Predict
     return {
         "place": findings.place,
         "kind": findings.kind,
-        "phases": {
-            phase.name.lower(): {
-                **asdict(result),
-                "samples_per_second": result.rate,
-                "wait_share": result.wait_share,
-            }
-            for phase, result in findings.phases.items()
-        },
+        "phases": _phase_entries(findings),
+        "file_cache_share": findings.cached_share,
+        "ranks": [{"phases": _phase_entries(each)} for each in findings.ranks],
         "not_measured": {phase.name.lower(): why for phase, why in findings.skipped.items()},
         "loader": None if findings.shape is None else asdict(findings.shape),
         "service": None if findings.service is None else asdict(findings.service),
         "verdict": asdict(verdict),
         "what_if": [asdict(each) for each in predictions],
+    }
+
+
+def _phase_entries(findings: LoaderFindings) -> JsonObject:
+    return {
+        phase.name.lower(): {
+            **asdict(result),
+            "samples_per_second": result.rate,
+            "wait_share": result.wait_share,
+        }
+        for phase, result in findings.phases.items()
     }

@@ -28,9 +28,9 @@ class Stream(IterableDataset):
 def analyzed(tmp_path):
     """Returns a function that analyzes lines of a script, behind ``Numbers``, ``Stream``."""
 
-    def of(lines, *arguments, seconds=0.005):
+    def of(lines, *arguments, seconds=0.005, **options):
         path = tmp_path / "train.py"
         path.write_text(HEAD + textwrap.dedent(lines))
-        return analyze(scripts.script(str(path), arguments), path.name, seconds)
+        return analyze(scripts.script(str(path), arguments), path.name, seconds, **options)
 
     return of

@@ -7,7 +7,9 @@ import pytest
 from support.shards import shards_of
 from torch.utils.data import DataLoader
 
+from fusionloader.cli.analysis import files
 from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.files import FileCacheLimit
 from fusionloader.cli.analysis.phases import Phase
 
 TRAIN = """
@@ -169,6 +171,26 @@ def test_cold_files_are_read_from_storage_or_the_report_says_why_not(analyzed, i
     assert service.cached.hit_share > 0.9 and service.cached.stored_bytes > 100
     assert service.reads.mean_bytes > 100 and service.reads.memory > 0
     assert len(service.costs) == 40
+
+
+def test_a_share_of_the_files_stays_in_the_file_cache_if_that_is_asked_for(
+    analyzed, image_folder, monkeypatch
+):
+    monkeypatch.setattr(files, "drop", lambda part: True)  # whatever file system the images are on
+    found = analyzed(
+        f"""
+        from torchvision import transforms
+        from torchvision.datasets import ImageFolder
+        crop = transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()])
+        loader = DataLoader(ImageFolder({str(image_folder)!r}, crop), 8)
+        for epoch in range(50):
+            for x, y in loader:
+                pass
+        """,
+        file_cache=FileCacheLimit(share=0.75),
+    )
+    (loader,) = found.loaders
+    assert Phase.COLD in loader.phases and loader.cached_share == 0.75
 
 
 def test_the_constructor_looks_as_ever_to_frameworks(analyzed, tmp_path):

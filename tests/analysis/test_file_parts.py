@@ -1,5 +1,6 @@
 """What analyze() takes samples to read: bytes of ranges, not the shards that they lie in."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def test_formats_are_told_from_the_first_bytes_of_a_range(tmp_path):
     path, size = f"{tmp_path}/shard", len(jpeg(1))
     assert files.is_jpeg(FilePart(path, 0, size))
     assert not files.is_jpeg(FilePart(path, size, 104))
+
+
+@pytest.mark.parametrize(("share", "outside"), [(0.0, 10), (0.25, 7), (0.7, 3), (1.0, 0)])
+def test_a_file_cache_lacks_the_rest_of_the_files_evenly_among_them(share, outside):
+    lacking = sorted(files.outside_cache(range(10), share))
+    assert len(lacking) == outside
+    gaps = [later - earlier for earlier, later in itertools.pairwise(lacking)]
+    assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 def test_a_range_is_dropped_from_its_first_byte_to_its_last(tmp_path):

@@ -2,6 +2,8 @@
 
 import time
 
+import torch
+
 from fusionloader import FusionLoader
 from fusionloader.cli.analysis.service import sample_costs
 
@@ -20,6 +22,19 @@ class Remote:
             while time.thread_time() < until:
                 pass
         return index
+
+
+def test_samples_compute_in_one_thread_as_in_a_worker():
+    seen = []
+
+    class Threads(Remote):
+        def __getitem__(self, index):
+            seen.append(torch.get_num_threads())
+            return index
+
+    before = torch.get_num_threads()
+    sample_costs(FusionLoader(Threads(), 4), dict.fromkeys(range(20), 0))
+    assert set(seen) == {1} and torch.get_num_threads() == before
 
 
 def test_computing_and_waiting_are_told_apart():

@@ -6,7 +6,7 @@ import pytest
 
 from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.files import ReadRates
-from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
+from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape, of_job
 from fusionloader.cli.analysis.phases import Phase, PhaseResult
 from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.verdict import verdict_on
@@ -141,6 +141,36 @@ def test_reading_is_the_limit_where_cold_files_make_the_difference():
     assert verdict.limit == "reading"
     assert "Reading keeps up if" in verdict.sentences[-1]
     assert "190 MB/s" in verdict.sentences[-1]
+
+
+def job_of(*waits, rate=1000.0):
+    """A job of so many ranks, each of which waits such a share of its time for its own data."""
+    ranks = []
+    for share in waits:
+        found = findings(rate, rate, rate)
+        today = found.phases[Phase.TODAY]
+        today = replace(today, waited=share * today.seconds)
+        ranks.append(replace(found, phases={**found.phases, Phase.TODAY: today}))
+    whole = {
+        phase: replace(result, samples=len(ranks) * result.samples)
+        for phase, result in ranks[-1].phases.items()
+    }
+    return of_job(ranks, whole)
+
+
+def test_the_rank_that_the_others_wait_for_is_named():
+    verdict = verdict_on(job_of(0.05, 0.5))
+    assert verdict.limit == "preparation" and verdict.wait_share == pytest.approx(0.5)
+    assert verdict.sentences[1] == (
+        "The other ranks wait for rank 1: it waits for its own data in 100% of that time, the "
+        "others for theirs in at most 10%."
+    )
+    assert changes(verdict) == {"num_workers=2": True}
+    assert verdict.remedies[0].rate == pytest.approx(2 * 2000.0, rel=0.05)
+
+
+def test_of_ranks_that_wait_alike_none_is_named():
+    assert not any("other ranks" in each for each in verdict_on(job_of(0.4, 0.5)).sentences)
 
 
 def test_a_loader_with_too_few_steps_has_no_verdict():

@@ -114,6 +114,7 @@ def test_the_example_is_analyzed_as_it_is(toy, capsys):
         (["--what-if", "speed=4", "train.py"], 'does not understand "speed=4"'),
         (["--what-if", "workers=4", "gpu=2x", "--json", "f"], "--json comes too late"),
         (["--json", "toy_training.py/f", "toy_training.py"], "--json toy_training.py/f cannot be"),
+        (["--file-cache", "half", "toy_training.py"], "--file-cache is written as 30GiB or 35%"),
         (["--seconds", "0", "toy_training.py"], "--seconds should be above 0"),
     ],
 )

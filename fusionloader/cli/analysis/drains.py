@@ -28,6 +28,7 @@ class Drain:
         stages: what workers spent where; empty for torch's ``DataLoader``.
         hit_share: of the samples, how many came from a decoded cache.
         stored_bytes: that the cache takes for a sample; 0 without one.
+        cpu_seconds: that workers have counted for the samples, of a core; 0 if they count nothing.
     """
 
     workers: int
@@ -37,6 +38,7 @@ class Drain:
     stages: tuple[StageStats, ...] = ()
     hit_share: float = 0.0
     stored_bytes: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -109,6 +111,7 @@ def _with_stats(drained: Drain, before: LoaderStats, after: LoaderStats) -> Drai
         stages=tuple(stages),
         hit_share=hits / (hits + misses) if hits else 0.0,
         stored_bytes=kept.bytes / kept.images if kept is not None and kept.images else 0.0,
+        cpu_seconds=after.processors.cpu_seconds - before.processors.cpu_seconds,
     )
 
 

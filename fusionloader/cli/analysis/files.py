@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fusionloader.data.sources.datasets import compile_dataset
+from fusionloader.system.amounts import parse_bytes
 
 _CHUNK = 1 << 20
 _JPEG = b"\xff\xd8\xff"  # the first bytes of one
@@ -38,6 +39,40 @@ class FilePart(NamedTuple):
     def whole(cls, path: str) -> FilePart:
         """Returns all of a file."""
         return cls(path, 0, os.path.getsize(path))
+
+
+@dataclass(frozen=True, slots=True)
+class FileCacheLimit:
+    """How much of a dataset's files the file cache holds.
+
+    Attributes:
+        nbytes: bytes of files; ``None`` where a share is given.
+        share: fraction of the files, 0 to 1.
+    """
+
+    nbytes: int | None = None
+    share: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> FileCacheLimit:
+        """Returns the limit that is written as ``"30GiB"``, ``"35%"`` or ``"0"``.
+
+        Raises:
+            ValueError: it is neither an amount of memory nor a percentage from 0 to 100.
+        """
+        if text != "0" and not text.endswith("%"):
+            return cls(nbytes=parse_bytes(text))
+        share = float(text.removesuffix("%")) / 100
+        if not 0 <= share <= 1:
+            raise ValueError(f"a file cache should hold 0 to 100% of the files, not {text}")
+        return cls(share=share)
+
+    def share_of(self, nbytes: float) -> float:
+        """Returns the fraction, 0 to 1, of a dataset with so many bytes of files."""
+        return self.share if self.nbytes is None else min(1.0, self.nbytes / nbytes)
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%}" if self.nbytes is None else f"{self.nbytes / (1 << 30):.4g}GiB"
 
 
 @dataclass(slots=True)
@@ -96,6 +131,16 @@ def parts_of(dataset: Any, indices: Sequence[Any]) -> dict[Any, list[FilePart]]:
                 dataset[index]
             found[index] = [FilePart.whole(path) for path in dict.fromkeys(paths) if _is_file(path)]
     return found
+
+
+def outside_cache(indices: Sequence[Any], share: float) -> set[Any]:
+    """Returns the samples that a file cache with a share of all has not, evenly among them."""
+    outside = 1 - share
+    return {
+        index
+        for number, index in enumerate(indices)
+        if int((number + 1) * outside + 1e-9) > int(number * outside + 1e-9)
+    }
 
 
 def sizes_of(parts: Mapping[Any, Sequence[FilePart]]) -> dict[Any, int]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from fusionloader.cli.analysis.phases import Phase, PhaseResult
 from fusionloader.cli.analysis.probes import samples_of, steps_of
+from fusionloader.cli.analysis.ranks import AnalyzedRanks
 from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.watched import WatchedProgress
 from fusionloader.loader import FusionLoader
 from fusionloader.options.aliases import AnyLoader
-from fusionloader.system.limits.control_groups import cpu_quota
 
 _USUAL_PREFETCH = 2
 
@@ -31,10 +31,11 @@ class LoaderShape:
         prefetch_factor: mini-batches that are made ahead, for each worker.
         tiny_batch_size: samples that a worker claims; ``None`` where it makes whole mini-batches.
         on_device: whether training uses a CUDA device, and so runs ahead of it.
-        cores: that this process and its workers may use.
+        cores: that this process and its workers may use, where other ranks use theirs.
         memory_bytes: of the machine.
         cache_bytes: budget of the loader's decoded cache, 0 without one.
         jpeg_index: whether the loader has one.
+        ranks: number of ranks that share the machine and its storage.
     """
 
     samples: int | None
@@ -48,9 +49,10 @@ class LoaderShape:
     memory_bytes: int
     cache_bytes: int
     jpeg_index: bool
+    ranks: int = 1
 
     @staticmethod
-    def of(loader: AnyLoader, batch_size: int) -> LoaderShape:
+    def of(loader: AnyLoader, batch_size: int, ranks: AnalyzedRanks) -> LoaderShape:
         """Returns that of a loader whose mini-batches have so many samples."""
         return LoaderShape(
             samples_of(loader),
@@ -60,10 +62,11 @@ class LoaderShape:
             loader.prefetch_factor or _USUAL_PREFETCH,
             loader.tiny_batch_size if isinstance(loader, FusionLoader) else None,
             torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
-            min(len(os.sched_getaffinity(0)), cpu_quota() or float("inf")),
+            ranks.cores,
             os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             getattr(getattr(loader, "cache", None), "nbytes", 0),
             getattr(loader, "jpeg_index", None) is not None,
+            ranks.sharing,
         )
 
 
@@ -78,6 +81,9 @@ class LoaderFindings:
         skipped: why phases were not.
         shape: ``None`` where the script ended too early, as is ``service``.
         service: what its samples cost.
+        cached_share: fraction of the files, 0 to 1, that the file cache held in ``Phase.COLD``.
+        ranks: what each rank has found, in a job of several; the rest is then that of the job, with
+            shape and service of the rank that waits most for its own data.
     """
 
     place: str
@@ -86,17 +92,24 @@ class LoaderFindings:
     skipped: Mapping[Phase, str] = field(default_factory=dict)
     shape: LoaderShape | None = None
     service: SampleService | None = None
+    cached_share: float = 0.0
+    ranks: tuple[LoaderFindings, ...] = ()
 
     @property
     def title(self) -> str:
         """A name for people."""
         return f"{self.kind} made at {self.place}"
 
-    @property
-    def step_seconds(self) -> float | None:
-        """Seconds of a step on data in memory."""
-        found = self.phases.get(Phase.MEMORY)
-        return found.seconds / found.steps if found else None
+    def waited(self, phase: Phase) -> float:
+        """Seconds that training waited for its data in a phase; 0 if that was not measured."""
+        found = self.phases.get(phase)
+        return found.waited if found else 0.0
+
+
+def of_job(ranks: Sequence[LoaderFindings], phases: Mapping[Phase, PhaseResult]) -> LoaderFindings:
+    """Returns the findings of a job on one loader; ``phases`` are those of all ranks together."""
+    slowest = max(ranks, key=lambda each: each.waited(Phase.TODAY))
+    return replace(slowest, phases=phases, ranks=tuple(ranks))
 
 
 def partial(progress: WatchedProgress) -> LoaderFindings:

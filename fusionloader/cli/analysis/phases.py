@@ -61,6 +61,7 @@ class MeasuredWindow:
 
     Attributes:
         processors: what the loader's workers got of them, once that is known.
+        waits: seconds of each step within ``next()``.
 
     Args:
         phase: that is measured.
@@ -75,7 +76,8 @@ class MeasuredWindow:
         self._to_skip = skip
         self._restarts = 0
         self._steps = self._samples = 0
-        self._seconds = self._waited = self._cpu_seconds = 0.0
+        self._seconds = self._cpu_seconds = 0.0
+        self.waits: list[float] = []
         self.processors: ProcessorUse | None = None
 
     def restart(self) -> None:
@@ -91,7 +93,7 @@ class MeasuredWindow:
         self._steps += 1
         self._samples += samples
         self._seconds += waited + elsewhere
-        self._waited += waited
+        self.waits.append(waited)
         self._cpu_seconds += cpu_seconds
 
     def add_tail(self, seconds: float) -> None:
@@ -102,6 +104,11 @@ class MeasuredWindow:
     def measures(self) -> bool:
         """Whether the next step is counted."""
         return not self._to_skip
+
+    @property
+    def steps(self) -> int:
+        """Steps that were counted."""
+        return self._steps
 
     @property
     def done(self) -> bool:
@@ -119,7 +126,7 @@ class MeasuredWindow:
             self._steps,
             self._samples,
             self._seconds,
-            self._waited,
+            sum(self.waits),
             self._cpu_seconds,
             self.processors,
         )

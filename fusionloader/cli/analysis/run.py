@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusionloader.cli.analysis.errors import AnalysisDone, AnalysisError
-from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape, partial
+from fusionloader.cli.analysis.files import FileCacheLimit
+from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape, of_job, partial
+from fusionloader.cli.analysis.ranks import AnalyzedRanks
 from fusionloader.cli.analysis.scripts import Training
 from fusionloader.cli.analysis.service import measure_service
 from fusionloader.cli.analysis.session import Session
@@ -24,11 +26,13 @@ class Findings:
         loaders: those that training was done on, in the order of their first batch.
         runs: how often the script was run.
         stopped: whether it was stopped before its end.
+        apart: where loaders are made that not all ranks iterate.
     """
 
     loaders: tuple[LoaderFindings, ...]
     runs: int
     stopped: bool
+    apart: tuple[str, ...] = ()
 
 
 def analyze(
@@ -36,32 +40,47 @@ def analyze(
     name: str,
     seconds: float,
     announce: Callable[[str], None] = lambda text: None,
+    file_cache: FileCacheLimit = FileCacheLimit(),  # noqa: B008 (frozen)
+    ranks: AnalyzedRanks | None = None,
 ) -> Findings:
     """Measures a training.
 
-    A training that ends before all is measured is run again, in this process.
+    A training of one rank that ends before all is measured is run again, in this process.
 
     Args:
         training: runs it, from its start.
         name: of it, for messages.
         seconds: of each measurement.
         announce: is told what is measured now.
+        file_cache: what the file cache holds of the files, in ``Phase.COLD``.
+        ranks: of the training, all of which call this; this process alone unless given.
 
     Raises:
         AnalysisError: nothing could be measured.
     """
-    return _Analysis(name, seconds, announce).run(training)
+    analysis = _Analysis(name, seconds, announce, file_cache, ranks or AnalyzedRanks())
+    return analysis.run(training)
 
 
 class _Analysis:
-    def __init__(self, name: str, seconds: float, announce: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        seconds: float,
+        announce: Callable[[str], None],
+        file_cache: FileCacheLimit,
+        ranks: AnalyzedRanks,
+    ) -> None:
         self._name, self._seconds, self._announce = name, seconds, announce
-        self._session = Session(seconds, self._measure, announce)
+        self._ranks = ranks
+        self._session = Session(seconds, self._measure, announce, file_cache, ranks)
         self._found: dict[str, LoaderFindings] = {}
 
     def run(self, training: Training) -> Findings:
         session, runs, more, stopped, ending = self._session, 0, True, False, ""
-        while more and not stopped and runs < _MOST_RUNS:
+        # Ranks meet in a process group, which the script cannot make twice.
+        most = _MOST_RUNS if self._ranks.count == 1 else 1
+        while more and not stopped and runs < most:
             counted = session.counted
             stopped, ending = self._run_once(training)
             more, runs = session.counted > counted, runs + 1
@@ -72,7 +91,16 @@ class _Analysis:
         ]
         if not loaders:
             raise AnalysisError(self._why_nothing(ending))
-        return Findings(tuple(loaders), runs, stopped)
+        return Findings(tuple(self._of_job(loaders)), runs, stopped, tuple(self._ranks.apart))
+
+    def _of_job(self, loaders: list[LoaderFindings]) -> list[LoaderFindings]:
+        """Puts together what all ranks have found."""
+        if self._ranks.count == 1:
+            return loaders
+        found = self._ranks.meet("findings", {each.place: each for each in loaders})
+        progress = self._session.progress
+        common = [place for place in found[0] if all(place in each for each in found)]
+        return [of_job([each[place] for each in found], progress[place].job) for place in common]
 
     def _run_once(self, training: Training) -> tuple[bool, str]:
         """Returns whether the script was stopped, and how it ended otherwise."""
@@ -100,14 +128,17 @@ class _Analysis:
         progress, loader = watched.progress, watched.loader
         self._announce(f"{progress.place}: its samples, beside training")
         size = watched.replayed_samples or loader.batch_size or 1
-        service = measure_service(loader, watched.mini_batches, watched.parts, self._seconds)
+        service = measure_service(
+            loader, watched.mini_batches, watched.parts, self._seconds, self._ranks
+        )
         self._found[progress.place] = LoaderFindings(
             progress.place,
             progress.kind,
             progress.results,
             progress.skipped,
-            LoaderShape.of(loader, size),
+            LoaderShape.of(loader, size, self._ranks),
             service,
+            progress.cached_share,
         )
 
     def _raised(self, error: Exception) -> str:
@@ -123,7 +154,7 @@ class _Analysis:
         if session.used_in_child:
             return (
                 f"{name} iterates its loaders in a process that it forks, which is not analyzed: "
-                "run the training in the process that is started (one rank, no launcher)"
+                "run the training in the process that is started (ranks are started by torchrun)"
             )
         came = f"{name} came to {ending}" if ending else name
         if not session.places:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from fusionloader.cli.analysis import files
 from fusionloader.cli.analysis.drains import Drain, drain
 from fusionloader.cli.analysis.files import FilePart, ReadRates
 from fusionloader.cli.analysis.probes import CyclicBatches, MiniBatch, like
+from fusionloader.cli.analysis.ranks import AnalyzedRanks
 from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.loader import FusionLoader
@@ -73,39 +75,57 @@ def measure_service(
     mini_batches: Sequence[MiniBatch],
     samples_parts: Mapping[Index, Sequence[FilePart]],
     seconds: float,
+    ranks: AnalyzedRanks,
 ) -> SampleService:
     """Measures a loader on a few mini-batches, each option for so many seconds.
+
+    All ranks measure the same at the same time, beside each other as they train.
 
     Args:
         loader: the user's, none of whose workers run.
         mini_batches: empty for an ``IterableDataset``.
         samples_parts: what each of their samples takes of files.
         seconds: for each measurement.
+        ranks: those that call this.
     """
     parts = list(dict.fromkeys(part for each in samples_parts.values() for part in each))
     files.warm(parts)
 
     def of(settle: int = 0, **changes: Any) -> Drain:
-        return drain(like(loader, _cyclic(mini_batches), **changes), seconds, settle)
+        probe = like(loader, _cyclic(mini_batches), **changes)
+        ranks.meet("samples", None)
+        return drain(probe, seconds, settle)
 
+    possible = _possible(loader, parts)
+    possible.intersection_update(*ranks.meet("what can be measured", possible))
     found = SampleService(of())
-    workers = loader.num_workers
-    if workers > 1:
+    if "alone" in possible:
         found.alone = of(num_workers=1)
     if mini_batches:
         found.costs = sample_costs(loader, files.sizes_of(samples_parts))
     if parts:
         found.reads = files.read_rates(parts, READERS)
         found.wake_seconds = wake_seconds()
-    if not isinstance(loader, FusionLoader):
+    if "fused" in possible:
         found.fused = of(kind=FusionLoader)
-    elif parts and workers and loader.decode == "exact" and loader.strict:
-        passes = len(mini_batches)
-        cached = of(passes, cache=DecodedCache(_PROBED_CACHE))
+    if "cached" in possible:
+        cached = of(len(mini_batches), cache=DecodedCache(_PROBED_CACHE))
         found.cached = cached if cached.hit_share >= _KEPT else None
-        if any(map(files.is_jpeg, parts)):
-            found.indexed = of(passes, jpeg_index="auto")
+    if "indexed" in possible:
+        found.indexed = of(len(mini_batches), jpeg_index="auto")
     return found
+
+
+def _possible(loader: AnyLoader, parts: Sequence[FilePart]) -> set[str]:
+    """Returns the names of the measurements that this loader allows, beside that of its workers."""
+    names = {"alone"} if loader.num_workers > 1 else set()
+    if not isinstance(loader, FusionLoader):
+        names.add("fused")
+    elif parts and loader.num_workers and loader.decode == "exact" and loader.strict:
+        names.add("cached")
+        if any(map(files.is_jpeg, parts)):
+            names.add("indexed")
+    return names
 
 
 def _cyclic(mini_batches: Sequence[MiniBatch]) -> CyclicBatches | None:
@@ -121,7 +141,7 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[SampleCo
     if isinstance(loader, FusionLoader) and compiled.complete:
         source = PlanSource(dataset, compiled, in_worker=False)
     costs = []
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         for number, index in enumerate([*indices[:_WARM_UP], *indices]):
             began, started, delayed = time.perf_counter(), time.thread_time(), _run_delay()
             if source is None:
@@ -132,6 +152,17 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[SampleCo
             waiting = time.perf_counter() - began - seconds - (_run_delay() - delayed)
             costs.append(SampleCost(sizes[index], seconds, max(0.0, waiting)))
     return costs[min(_WARM_UP, len(indices)) :]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Has torch compute in one thread, as it does in a worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _run_delay() -> float:

@@ -17,8 +17,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from fusionloader.cli.analysis.errors import AnalysisDone
+from fusionloader.cli.analysis.files import FileCacheLimit
 from fusionloader.cli.analysis.iterator import WatchedIterator
 from fusionloader.cli.analysis.probes import samples_of
+from fusionloader.cli.analysis.ranks import AnalyzedRanks
 from fusionloader.cli.analysis.watched import WatchedLoader, WatchedProgress
 from fusionloader.options.aliases import AnyLoader
 
@@ -38,6 +40,8 @@ class Session:
         seconds: float,
         measured: Callable[[WatchedLoader], None],
         announce: Callable[[str], None],
+        file_cache: FileCacheLimit,
+        ranks: AnalyzedRanks,
     ) -> None:
         """``measured`` is called with each loader that has no phase left.
 
@@ -45,8 +49,11 @@ class Session:
             seconds: of each window.
             measured: what is to be measured of the loader besides, while the script waits.
             announce: is told of each phase that begins.
+            file_cache: what the file cache holds of the files, in ``Phase.COLD``.
+            ranks: all of the job; a loader that one of them does not iterate is left alone.
         """
         self._seconds, self._measured, self._announce = seconds, measured, announce
+        self._file_cache, self._ranks = file_cache, ranks
         self._process = os.getpid()
         self._used_in_child = mmap.mmap(-1, 1)  # shared with what the script forks
         self.progress: dict[str, WatchedProgress] = {}
@@ -142,15 +149,21 @@ class Session:
             self._used_in_child[0] = 1
             return self._iter(loader)
         self.check()
-        watched = self._watch(loader)
-        if watched.finished and self._all_measured():
+        place = self._made.get(loader) or self._name(loader)
+        if not self._ranks.join(place):
+            return self._iter(loader)
+        watched = self._watch(loader, place)
+        if watched.finished and self._agreed(self._all_measured()):
             self._end()
         with self.paused():
             watched.advance()
             return WatchedIterator(watched, lambda: self._iter(loader), self)
 
-    def _watch(self, loader: AnyLoader) -> WatchedLoader:
-        place = self._made.get(loader) or self._name(loader)
+    def _agreed(self, what: bool) -> bool:
+        """Whether it is so on all ranks, whose scripts are to end at the same step."""
+        return all(self._ranks.meet("end", what))
+
+    def _watch(self, loader: AnyLoader, place: str) -> WatchedLoader:
         before = self._watched.get(place)
         if before is not None and before.loader is loader:
             return before
@@ -158,14 +171,20 @@ class Session:
             before.close()
         progress = self.progress.setdefault(place, WatchedProgress(place, type(loader).__name__))
         self._watched[place] = WatchedLoader(
-            loader, progress, self._seconds, self._loader_measured, self._announce
+            loader,
+            progress,
+            self._seconds,
+            self._loader_measured,
+            self._announce,
+            self._file_cache,
+            self._ranks,
         )
         return self._watched[place]
 
     def _loader_measured(self, watched: WatchedLoader) -> None:
         self._measured(watched)
-        unused = set(self._made.values()) - set(self._watched)
-        if self._all_measured() and not unused:
+        unused = set(self._made.values()) - set(self._watched) - set(self._ranks.apart)
+        if self._agreed(self._all_measured() and not unused):
             self._end()
 
     def _all_measured(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fusionloader.cli.analysis.findings import LoaderFindings
 from fusionloader.cli.analysis.phases import Phase
-from fusionloader.cli.analysis.what_if.model import Model
+from fusionloader.cli.analysis.what_if.job import JobModel
 from fusionloader.cli.analysis.what_if.questions import Question
 from fusionloader.observe.statistics.processor_use import CoreShortage
 from fusionloader.observe.statistics.stages import costliest_stage
@@ -17,6 +17,7 @@ _NOTICED = 0.05  # of the time, from which on waiting is worth a word
 _REACHED = 0.97  # of the rate on data in memory
 _HELPS = 1.05  # times today's rate, from which on a remedy is worth a word
 _MOST_WORKERS = 64
+_MOST_OF_IT = 0.5  # of the slowest rank's waiting, which no other rank's comes near
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 _GIB = 1 << 30
 
@@ -63,7 +64,7 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
     """Returns the verdict on what was measured of a loader."""
     today = findings.phases.get(Phase.TODAY)
     waits = today.wait_share if today else None
-    model = Model.of(findings)
+    model = JobModel.of(findings)
     limit = _limit(findings)
     stages = findings.service.warm.stages if findings.service else ()
     stage, what = "", ""
@@ -78,11 +79,12 @@ def verdict_on(findings: LoaderFindings) -> Verdict:
     if limit == "processors" and shortage is not None:
         what = shortage.sentence
     if model is None:
-        return Verdict(waits, limit, stage, False, (), tuple(_opening(findings, limit, what)))
+        opening = (*_opening(findings, limit, what), *_slow_ranks(findings))
+        return Verdict(waits, limit, stage, False, (), opening)
     out = limit == "preparation" and _out_of_cores(model)
     helps = limit in ("preparation", "reading")
     remedies = tuple(_remedies(model, findings)) if helps else ()
-    sentences = [*_opening(findings, limit, what)]
+    sentences = [*_opening(findings, limit, what), *_slow_ranks(findings)]
     if limit == "processors" and shortage is not None:
         sentences.append(shortage.remedy.replace("`", ""))
     if out:
@@ -152,26 +154,41 @@ def _opening(findings: LoaderFindings, limit: str, what: str) -> Iterator[str]:
             yield "With files in memory it is faster."
 
 
-def _out_of_cores(model: Model) -> bool:
+def _slow_ranks(findings: LoaderFindings) -> Iterator[str]:
+    """Names the rank whose data the others wait for, if it is one."""
+    today, ranks = findings.phases.get(Phase.TODAY), findings.ranks
+    if today is None or len(ranks) < 2 or today.wait_share < _NOTICED:
+        return
+    shares = [each.waited(Phase.TODAY) / today.waited for each in ranks]
+    slowest = max(range(len(ranks)), key=shares.__getitem__)
+    others = max(share for rank, share in enumerate(shares) if rank != slowest)
+    if others < _MOST_OF_IT * shares[slowest]:
+        yield (
+            f"The other ranks wait for rank {slowest}: it waits for its own data in "
+            f"{shares[slowest]:.0%} of that time, the others for theirs in at most {others:.0%}."
+        )
+
+
+def _out_of_cores(model: JobModel) -> bool:
     today = model.predict(Question()).rate
     more = model.predict(Question(workers=max(1, 2 * model.shape.workers))).rate
     return more < today * _HELPS
 
 
-def _remedies(model: Model, findings: LoaderFindings) -> Iterator[Remedy]:
+def _remedies(model: JobModel, findings: LoaderFindings) -> Iterator[Remedy]:
     """Yields what helps of all that can be changed, the fastest first.
 
     It has to be faster than what is predicted for today, and than what was measured.
     """
     today = max(model.predict(Question()).rate, findings.phases[Phase.TODAY].rate)
-    target = _REACHED * model.shape.batch_size / model.step_seconds
+    target = _REACHED * model.training_rate
     found = [*_workers(model, target), *_caches(model, target), *_others(model)]
     helpful = [(each, rate) for each, rate in found if rate >= _HELPS * today]
     for change, rate in sorted(helpful, key=lambda pair: -pair[1]):
         yield Remedy(change, rate, rate >= target)
 
 
-def _workers(model: Model, target: float) -> Iterator[tuple[str, float]]:
+def _workers(model: JobModel, target: float) -> Iterator[tuple[str, float]]:
     """Yields the least number of workers that reaches the target, or that is best."""
     best = (0, 0.0)
     for workers in _more_than(model.shape.workers):
@@ -189,7 +206,7 @@ def _more_than(workers: int) -> list[int]:
     return [*close, *(w for w in (12, 16, 24, 32, 48, _MOST_WORKERS) if w > close[-1])]
 
 
-def _caches(model: Model, target: float) -> Iterator[tuple[str, float]]:
+def _caches(model: JobModel, target: float) -> Iterator[tuple[str, float]]:
     kept, samples = model.service.cached, model.shape.samples
     if kept is None or not samples or model.shape.cache_bytes:
         return
@@ -201,7 +218,7 @@ def _caches(model: Model, target: float) -> Iterator[tuple[str, float]]:
             return
 
 
-def _others(model: Model) -> Iterator[tuple[str, float]]:
+def _others(model: JobModel) -> Iterator[tuple[str, float]]:
     if not model.shape.jpeg_index and (indexed := model.with_index()) is not None:
         yield 'jpeg_index="auto"', indexed.predict(Question()).rate
     if (fused := model.fused()) is not None:
@@ -221,13 +238,14 @@ def _advice(remedies: tuple[Remedy, ...]) -> Iterator[str]:
         yield "Nothing that could be measured here helps."
 
 
-def _file_cache(findings: LoaderFindings, model: Model) -> Iterator[str]:
+def _file_cache(findings: LoaderFindings, model: JobModel) -> Iterator[str]:
     """Says how many of the files the page cache has to hold, by the paper's equation (2)."""
     reads, warm = model.service.reads, findings.phases.get(Phase.WARM)
     if reads is None or reads.storage is None or warm is None or not model.shape.samples:
         return
     cached = reads.memory * max(1, model.shape.workers) / reads.mean_bytes
-    share = share_for(warm.rate, cached, reads.storage / reads.mean_bytes)
+    of_a_rank = warm.rate / max(1, len(findings.ranks))
+    share = share_for(of_a_rank, cached, reads.storage / reads.mean_bytes)
     if share:
         gib = share * model.shape.samples * reads.mean_bytes / _GIB
         yield (

@@ -3,6 +3,7 @@
 import pytest
 
 from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.files import FileCacheLimit
 from fusionloader.cli.analysis.what_if.questions import Question, questions
 
 
@@ -21,6 +22,12 @@ def test_storage_is_bytes_a_second_or_the_file_cache():
     assert [each.storage for each in asked] == [100e6, 1.5 * 2**30, 0.0]
 
 
+def test_a_file_cache_is_bytes_or_a_percentage_of_the_files():
+    asked = [each.file_cache for each in questions(["file_cache=0,50%,30GiB"])]
+    assert asked == [FileCacheLimit(), FileCacheLimit(share=0.5), FileCacheLimit(30 << 30)]
+    assert [str(each) for each in asked] == ["0%", "50%", "30GiB"]
+
+
 def test_nothing_asked_is_no_question():
     assert questions([]) == [Question()]
 
@@ -35,6 +42,8 @@ def test_nothing_asked_is_no_question():
         ("workers=4,,8", "workers=: workers is"),
         ("cache=120%", "cache=120%: cache is a percentage of the samples, from 0 to 100%"),
         ("storage=fast", "storage=fast: storage is bytes a second, as 100MB/s"),
+        ("file_cache=110%", "file_cache=110%: file_cache is bytes of files, as 30GiB, or a perc"),
+        ("file_cache=half", "file_cache=half: file_cache is bytes"),
         ("gpu=0x", "gpu=0x: gpu is a factor"),
         ("gpu=-1", "gpu=-1: gpu is a factor"),
         ("workers=" + ",".join(map(str, range(1, 300))), "299 combinations, more than 200"),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fusionloader.cli.analysis.drains import Drain
+from fusionloader.cli.analysis.files import FileCacheLimit
 from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape
 from fusionloader.cli.analysis.phases import Phase
 from fusionloader.cli.analysis.service import SampleCost, SampleService
@@ -31,6 +32,7 @@ _FEWEST_STEPS = 40
 _COMPETES = 0.1  # of a core, from which on training is in the workers' way
 _LEAST_SPEED = 0.25  # of a core beside others
 _WAITS = 0.1  # of a sample's time, from which on waiting for something else counts
+_MOST_OF_CORES = 0.75  # up to which workers that wait are hardly in each other's way
 _FILE_CACHE = 0.7  # of the memory of a machine, that files may take
 
 
@@ -42,11 +44,13 @@ class Deck:
         costs: costs of samples whose decoded images are not cached.
         hit_seconds: seconds of a core for a sample whose decoded image is.
         share: fraction of the samples that are cached, 0 to 1.
+        file_share: fraction of the others whose files are in the file cache, 0 to 1.
     """
 
     costs: list[SampleCost]
     hit_seconds: float
     share: float
+    file_share: float = 0.0
     gpu: GpuTimes = _NO_GPU_WORKER
     models: Mapping[str, float] = field(default_factory=dict)
     _left: list[Sample] = field(default_factory=list)
@@ -62,14 +66,15 @@ class Deck:
         costs = self.costs * -(-_DECK // len(self.costs))
         source.shuffle(costs)
         kept = round(self.share * len(costs))
+        in_memory = kept + round(self.file_share * (len(costs) - kept))
         hits = [Sample(nbytes, self.hit_seconds, 0.0) for nbytes, _, _ in costs[:kept]]
         # Evenly shared cores would keep workers in step that wait equally long.
         misses = [
             Sample(
-                *(each.nbytes, each.seconds, 0.0, each.nbytes),
+                *(each.nbytes, each.seconds, 0.0, each.nbytes if number >= in_memory else 0),
                 each.waiting * source.uniform(0.5, 1.5),
             )
-            for each in costs[kept:]
+            for number, each in enumerate(costs[kept:], kept)
         ]
         return source.sample([*hits, *misses], len(costs))
 
@@ -136,6 +141,8 @@ class Model:
 
     def _seconds(self, drained: Drain) -> float:
         """Seconds of a core for a sample, beside as many workers as there were."""
+        if self._waiting_in(drained) and drained.cpu_seconds:
+            return max(drained.cpu_seconds / drained.samples, 1e-7)
         wanted = self._wanted_cores(drained)
         share = min(1.0, self.shape.cores / wanted)
         seconds = (drained.service_seconds - self._waiting_in(drained)) * share
@@ -152,6 +159,19 @@ class Model:
     def _waiting_in(self, drained: Drain) -> float:
         """The same in a measurement; samples from a cache were not timed one by one."""
         return 0.0 if drained is self.service.cached else self._waiting
+
+    def _other_waiting(self) -> float:
+        """How often as long as one by one, samples of workers wait: wake-ups, others' processes.
+
+        Where the workers want all cores, they wait for these, which the simulation adds itself.
+        """
+        warm = self.service.warm
+        if not self._waiting or not warm.cpu_seconds:
+            return 1.0
+        computing = warm.cpu_seconds / warm.samples
+        if warm.workers * computing / warm.service_seconds > _MOST_OF_CORES * self.shape.cores:
+            return 1.0
+        return max(1.0, (warm.service_seconds - computing) / self._waiting)
 
     @property
     def _waiting(self) -> float:
@@ -185,6 +205,12 @@ class Model:
             return "cache: no DecodedCache could be measured on this loader"
         if question.storage and self.service.reads is None:
             return "storage: the loader was not seen to read files"
+        if question.file_cache is not None and question.storage is None:
+            reads = self.service.reads
+            if reads is None or not self.shape.samples:
+                return "file_cache: the loader was not seen to read files"
+            if reads.storage is None:
+                return f"file_cache: the storage was not measured, {reads.note}: give storage="
         return ""
 
     def predict(self, question: Question) -> Prediction:
@@ -237,25 +263,36 @@ class Model:
         storage = self._machine(question).storage
         if storage is None or self.service.reads is None:
             return seconds
-        waiting = storage.latency + storage.wake
-        return seconds + waiting + self.service.reads.mean_bytes / storage.bandwidth
+        waiting = storage.latency + storage.wake + self.service.reads.mean_bytes / storage.bandwidth
+        return seconds + (1 - self.file_share(question)) * waiting
 
     def _machine(self, question: Question) -> MachineModel:
-        storage = self.storage
+        reads, storage = self.service.reads, None
         if question.storage is not None:
             wake = self.service.wake_seconds
-            storage = Storage(question.storage, wake=wake) if question.storage else None
+            own = question.storage / self.shape.ranks
+            storage = Storage(own, wake=wake) if own else None
+        elif reads is not None and reads.storage is not None and self.shape.samples:
+            storage = Storage(reads.storage, reads.latency)
+        if self.file_share(question) == 1:
+            storage = None
         return MachineModel(self.shape.cores, self._beside, self._measured, storage)
 
-    @property
-    def storage(self) -> Storage | None:
-        """Where files come from today: ``None`` where all of them fit in the file cache."""
+    def file_share(self, question: Question) -> float:
+        """Returns the fraction of the samples, 0 to 1, whose files are in the file cache.
+
+        It is assumed to keep what it has. The kernel's own evicts files that are still needed, and
+        has fewer of them (Mohan et al., PVLDB 14(5), 2021, §4.3.2).
+        """
         reads, samples = self.service.reads, self.shape.samples
-        if reads is None or reads.storage is None or samples is None:
-            return None
-        if samples * reads.mean_bytes < _FILE_CACHE * self.shape.memory_bytes:
-            return None
-        return Storage(reads.storage, reads.latency)
+        limit = question.file_cache
+        if limit is None and question.storage is not None:
+            return 0.0
+        if reads is None or not samples:
+            return 0.0 if limit is None else limit.share
+        if limit is None:
+            limit = FileCacheLimit(int(_FILE_CACHE * self.shape.memory_bytes))
+        return limit.share_of(samples * reads.mean_bytes)
 
     @property
     def cached(self) -> float:
@@ -269,11 +306,12 @@ class Model:
         mean = self.sample_seconds()
         costs = self.service.costs or [SampleCost(0, mean, 0.0)]
         scale = mean * len(costs) / sum(each.seconds for each in costs)
-        waits = self._waiting > 0
+        longer = self._other_waiting() if self._waiting else 0.0
         hit = mean if self.service.cached is None else self.sample_seconds(self.service.cached)
         return Deck(
-            [SampleCost(n, seconds * scale, waiting * waits) for n, seconds, waiting in costs],
+            [SampleCost(n, seconds * scale, waiting * longer) for n, seconds, waiting in costs],
             hit,
             self.cached if question.cache is None else question.cache,
+            self.file_share(question),
             models={_MODEL: rate},
         )

@@ -1,4 +1,4 @@
-"""What-if questions: ``workers=4,8 cache=0,50% storage=100MB/s gpu=2x``, read and checked."""
+"""What-if questions: ``workers=4,8 cache=0,50% file_cache=30GiB gpu=2x``, read and checked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusionloader.cli.analysis.errors import AnalysisError
+from fusionloader.cli.analysis.files import FileCacheLimit
 from fusionloader.system.amounts import parse_bytes
 
 _MOST = 200  # combinations; each is a simulation
@@ -21,15 +22,17 @@ class Question:
     Attributes:
         workers: worker processes.
         cache: share of the samples whose decoded images are kept.
-        storage: bytes a second that all workers read, with no file in the file cache; 0: all files
-            in the file cache.
+        storage: bytes a second that all workers read; 0: all files in the file cache.
         gpu: speed of training on data in memory, 1 being today's.
+        file_cache: files that the file cache holds; ``None`` for none of them if ``storage`` is
+            given, and otherwise for as many as the machine's memory holds.
     """
 
     workers: int | None = None
     cache: float | None = None
     storage: float | None = None
     gpu: float = 1.0
+    file_cache: FileCacheLimit | None = None
 
 
 def questions(texts: Sequence[str]) -> list[Question]:
@@ -47,7 +50,7 @@ def questions(texts: Sequence[str]) -> list[Question]:
         if name not in _AXES or not equals:
             raise AnalysisError(
                 f'--what-if does not understand "{text}": there are workers=4,8 cache=0,50% '
-                "storage=100MB/s,memory gpu=2x"
+                "storage=100MB/s,memory file_cache=30GiB,50% gpu=2x"
             )
         if name in axes:
             raise AnalysisError(f"--what-if has {name}= twice: give all its values at once")
@@ -101,6 +104,7 @@ _AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "workers": (_workers, "a number of processes from 1 to 1024"),
     "cache": (_share, "a percentage of the samples, from 0 to 100%"),
     "storage": (_rate, "bytes a second, as 100MB/s, or memory"),
+    "file_cache": (FileCacheLimit.parse, "bytes of files, as 30GiB, or a percentage of them"),
     "gpu": (_speed, "a factor of speed, as 2x"),
 }
 AXES = frozenset(_AXES)
