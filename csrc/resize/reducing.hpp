@@ -25,7 +25,7 @@ class ReducingSource final : public RowSource {
 
  private:
   bool add_up(int first, int count);
-  void divide(int rows, uint8_t* to) const;
+  void divide(int rows, uint8_t* to);
 
   SimdLevel level_;
   RowSource* source_ = nullptr;
