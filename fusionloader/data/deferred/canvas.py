@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from PIL import Image, ImageColor
+from PIL import Image, ImageColor, ImageOps
 
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.core import Blank, deferred_core
@@ -35,6 +35,13 @@ def new(mode: Argument, size: Argument, color: Argument = 0) -> Any:
     if noted is not None:
         noted.append(weakref.ref(image))
     return image
+
+
+def new_like(image: Argument, size: Argument, fill: Argument) -> Any:
+    """Replaces ``ImageOps._new_with_fill``, which asks for the image's ``info``."""
+    if deferred_core(image) is None or is_transparent(image):
+        return PLAIN
+    return Image.new(image.mode, size, call_library(ImageOps._color, fill, image.mode))
 
 
 def paste(self: PillowImage, im: Argument, box: Argument = None, mask: Argument = None) -> Any:

@@ -97,6 +97,8 @@ def _pillow() -> list[Patch]:
         Patch(Image, "open", opening.open_image),
         Patch(image, "__getattr__", make=lambda _: unparsed.missing_attribute, added=True),
     ]
+    if hasattr(ImageOps, "_new_with_fill"):  # since Pillow 13
+        opened.append(Patch(ImageOps, "_new_with_fill", canvas.new_like))
     return [
         *(opened if unparsed.is_expected() else []),
         Patch(image, "im", make=methods.core_property),
