@@ -136,7 +136,8 @@ def _resized_parts(width: int, height: int) -> list[Operation]:
 
 
 def _reductions(width: int, height: int) -> list[Operation]:
-    factors = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (1, 2), (3, 1), (7, 2), (width, 3), (2, height)]
+    factors = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (1, 2), (3, 1), (7, 2)]
+    factors += [(width, 3), (2, height)]
     return [("reduce", *each) for each in factors]
 
 
