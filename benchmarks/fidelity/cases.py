@@ -124,7 +124,8 @@ def _resizes(filter: str) -> Cases:
 
 
 def _resized_parts(width: int, height: int) -> list[Operation]:
-    boxes = [(0, 0, width, height), (0.3, height / 3, width - 0.4, height)]
+    boxes: list[tuple[float, ...]] = [(0, 0, width, height)]
+    boxes.append((0.3, height / 3, width - 0.4, height))
     boxes.append((width / 3, 0.25, width - 0.1, height / 2))
     return [
         ("resize", *size, filter, box)
