@@ -45,8 +45,10 @@ class Blank:
 
     def pixels(self) -> Any:
         """Returns Pillow's pixels."""
-        core: Any = Image.core
-        return core.fill(self.mode, self.size, self.color if self.mode == "RGB" else self.color[0])
+        pillow: Any = Image
+        return pillow.core.fill(
+            self.mode, self.size, self.color if self.mode == "RGB" else self.color[0]
+        )
 
 
 class DeferredCore:

@@ -176,8 +176,8 @@ def resize(
             for side in (0, 1)
         ]
         if factors != [1, 1]:
-            # Like Pillow's image, the core has a size.
-            safe: Argument = Image.Image._get_safe_box(core, (width, height), resample, box)
+            sized: PillowImage = core  # like Pillow's image, it has a size
+            safe: Any = Image.Image._get_safe_box(sized, (width, height), resample, box)
             reduced = reduce(core, tuple(factors), safe)
             box = tuple(
                 (place - begin) / factor
@@ -278,7 +278,7 @@ def merge(mode: Argument, bands: Argument) -> Any:
     """Replaces ``Image.merge``: channels of one image, in any order, or one gray image thrice."""
     if mode != "RGB" or type(bands) not in (tuple, list) or len(bands) != 3:
         return PLAIN
-    cores = [getattr(band, "_im", None) for band in bands]
+    cores: list[Any] = [getattr(band, "_im", None) for band in bands]
     if not all(type(core) is DeferredCore and core.mode == "L" for core in cores):
         return PLAIN
     first: DeferredCore = cores[0]

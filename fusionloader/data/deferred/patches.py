@@ -83,8 +83,10 @@ def _pillow() -> list[Patch]:
     from fusionloader.data.deferred import canvas, enhancing, formats, methods, opening, unparsed
 
     image = Image.Image
-    recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
-    recorded += ("reduce", "getchannel")
+    recorded = (
+        *("copy", "convert", "crop", "resize", "reduce", "transpose", "transform", "filter"),
+        "getchannel",
+    )
     functions: dict[str, enhancing.Recorder] = {
         "posterize": enhancing.posterize,
         "solarize": enhancing.solarize,
