@@ -152,6 +152,13 @@ def blank(path):
     return [(np.asarray(each), about(each)) for each in (canvas, *copies)], rgb(path).size
 
 
+def images_made_of_it(path):
+    image, canvas = rgb(path), Image.new("RGB", (99, 99), (1, 2, 3))
+    canvas.paste(image, (3, 4))
+    image.thumbnail((30, 30))
+    return canvas, image, Image.new("L", (3, 2), 7), *image.split()
+
+
 def drafted(path):
     image = Image.open(path)
     image.draft("L", None)
@@ -349,6 +356,7 @@ USES = {
     "pasted with a mask": pasted_with_mask,
     "changed after it was pasted": changed_after_paste,
     "pasted on what it is made of": lambda path: rgb(path).paste(rgb(path), (3, 3)),
+    "images made of it": images_made_of_it,
     "blank": blank,
     "blank of no size": lambda path: Image.new("RGB", (0, 9)).size,
     "blank of a negative size": lambda path: Image.new("RGB", (-1, 9)),
