@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import Dataset
 from torchvision import transforms, tv_tensors
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
+from torchvision.transforms import functional, v2
 
 from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
 
 Sample = Any
 
 _END = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+_TENSOR = transforms.Compose(_END)
 _TRAIN = transforms.Compose(
     [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip(), *_END]
 )
@@ -100,6 +101,23 @@ def _boxes(image: Image.Image, path: str) -> Sample:
     boxes = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size)
     pixels, boxes = _BOXES(image, boxes)
     return pixels, boxes.as_subclass(torch.Tensor)
+
+
+def _letterbox(image: Image.Image, path: str) -> Sample:
+    """As LLaVA has it: pasted on a square of the mean color, which is resized."""
+    side = max(image.size)
+    square = Image.new(image.mode, (side, side), tuple(int(255 * mean) for mean in MEAN))
+    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return _TENSOR(square.resize((336, 336), Image.Resampling.BICUBIC)), 1
+
+
+def _fit(image: Image.Image, path: str) -> Sample:
+    return _TENSOR(functional.adjust_gamma(ImageOps.fit(image, (SIDE, SIDE)), 1.5)), 1
+
+
+def _thumbnail(image: Image.Image, path: str) -> Sample:
+    image.thumbnail((160, 160))
+    return _TENSOR(functional.center_crop(image, [112, 112])), 1
 
 
 def _array(image: Image.Image, path: str) -> Sample:
@@ -239,6 +257,9 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "dino": lambda paths, folder: Files(paths, _multi_crop),
     "v2": lambda paths, folder: Files(paths, _v2),
     "boxes": lambda paths, folder: Files(paths, _boxes),
+    "letterbox": lambda paths, folder: Files(paths, _letterbox),
+    "fit": lambda paths, folder: Files(paths, _fit),
+    "thumbnail": lambda paths, folder: Files(paths, _thumbnail),
     "timm": _timm,
     "hugging-face": _hugging_face,
     "processor": _processor,

@@ -18,6 +18,7 @@ Cases = Callable[[int, int], list[Operation]]
 FILLS = ((0, 0, 0), (12, 200, 77))
 FILTERS = ("box", "bilinear", "hamming", "bicubic", "lanczos")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+TABLES = bytes((level * level // (255 + 60 * way)) for way in range(3) for level in range(256))
 MIXINGS = ("sum", "over", "successive")
 PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -52,6 +53,8 @@ def rows() -> dict[str, Cases]:
     made: dict[str, Cases] = {"crop": _crops, "hflip": _plain("hflip"), "vflip": _plain("vflip")}
     for filter in FILTERS:
         made[f"resize, {filter}"] = _resizes(filter)
+    made["resize, a part"] = _resized_parts
+    made["reduce"] = _reductions
     factors = (0.0, 0.1, 0.6, 0.99, 1.0, 1.37, 1.9, 5.0)
     for name in ("brightness", "contrast", "saturation", "sharpness"):
         made[name] = _with_numbers(name, *factors)
@@ -61,6 +64,8 @@ def rows() -> dict[str, Cases]:
     made["solarize_add"] = _with_numbers("solarize_add", 0, 1, 64, 110, 255)
     for name in ("invert", "autocontrast", "equalize", "grayscale"):
         made[name] = _plain(name)
+    made["lookup"] = lambda width, height: [("lookup", TABLES[:256]), ("lookup", TABLES)]
+    made["channels"] = lambda width, height: [("channels", 2, 0, 1), ("channels", 1, 1, 1)]
     made["blur"] = _blurs
     made["box_blur"] = _with_numbers("box_blur", 0.1, 0.7, 1.5, 2.0)
     for interpolation in INTERPOLATIONS:
@@ -116,6 +121,25 @@ def _resizes(filter: str) -> Cases:
         return [("resize", *size, filter) for size in sorted(sizes)]
 
     return make
+
+
+def _resized_parts(width: int, height: int) -> list[Operation]:
+    boxes: list[tuple[float, ...]] = [(0, 0, width, height)]
+    boxes.append((0.3, height / 3, width - 0.4, height))
+    boxes.append((width / 3, 0.25, width - 0.1, height / 2))
+    return [
+        ("resize", *size, filter, box)
+        for box in boxes
+        if box[2] - box[0] >= 1 and box[3] - box[1] >= 1
+        for size in ((24, 17), (width, height), (max(width // 6, 1), 2 * height))
+        for filter in FILTERS
+    ]
+
+
+def _reductions(width: int, height: int) -> list[Operation]:
+    factors = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (1, 2), (3, 1), (7, 2)]
+    factors += [(width, 3), (2, height)]
+    return [("reduce", *each) for each in factors]
 
 
 def _blurs(width: int, height: int) -> list[Operation]:

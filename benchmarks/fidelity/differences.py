@@ -144,8 +144,14 @@ def _fill(image: torch.Tensor, fill: tuple[int, ...]) -> list[float]:
     return [float(level) for level in fill[: image.shape[0]]]
 
 
-def _resize(image: torch.Tensor, width: int, height: int, filter: str) -> Any:
-    if filter not in ("bilinear", "bicubic"):
+def _resize(
+    image: torch.Tensor,
+    width: int,
+    height: int,
+    filter: str,
+    box: tuple[float, ...] | None = None,
+) -> Any:
+    if filter not in ("bilinear", "bicubic") or box is not None:
         return None
     mode = InterpolationMode(filter)
     return functional.resize(image, [height, width], interpolation=mode, antialias=True)

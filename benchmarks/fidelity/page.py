@@ -54,8 +54,9 @@ case is one image with one set of parameters.
 """
 _PILLOW = """\
 A maximum of 0 means the same pixels in every case. `solarize_add` and `cutout`, which torchvision
-does not have, are compared with their definition on Pillow images, `box_blur` with Pillow's
-`GaussianBlur`, `mix` with AugMix's sum in float32 and Pillow's `blend`.
+does not have, are compared with their definition on Pillow images, `box_blur`,
+`reduce`, `lookup` and `channels` with Pillow's `GaussianBlur`, `reduce`, `point` and `split`, `mix`
+with AugMix's sum in float32 and Pillow's `blend`.
 """
 _TENSOR = """\
 torchvision has other functions for uint8 tensors than for Pillow images. These are the distances

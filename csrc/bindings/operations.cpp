@@ -18,7 +18,21 @@ struct AsTuple {
     return py::make_tuple("crop", crop.x, crop.y, crop.width, crop.height, fill(crop.fill));
   }
   py::tuple operator()(const ResizeTo& resize) const {
-    return py::make_tuple("resize", resize.width, resize.height, filter_names.name(resize.filter));
+    const py::tuple plain =
+        py::make_tuple("resize", resize.width, resize.height, filter_names.name(resize.filter));
+    if (!resize.box) return plain;
+    const SourceBox& box = *resize.box;
+    return plain + py::make_tuple(py::make_tuple(box.left, box.top, box.right, box.bottom));
+  }
+  py::tuple operator()(const ReduceBy& reduce) const {
+    return py::make_tuple("reduce", reduce.columns, reduce.rows);
+  }
+  py::tuple operator()(const LookUp& by) const {
+    return py::make_tuple(
+        "lookup", py::bytes(reinterpret_cast<const char*>(by.tables.data()), by.tables.size()));
+  }
+  py::tuple operator()(const SelectChannels& by) const {
+    return py::make_tuple("channels", by.channels[0], by.channels[1], by.channels[2]);
   }
   py::tuple operator()(const FlipHorizontally&) const { return py::make_tuple("hflip"); }
   py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
@@ -102,11 +116,12 @@ class Arguments {
       throw std::invalid_argument(name() + ": out of range");
     return value;
   }
+  bool has(size_t place) const { return place < fields_.size(); }
   double real(size_t place) const { return at<double>(place); }
   Color fill(size_t place) const { return at<Color>(place); }
   // Pillow's if there is none at that place.
   Rounding rounding(size_t place, bool rounds) const {
-    if (place >= fields_.size()) return Rounding::pillow;
+    if (!has(place)) return Rounding::pillow;
     if (!rounds) throw std::invalid_argument(name() + " has no rounding like this");
     return rounding_names.value(at<std::string>(place));
   }
@@ -115,8 +130,7 @@ class Arguments {
   }
   template <class Value>
   Value at(size_t place) const {
-    if (place >= fields_.size())
-      throw std::invalid_argument(name() + " needs more arguments than it has");
+    if (!has(place)) throw std::invalid_argument(name() + " needs more arguments than it has");
     return fields_[place].cast<Value>();
   }
 
@@ -138,6 +152,29 @@ EraseResult erase_result(const Arguments& given) {
           {values.begin(), values.end()},
           given.at<bool>(6),
           given.at<uint64_t>(7)};
+}
+
+std::optional<SourceBox> source_box(const Arguments& given, size_t place) {
+  if (!given.has(place)) return std::nullopt;
+  const auto sides = given.at<std::array<float, 4>>(place);
+  return SourceBox{sides[0], sides[1], sides[2], sides[3]};
+}
+
+LookUp look_up(const Arguments& given) {
+  const auto tables = given.at<std::string>(1);
+  if (tables.size() != 256 && tables.size() != 3 * 256)
+    throw std::invalid_argument("lookup needs a table of 256 levels, or one for each channel");
+  return {{tables.begin(), tables.end()}};
+}
+
+SelectChannels select_channels(const Arguments& given) {
+  SelectChannels made{};
+  for (size_t i = 0; i < 3; ++i) {
+    const int channel = given.whole(i + 1);
+    if (channel < 0 || channel > 2) throw std::invalid_argument("channels are 0, 1 and 2");
+    made.channels[i] = static_cast<uint8_t>(channel);
+  }
+  return made;
 }
 
 MixOf mix_of(const Arguments& given, int depth) {
@@ -166,7 +203,11 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "crop")
     return CropTo{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
   if (name == "resize")
-    return ResizeTo{given.whole(1), given.whole(2), filter_names.value(given.at<std::string>(3))};
+    return ResizeTo{given.whole(1), given.whole(2), filter_names.value(given.at<std::string>(3)),
+                    source_box(given, 4)};
+  if (name == "reduce") return ReduceBy{given.whole(1), given.whole(2)};
+  if (name == "lookup") return look_up(given);
+  if (name == "channels") return select_channels(given);
   if (name == "hflip") return FlipHorizontally{};
   if (name == "vflip") return FlipVertically{};
   if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};

@@ -56,6 +56,11 @@ bool changes_nothing(const Pass& pass, int width, int height) {
 std::optional<std::string> unsupported(const Parameters& operations) {
   for (const Operation& operation : operations) {
     if (std::holds_alternative<MixOf>(operation)) return "mix";
+    if (std::holds_alternative<ReduceBy>(operation)) return "reduce";
+    if (std::holds_alternative<LookUp>(operation)) return "lookup";
+    if (std::holds_alternative<SelectChannels>(operation)) return "channels";
+    const auto* resize = std::get_if<ResizeTo>(&operation);
+    if (resize && resize->box) return "resize of a box";
     const auto* color = std::get_if<ColorTo>(&operation);
     const auto* affine = std::get_if<AffineWith>(&operation);
     if ((color && color->rounding != Rounding::pillow) ||
@@ -147,6 +152,8 @@ void BatchBuilder::add_steps(const Parameters& operations, Record& record) {
 
 void BatchBuilder::add_windows(const std::vector<Pass>& passes, Step* way_in) {
   for (Pass pass : passes) {
+    if (pass.is_reduced() || pass.box)
+      throw std::invalid_argument("a device program cannot do: reduce, or resize of a box");
     if (pass.resized && overlap(pass).width == 0) {
       pass.window = {};  // all of it is the fill
     } else if (pass.resized) {

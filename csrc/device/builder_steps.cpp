@@ -61,7 +61,8 @@ void BatchBuilder::add_operation(const Operation& operation) {
     std::copy(with->coefficients.begin(), with->coefficients.end(), warp.coefficients);
     return;
   }
-  throw std::invalid_argument("a device program cannot do: mix");
+  throw std::invalid_argument("a device program cannot do: " +
+                              unsupported({operation}).value_or("an operation"));
 }
 
 void BatchBuilder::add_color(const ColorTo& color) {

@@ -169,6 +169,14 @@ void to_grayscale(Planes& image, int channels, Rounding rounding, SimdLevel leve
     std::memcpy(image.plane(channel), image.plane(0), image.size());
 }
 
+void select_channels(const Planes& in, Planes& out, const std::array<uint8_t, 3>& channels) {
+  out.reset(in.channels(), in.width(), in.height());
+  for (int channel = 0; channel < out.channels(); ++channel) {
+    const int from = in.channels() == 1 ? 0 : channels[static_cast<size_t>(channel)];
+    std::memcpy(out.plane(channel), in.plane(from), in.size());
+  }
+}
+
 void erase(Planes& image, const Rectangle& where, const uint8_t (&values)[3]) {
   const int left = std::max(where.x, 0), top = std::max(where.y, 0);
   const auto end = [](int begin, int length, int most) {

@@ -45,6 +45,9 @@ void gaussian_blur(Planes& image, int kernel_width, int kernel_height, double si
 // Pillow's ImageFilter.GaussianBlur(radius), bit for bit: three box blurs, each rows then columns.
 void box_gaussian_blur(Planes& image, double radius, ColorScratch& scratch);
 
+// To `out`: which channel of `in` each of its channels is. A grey image has but the one.
+void select_channels(const Planes& in, Planes& out, const std::array<uint8_t, 3>& channels);
+
 struct Rectangle {
   int x, y, width, height;
 };

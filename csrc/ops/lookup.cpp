@@ -1,5 +1,7 @@
 #include "ops/lookup.hpp"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include "simd/avx512.hpp"
 #endif
@@ -87,6 +89,15 @@ void look_up(uint8_t* plane, size_t count, const LevelTable& table, SimdLevel le
 void look_up(Planes& image, const LevelTable& table, SimdLevel level) {
   for (int channel = 0; channel < image.channels(); ++channel)
     look_up(image.plane(channel), image.size(), table, level);
+}
+
+void look_up(Planes& image, const std::vector<uint8_t>& tables, SimdLevel level) {
+  LevelTable table;
+  for (int channel = 0; channel < image.channels(); ++channel) {
+    const size_t begin = static_cast<size_t>(channel) * table.size();
+    std::copy_n(&tables.at(begin < tables.size() ? begin : 0), table.size(), table.begin());
+    look_up(image.plane(channel), image.size(), table, level);
+  }
 }
 
 }  // namespace fusionloader

@@ -2,6 +2,7 @@
 // Replaces every level of a plane by what a table of 256 levels says.
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "ops/planes.hpp"
 #include "simd/level.hpp"
@@ -17,5 +18,8 @@ bool has_byte_permutes();
 void look_up(uint8_t* plane, size_t count, const LevelTable& table, SimdLevel level);
 
 void look_up(Planes& image, const LevelTable& table, SimdLevel level);
+
+// One table of 256 levels for all channels, or one for each.
+void look_up(Planes& image, const std::vector<uint8_t>& tables, SimdLevel level);
 
 }  // namespace fusionloader

@@ -4,11 +4,13 @@
 #include <stdexcept>
 
 #include "ops/limits.hpp"
+#include "ops/lookup.hpp"
 #include "ops/mix.hpp"
 
 namespace fusionloader {
 bool is_of_a_pass(const Operation& operation) {
   return std::holds_alternative<CropTo>(operation) || std::holds_alternative<ResizeTo>(operation) ||
+         std::holds_alternative<ReduceBy>(operation) ||
          std::holds_alternative<FlipHorizontally>(operation) ||
          std::holds_alternative<FlipVertically>(operation);
 }
@@ -18,6 +20,9 @@ Augmenter::Augmenter(SimdLevel simd) : simd_(simd) { workspace_.simd = simd; }
 void Augmenter::apply(const Operation& operation, Planes& image) {
   if (const auto* color = std::get_if<ColorTo>(&operation)) return apply(*color, image);
   if (const auto* mix = std::get_if<MixOf>(&operation)) return apply(*mix, image);
+  if (const auto* by = std::get_if<LookUp>(&operation)) return look_up(image, by->tables, simd_);
+  if (const auto* by = std::get_if<SelectChannels>(&operation))
+    return warp(image, [&] { select_channels(image, other_, by->channels); });
   if (const auto* blur = std::get_if<BlurWith>(&operation))
     return gaussian_blur(image, blur->kernel_width, blur->kernel_height, blur->sigma_x,
                          blur->sigma_y, scratch_, simd_);

@@ -19,7 +19,7 @@ namespace {
 
 // The strongest reduction that leaves at least as many pixels as are wanted.
 int reduction(const Pass& pass) {
-  if (!pass.resized) return 1;
+  if (!pass.resized || pass.is_reduced() || pass.box) return 1;
   for (const int denominator : {8, 4, 2})
     if (pass.window.width >= pass.resized_width * denominator &&
         pass.window.height >= pass.resized_height * denominator)

@@ -17,9 +17,15 @@ struct CropTo {
   int x, y, width, height;
   Color fill;
 };
+// The whole image, or a box inside it of at least a pixel each way.
 struct ResizeTo {
   int width, height;
   Filter filter;
+  std::optional<SourceBox> box = std::nullopt;
+};
+// Pillow's Image.reduce: `columns` x `rows` pixels to one, fewer at the right and at the bottom.
+struct ReduceBy {
+  int columns, rows;
 };
 struct FlipHorizontally {};
 struct FlipVertically {};
@@ -52,6 +58,17 @@ constexpr bool rounds_on_tensors(ColorKind kind) {
          kind == ColorKind::sharpness || kind == ColorKind::autocontrast ||
          kind == ColorKind::grayscale;
 }
+
+// Pillow's Image.point: what becomes of each of 256 levels, for all channels or one after the
+// other.
+struct LookUp {
+  std::vector<uint8_t> tables;
+};
+
+// Which channel of the image each of the result's is.
+struct SelectChannels {
+  std::array<uint8_t, 3> channels;
+};
 
 // Separable; kernel sizes are odd, sigmas in pixels.
 struct BlurWith {
@@ -113,9 +130,9 @@ struct EraseResult {
 
 struct MixOf;
 
-using Operation =
-    std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColorTo, BlurWith, BoxBlurWith,
-                 AffineWith, PerspectiveWith, RotateBy, PadBy, EraseBox, EraseResult, MixOf>;
+using Operation = std::variant<CropTo, ResizeTo, ReduceBy, FlipHorizontally, FlipVertically,
+                               ColorTo, LookUp, SelectChannels, BlurWith, BoxBlurWith, AffineWith,
+                               PerspectiveWith, RotateBy, PadBy, EraseBox, EraseResult, MixOf>;
 using Parameters = std::vector<Operation>;
 
 // How chains of operations are mixed with the image; everything is truncated to levels.

@@ -8,6 +8,10 @@
 namespace fusionloader {
 namespace {
 
+constexpr int64_t most_reduced = 1 << 16;  // their sums fit 32 bits
+
+int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; }
+
 bool inside(const Rect& inner, int width, int height) {
   return inner.x >= 0 && inner.y >= 0 && inner.x + inner.width <= width &&
          inner.y + inner.height <= height;
@@ -21,6 +25,14 @@ void require_side(int width, int height) {
   if (width < 1 || height < 1 || width > longest_side || height > longest_side)
     throw std::invalid_argument("a size of " + std::to_string(width) + " x " +
                                 std::to_string(height) + " pixels is not possible");
+}
+
+// Pillow takes smaller boxes too; some of their pixels come from nothing.
+void require_box(const SourceBox& box, int width, int height) {
+  if (!(box.left >= 0 && box.top >= 0 && box.right <= static_cast<float>(width) &&
+        box.bottom <= static_cast<float>(height) && box.right - box.left >= 1 &&
+        box.bottom - box.top >= 1))
+    throw std::invalid_argument("a resize of that part of the image is not possible");
 }
 
 void require_size(int width, int height) {
@@ -71,16 +83,30 @@ class Grouping {
 
   void operator()(const ResizeTo& resize) {
     require_size(resize.width, resize.height);
-    if (resize.width == pass_.kept.width && resize.height == pass_.kept.height) return;
+    if (!resize.box && resize.width == pass_.kept.width && resize.height == pass_.kept.height)
+      return;
     settle_window();
-    const bool plain = !pass_.resized && !pass_.mirrored && !pass_.upside_down &&
-                       is_whole(pass_.kept, pass_.resized_width, pass_.resized_height);
-    if (!plain) begin_after();
+    if (pass_.resized || !is_plain()) begin_after();
+    if (resize.box) require_box(*resize.box, pass_.resized_width, pass_.resized_height);
     pass_.resized = true;
+    pass_.box = resize.box;
     pass_.filter = resize.filter;
     pass_.resized_width = resize.width;
     pass_.resized_height = resize.height;
     pass_.kept = {0, 0, resize.width, resize.height};
+  }
+
+  void operator()(const ReduceBy& reduce) {
+    if (reduce.columns < 1 || reduce.rows < 1 ||
+        int64_t{reduce.columns} * reduce.rows > most_reduced)
+      throw std::invalid_argument("that many pixels cannot be reduced to one");
+    settle_window();
+    if (pass_.resized || pass_.is_reduced() || !is_plain()) begin_after();
+    pass_.columns = reduce.columns;
+    pass_.rows = reduce.rows;
+    pass_.resized_width = divide_up(pass_.window.width, reduce.columns);
+    pass_.resized_height = divide_up(pass_.window.height, reduce.rows);
+    pass_.kept = {0, 0, pass_.resized_width, pass_.resized_height};
   }
 
   void operator()(const FlipHorizontally&) { pass_.mirrored = !pass_.mirrored; }
@@ -101,10 +127,18 @@ class Grouping {
     begin(kept.width, kept.height);
   }
 
+  // Whether all of the window is kept, as it lies.
+  bool is_plain() const {
+    return !pass_.mirrored && !pass_.upside_down &&
+           is_whole(pass_.kept, pass_.resized_width, pass_.resized_height);
+  }
+
   // Before a resize, what is kept inside the window may as well be the window.
   void settle_window() {
     const Rect& kept = pass_.kept;
-    if (pass_.resized || !inside(kept, pass_.resized_width, pass_.resized_height)) return;
+    if (pass_.resized || pass_.is_reduced() ||
+        !inside(kept, pass_.resized_width, pass_.resized_height))
+      return;
     pass_.window = {pass_.window.x + kept.x, pass_.window.y + kept.y, kept.width, kept.height};
     pass_.resized_width = kept.width;
     pass_.resized_height = kept.height;

@@ -13,6 +13,12 @@ enum class Filter : uint8_t {
   torch_bicubic
 };
 
+// The part of an image that becomes a resized one. Single precision, as Pillow takes it. The filter
+// also reads pixels around it.
+struct SourceBox {
+  float left, top, right, bottom;
+};
+
 constexpr bool is_torchs(Filter filter) {
   return filter == Filter::torch_bilinear || filter == Filter::torch_bicubic;
 }

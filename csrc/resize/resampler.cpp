@@ -21,13 +21,21 @@ Axis source_axis(int begin, int size, int denominator, int source_size, int& fir
   Axis axis{};
   axis.in_size = end - first;
   axis.in_begin = exact_begin - first;
-  axis.in_end = std::min(exact_end - first, static_cast<double>(axis.in_size));
+  axis.in_length = std::min(exact_end - first, static_cast<double>(axis.in_size)) - axis.in_begin;
   return axis;
 }
 
 bool changes(const Axis& axis) {
-  return axis.in_size != axis.out_size || axis.in_begin != 0 || axis.in_end != axis.out_size;
+  return axis.in_size != axis.out_size || axis.in_begin != 0 || axis.in_length != axis.out_size;
 }
+
+// What Pillow computes in single precision of a box.
+void take_part(Axis& axis, float begin, float end) {
+  axis.in_begin = begin;
+  axis.in_length = end - begin;
+}
+
+int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; }
 
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -42,16 +50,29 @@ void grow(std::vector<uint8_t>& buffer, size_t size) {
 Resampler::Resampler(SimdLevel simd, bool vertical_first_allowed)
     : kernels_(resize_kernels(simd)),
       interleave_(interleave_kernels(simd)),
-      vertical_first_allowed_(vertical_first_allowed) {}
+      vertical_first_allowed_(vertical_first_allowed),
+      reducing_(simd) {}
 
 bool Resampler::run(const Pass& pass, int denominator, int source_width, int source_height,
                     RowSource& source, RowSink& sink) {
   pass_ = &pass;
   sink_ = &sink;
-  Rect region{};
-  const Rect& window = pass.window;
+  if (denominator != 1 && (pass.is_reduced() || pass.box))
+    throw std::logic_error("a shrunk image cannot be reduced");
+  Rect region{}, window = pass.window;
+  if (pass.is_reduced()) {
+    reducing_.reduce(source, window, pass.columns, pass.rows);
+    source_width = divide_up(window.width, pass.columns);
+    source_height = divide_up(window.height, pass.rows);
+    window = {0, 0, source_width, source_height};
+  }
+  RowSource& rows = pass.is_reduced() ? reducing_ : source;
   Axis x = source_axis(window.x, window.width, denominator, source_width, region.x);
   Axis y = source_axis(window.y, window.height, denominator, source_height, region.y);
+  if (pass.box) {
+    take_part(x, pass.box->left, pass.box->right);
+    take_part(y, pass.box->top, pass.box->bottom);
+  }
   x.out_size = pass.resized ? pass.resized_width : x.in_size;
   y.out_size = pass.resized ? pass.resized_height : y.in_size;
   resize_x_ = pass.resized && changes(x);
@@ -89,11 +110,11 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
 
   plane_ = round_up(static_cast<size_t>(inner_width_), 32);
   grow(planes_, 3 * plane_ + row_slack);
-  if (!source.begin(region)) return false;
+  if (!rows.begin(region)) return false;
   const bool vertical_first =
       vertical_first_allowed_ && resize_x_ && resize_y_ && is_vertical_first(pass.filter, x, y);
-  if (!resize_x_ && !resize_y_ && !pass.mirrored) return emit_as_is(source);
-  return vertical_first ? columns_first(source) : rows_first(source);
+  if (!resize_x_ && !resize_y_ && !pass.mirrored) return emit_as_is(rows);
+  return vertical_first ? columns_first(rows) : rows_first(rows);
 }
 
 void Resampler::size_ring(size_t row_bytes) {
@@ -230,6 +251,7 @@ void Resampler::emit_surroundings() {
 void Resampler::release_large_buffers() {
   for (std::vector<uint8_t>* buffer : {&ring_, &tall_rows_, &result_rows_, &planes_, &framed_})
     if (buffer->size() > largest_kept_buffer) std::vector<uint8_t>().swap(*buffer);
+  reducing_.release_large_buffers();
 }
 
 }  // namespace fusionloader

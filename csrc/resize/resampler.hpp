@@ -1,26 +1,32 @@
 #pragma once
-// One pass over an image: take a window, resize it, keep a part of the result, mirror it; row by
-// row, so that neither the window nor the resized image is ever stored whole.
+// One pass over an image: take a window, reduce it, resize it, keep a part of the result, mirror
+// it; row by row, so that neither the window nor the resized image is ever stored whole.
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "image/rows.hpp"
 #include "ops/interleave.hpp"
 #include "ops/planes.hpp"
 #include "resize/kernels.hpp"
+#include "resize/reducing.hpp"
 #include "resize/weights.hpp"
 
 namespace fusionloader {
 
 struct Pass {
-  Rect window;  // of the source image, inside it
+  Rect window;                // of the source image, inside it
+  int columns = 1, rows = 1;  // pixels of the window that are reduced to one
   bool resized = false;
   int resized_width, resized_height;
+  std::optional<SourceBox> box;  // what is resized of the reduced window; none: all of it
   Filter filter = Filter::bilinear;
   Rect kept;  // of the resized image; what lies outside it becomes `fill`
   Color fill{};
   bool mirrored = false, upside_down = false;
+
+  bool is_reduced() const { return columns > 1 || rows > 1; }
 };
 
 class Resampler {
@@ -28,7 +34,8 @@ class Resampler {
   Resampler(SimdLevel simd, bool vertical_first_allowed);
 
   // `source` is the image that `pass` speaks of, shrunk by `denominator`, `source_width` x
-  // `source_height` pixels after that. False as soon as the source fails.
+  // `source_height` pixels after that. A pass that reduces or has a box takes no shrunk image.
+  // False as soon as the source fails.
   bool run(const Pass& pass, int denominator, int source_width, int source_height,
            RowSource& source, RowSink& sink);
 
@@ -52,6 +59,7 @@ class Resampler {
   bool vertical_first_allowed_;
   Weights x_weights_, y_weights_;
   HorizontalTaps x_taps_;
+  ReducingSource reducing_;
 
   // Of the pass under way.
   const Pass* pass_ = nullptr;

@@ -72,7 +72,7 @@ void Weights::find_extent() {
 
 template <class Kernel>
 void Weights::fill(Kernel kernel, double kernel_support, const Axis& axis) {
-  const double scale = (axis.in_end - axis.in_begin) / axis.out_size;
+  const double scale = axis.in_length / axis.out_size;
   const double filter_scale = std::max(scale, 1.0);
   const double support = kernel_support * filter_scale;
   const double inverse = 1.0 / filter_scale;
@@ -106,7 +106,7 @@ void Weights::fill(Kernel kernel, double kernel_support, const Axis& axis) {
 // rounding and the shift then give what they give with fewer bits.
 template <class Kernel>
 void Weights::fill_as_torch(Kernel kernel, double kernel_support, const Axis& axis) {
-  const double scale = (axis.in_end - axis.in_begin) / axis.out_size;
+  const double scale = axis.in_length / axis.out_size;
   const double support = scale >= 1.0 ? kernel_support * scale : kernel_support;
   const double inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
   prepare(axis.keep_count, static_cast<size_t>(std::ceil(support)) * 2 + 1);

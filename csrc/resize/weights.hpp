@@ -9,11 +9,12 @@
 
 namespace fusionloader {
 
-// What a resize of one axis reads: `in_size` pixels of which [in_begin, in_end) become `out_size`,
-// and the outputs [keep_begin, keep_begin + keep_count) that are wanted, in reverse if `mirrored`.
+// What a resize of one axis reads: `in_size` pixels of which the `in_length` from `in_begin` on
+// become `out_size`, and the outputs [keep_begin, keep_begin + keep_count) that are wanted, in
+// reverse if `mirrored`.
 struct Axis {
   int in_size;
-  double in_begin, in_end;
+  double in_begin, in_length;
   int out_size;
   int keep_begin, keep_count;
   bool mirrored;

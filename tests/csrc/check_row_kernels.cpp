@@ -24,8 +24,8 @@ Weights any_weights(int most_inputs, int most_outputs) {
   axis.in_size = between(1, most_inputs);
   axis.out_size = between(1, most_outputs);
   axis.in_begin = between(0, 3) == 0 ? 0.25 * between(0, axis.in_size) : 0;
-  axis.in_end = axis.in_size;
-  if (axis.in_begin >= axis.in_end) axis.in_begin = 0;
+  if (axis.in_begin >= axis.in_size) axis.in_begin = 0;
+  axis.in_length = axis.in_size - axis.in_begin;
   axis.keep_begin = between(0, axis.out_size - 1);
   axis.keep_count = between(1, axis.out_size - axis.keep_begin);
   axis.mirrored = between(0, 1) == 1;

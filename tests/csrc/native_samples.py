@@ -85,8 +85,10 @@ def apply(image: Image.Image, parameters: list[tuple[Any, ...]]) -> Image.Image:
             canvas.paste(image, (-x, -y))
             image = canvas
         elif name == "resize":
-            width, height, kind = values
-            image = image.resize((width, height), RESAMPLING[kind])
+            width, height, kind, *box = values
+            image = image.resize((width, height), RESAMPLING[kind], *box)
+        elif name == "reduce":
+            image = image.reduce(tuple(values))
         else:
             image = image.transpose(FLIPS[name])
     return image

@@ -45,7 +45,8 @@ def test_a_resize_gives_pillow_s_pixels(kind, simd):
 def random_parameters(rng, width, height):
     parameters = []
     for _ in range(rng.integers(1, 5)):
-        kind = rng.choice(["crop", "outside", "resize", "hflip", "vflip"])
+        kinds = ["crop", "outside", "resize", "box", "reduce", "hflip", "vflip"]
+        kind = rng.choice(kinds)
         if kind == "crop":
             w, h = rng.integers(1, width + 1), rng.integers(1, height + 1)
             x, y = rng.integers(0, width - w + 1), rng.integers(0, height - h + 1)
@@ -61,9 +62,30 @@ def random_parameters(rng, width, height):
             width, height = rng.integers(1, 90, 2)
             name = str(rng.choice(list(RESAMPLING)))
             parameters.append(("resize", int(width), int(height), name))
+        elif kind == "box":
+            size = [int(value) for value in rng.integers(1, 90, 2)]
+            name = str(rng.choice(list(RESAMPLING)))
+            parameters.append(("resize", *size, name, random_box(rng, width, height)))
+            width, height = size
+        elif kind == "reduce":
+            factors = [int(value) for value in rng.integers(1, 9, 2)]
+            parameters.append(("reduce", *factors))
+            width, height = -(-width // factors[0]), -(-height // factors[1])
         else:
             parameters.append((str(kind),))
     return parameters
+
+
+def random_box(rng, width, height):
+    """A part of an image, at least a pixel wide and high, sometimes of whole pixels."""
+    left, upper = rng.uniform(0, width - 1), rng.uniform(0, height - 1)
+    box = left, upper, rng.uniform(left + 1, width), rng.uniform(upper + 1, height)
+    if rng.random() < 0.3:
+        box = 0, 0, width, height
+    elif rng.random() < 0.3:
+        box = int(box[0]), int(box[1]), int(np.ceil(box[2])), int(np.ceil(box[3]))
+    box = tuple(float(np.float32(place)) for place in box)
+    return box if box[2] - box[0] >= 1 and box[3] - box[1] >= 1 else (0, 0, width, height)
 
 
 @pytest.mark.parametrize("simd", SIMD_LEVELS)
@@ -111,3 +133,25 @@ def test_an_impossible_size_or_buffer_raises():
         executor.run_pixels_with(pixels, [], out[:191])
     with pytest.raises(ValueError, match="height x width x 4, 3 or 1"):
         executor.run_pixels_with(pixels[..., :2].copy(), [], out)
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (("resize", 9, 9, "box", (0, 0, 20.5, 9)), "that part of the image"),
+        (("resize", 9, 9, "box", (-0.1, 0, 9, 9)), "that part of the image"),
+        (("resize", 9, 9, "box", (3, 3, 3.5, 9)), "that part of the image"),
+        (("resize", 9, 9, "box", (float("nan"), 3, 5, 9)), "that part of the image"),
+        (("reduce", 0, 1), "cannot be reduced"),
+        (("reduce", 1 << 20, 2), "cannot be reduced"),
+        (("lookup", b"12"), "lookup needs a table"),
+        (("channels", 0, 1, 3), "channels are 0, 1 and 2"),
+    ],
+)
+def test_what_is_impossible_is_refused(operation, error):
+    with pytest.raises(ValueError, match=error):
+        resized_by(photo(20, 15, 1), [operation])
+
+
+def resized_by(image, parameters):
+    return make_executor(plan_for_size(None, None)).pixels_with(np.asarray(image), parameters)

@@ -70,13 +70,21 @@ STEPS = {
 
 
 class PadToSquare:
-    """A custom transform that needs pixels."""
+    """A custom transform that pastes."""
 
     def __call__(self, image):
         side = max(image.size)
         square = Image.new(image.mode, (side, side))
         square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
         return square
+
+
+class Marked:
+    """A custom transform that needs pixels."""
+
+    def __call__(self, image):
+        image.putpixel((0, 0), (255, 0, 0))
+        return image
 
 
 class MocoBlur:
@@ -86,9 +94,10 @@ class MocoBlur:
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
 
 
-STEPS["custom"] = transforms.Compose(
+STEPS["letterbox"] = transforms.Compose(
     [PadToSquare(), transforms.Resize((40, 40)), transforms.ToTensor()]
 )
+STEPS["custom"] = transforms.Compose([Marked(), transforms.Resize((40, 40)), transforms.ToTensor()])
 STEPS["moco"] = transforms.Compose(
     [transforms.RandomResizedCrop(48), MocoBlur(), transforms.ToTensor()]
 )

@@ -63,7 +63,103 @@ def _pasted(x, y):
     return apply
 
 
+def _letterbox(width, height, mode, color, centering):
+    def apply(image):
+        side = max(width, height)
+        color_of_mode = color if mode == "RGB" else color[0]
+        canvas = Image.new(mode, (side, height), color_of_mode)
+        canvas.paste(ImageOps.contain(image, (width, height)), (side - width, centering))
+        return canvas
+
+    return apply
+
+
+def _thumbnail(width, height, filter, gap):
+    def apply(image):
+        image.thumbnail((width, height), filter, gap)
+        return image
+
+    return apply
+
+
+def _part(box, size, filter, gap):
+    def apply(image):
+        width, height = image.size
+        left, right = sorted((box[0] * width, box[2] * width))
+        upper, lower = sorted((box[1] * height, box[3] * height))
+        part = left, upper, right, lower
+        return image.resize(size, filter, part, gap)
+
+    return apply
+
+
+def _reordered(order):
+    def apply(image):
+        bands = image.split()
+        return Image.merge("RGB", [bands[number % len(bands)] for number in order])
+
+    return apply
+
+
+def _tables(scale, offset, by_band):
+    def apply(image):
+        count = 256 * len(image.getbands())
+        levels = [(place + offset) % (256 + by_band) * scale for place in range(count)]
+        return image.point(levels)
+
+    return apply
+
+
+PARTS = st.sampled_from([0, 0.1, 0.25, 1 / 3, 0.7, 0.95, 1])
+FILTERS = st.sampled_from([0, 1, 2, 3, 4, 5])
+GAPS = st.sampled_from([None, 1.0, 1.1, 2, 3.0, 0.5])
+FITTING = st.sampled_from([ImageOps.contain, ImageOps.cover, ImageOps.fit, ImageOps.pad])
 OPERATIONS = st.one_of(
+    st.builds(
+        lambda fit, width, height, filter: lambda image: fit(image, (width, height), filter),
+        FITTING,
+        SIDES,
+        SIDES,
+        FILTERS,
+    ),
+    st.builds(
+        lambda width, height, bleed, x, y: (
+            lambda image: ImageOps.fit(image, (width, height), bleed=bleed, centering=(x, y))
+        ),
+        SIDES,
+        SIDES,
+        st.sampled_from([0, 0.1, 0.3]),
+        PARTS,
+        PARTS,
+    ),
+    st.builds(
+        lambda width, height, color, x: (
+            lambda image: ImageOps.pad(
+                image, (width, height), color=color if image.mode == "RGB" else 7, centering=(x, x)
+            )
+        ),
+        SIDES,
+        SIDES,
+        COLORS,
+        PARTS,
+    ),
+    st.builds(
+        _letterbox, SIDES, SIDES, st.sampled_from(["RGB", "L"]), COLORS, st.integers(-20, 20)
+    ),
+    st.builds(_thumbnail, SIDES, SIDES, FILTERS, GAPS),
+    st.builds(_part, st.tuples(*[PARTS] * 4), st.tuples(SIDES, SIDES), FILTERS, GAPS),
+    st.builds(
+        lambda x, y: lambda image: image.reduce((x, y)), st.integers(1, 6), st.integers(1, 6)
+    ),
+    st.builds(_reordered, st.tuples(*[st.integers(0, 2)] * 3)),
+    st.builds(_tables, st.sampled_from([0.5, 1, 2, -1]), st.integers(0, 300), st.integers(0, 1)),
+    st.builds(
+        lambda gamma: lambda image: functional.adjust_gamma(image, gamma, 1.1),
+        st.sampled_from([0.4, 1, 2.2]),
+    ),
+    st.sampled_from([lambda image: image.point(lambda level: 255 - level), lambda image: image]),
+    st.builds(lambda turn: lambda image: image.transpose(turn), st.integers(0, 6)),
+    st.builds(lambda number: lambda image: image.getchannel(number), st.sampled_from([0, 1, "R"])),
     st.builds(_crop, st.integers(-9, 40), st.integers(-9, 40), SIDES, SIDES),
     st.builds(
         lambda width, height, filter: lambda image: image.resize((width, height), filter),

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from deferred.steps import STEPS
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps, ImageStat
 from support.images import NORMALIZE
+from timm.data.auto_augment import solarize_add
 from torchvision import transforms
 from torchvision.transforms import functional, v2
 
@@ -100,10 +102,81 @@ def thumbnail(path):
     return np.asarray(image)
 
 
-def thumbnail_of_file(path):
+def thumbnail_of_file(path, size=(40, 30), **options):
     image = Image.open(path)
-    image.thumbnail((50, 50))
-    return np.asarray(image)
+    image.thumbnail(size, **options)
+    return np.asarray(image), about(image)
+
+
+def thumbnail_of_crop(path):
+    image = rgb(path).crop((3, 4, 60, 50))
+    pixels = image.load()
+    image.thumbnail((20.7, 30), Image.Resampling.LANCZOS, 1.5)
+    return np.asarray(image), image.getpixel((1, 1)), pixels[2, 3], about(image)
+
+
+def letterbox(path, color=(114, 114, 114), place=(5, 7)):
+    image = rgb(path).resize((40, 30))
+    canvas = Image.new("RGB", (50, 44), color)
+    canvas.paste(image, place)
+    return np.asarray(canvas), about(canvas)
+
+
+def pasted_twice(path):
+    canvas = Image.new("L", (50, 44), 9)
+    canvas.paste(rgb(path), (20, -3, 110, 67))
+    canvas.paste(rgb(path).crop((0, 0, 9, 9)), (3, 3))
+    return np.asarray(canvas)
+
+
+def pasted_with_mask(path):
+    canvas = Image.new("RGB", (90, 70), "#102030")
+    canvas.paste(rgb(path), None, rgb(path).convert("L"))
+    return np.asarray(canvas)
+
+
+def changed_after_paste(path):
+    canvas, other = Image.new("RGB", (99, 99), "white"), Image.new("RGB", (99, 99))
+    image = rgb(path)
+    canvas.paste(image, (1, 1))
+    other.paste(canvas)
+    canvas.putpixel((2, 2), (1, 2, 3))
+    image.putpixel((2, 2), (4, 5, 6))
+    return [np.asarray(each) for each in (canvas, other, image)]
+
+
+def blank(path):
+    canvas = Image.new("RGB", (9, 7), (1, 2, 3))
+    copies = canvas.copy(), canvas.crop((2, 2, 20, 20)), pickle.loads(pickle.dumps(canvas))
+    canvas.load()[0, 0] = 4, 5, 6
+    return [(np.asarray(each), about(each)) for each in (canvas, *copies)], rgb(path).size
+
+
+def images_made_of_it(path):
+    image, canvas = rgb(path), Image.new("RGB", (99, 99), (1, 2, 3))
+    canvas.paste(image, (3, 4))
+    image.thumbnail((30, 30))
+    return canvas, image, Image.new("L", (3, 2), 7), *image.split()
+
+
+def drafted(path):
+    image = Image.open(path)
+    image.draft("L", None)
+    return np.asarray(image), image.mode
+
+
+def levels_of_chance(path):
+    return np.asarray(rgb(path).point(lambda level: random.random() * 300 - 20))
+
+
+def channels_apart(path):
+    red, green, blue = rgb(path).split()
+    other = rgb(path).getchannel("B")
+    changed = green.copy()
+    changed.putpixel((1, 1), 200)
+    merged = [(blue, green, red), (red, red, blue), (red, other, other), (changed, blue, red)]
+    merged += [(red.resize((9, 9)), blue.resize((9, 9)), red.resize((9, 9)))]
+    return [np.asarray(Image.merge("RGB", each)) for each in merged]
 
 
 def draft(path):
@@ -260,6 +333,70 @@ USES = {
     "parameters by hand": by_hand,
     "thumbnail": thumbnail,
     "thumbnail of the file": thumbnail_of_file,
+    "thumbnail of the file, whole": lambda path: thumbnail_of_file(path, (60, 40)),
+    "thumbnail of the file, without a gap": lambda path: thumbnail_of_file(path, reducing_gap=None),
+    "thumbnail as large as the file": lambda path: thumbnail_of_file(path, (90, 70)),
+    "thumbnail to nothing": lambda path: thumbnail_of_file(path, (0, 5)),
+    "thumbnail by an unknown filter": lambda path: thumbnail_of_file(path, resample=77),
+    "thumbnail of a crop": thumbnail_of_crop,
+    "letterbox": letterbox,
+    "letterbox of a color's name": lambda path: letterbox(path, "teal"),
+    "letterbox of no color": lambda path: letterbox(path, None),
+    "letterbox of an unknown color": lambda path: letterbox(path, "no color"),
+    "letterbox of a level": lambda path: letterbox(path, 120),
+    "letterbox of levels too high": lambda path: letterbox(path, (300, 2, 3)),
+    "letterbox beyond": lambda path: letterbox(path, place=(-9, 30)),
+    "letterbox far beyond": lambda path: letterbox(path, place=(-200, 300)),
+    "letterbox at a box": lambda path: letterbox(path, place=(5, 7, 45, 37)),
+    "letterbox at a box of another size": lambda path: letterbox(path, place=(5, 7, 45, 38)),
+    "letterbox at fractions": lambda path: letterbox(path, place=(5.5, 7)),
+    "letterbox at a list": lambda path: letterbox(path, place=[5, 7]),
+    "letterbox nowhere": lambda path: letterbox(path, place=(5,)),
+    "pasted twice": pasted_twice,
+    "pasted with a mask": pasted_with_mask,
+    "changed after it was pasted": changed_after_paste,
+    "pasted on what it is made of": lambda path: rgb(path).paste(rgb(path), (3, 3)),
+    "images made of it": images_made_of_it,
+    "blank": blank,
+    "blank of no size": lambda path: Image.new("RGB", (0, 9)).size,
+    "blank of a negative size": lambda path: Image.new("RGB", (-1, 9)),
+    "padded": lambda path: np.asarray(ImageOps.pad(rgb(path), (50, 50), color=(9, 8, 7))),
+    "draft in gray": drafted,
+    "a channel": lambda path: np.asarray(rgb(path).getchannel("G")),
+    "a channel that is not": lambda path: rgb(path).getchannel("A"),
+    "a channel beyond": lambda path: rgb(path).getchannel(3),
+    "channels apart": channels_apart,
+    "channels of other sizes": lambda path: Image.merge(
+        "RGB", [rgb(path).resize((side, 9)).getchannel(0) for side in (9, 9, 8)]
+    ),
+    "gray to three channels": lambda path: np.asarray(
+        Image.merge("RGB", [rgb(path).convert("L")] * 3)
+    ),
+    "gamma": lambda path: np.asarray(functional.adjust_gamma(rgb(path), 1.7, 0.9)),
+    "solarize_add": lambda path: np.asarray(solarize_add(rgb(path), 60)),
+    "point of floats": lambda path: np.asarray(rgb(path).point([0.5, 1.5, 300, -4] * 192)),
+    "point of one table for three": lambda path: rgb(path).point([0] * 256),
+    "point of texts": lambda path: rgb(path).point(["a"] * 768),
+    "point of no number": lambda path: rgb(path).point([float("nan")] * 768),
+    "point of infinity": lambda path: rgb(path).point(lambda level: float("inf")),
+    "point by what raises": lambda path: rgb(path).point(lambda level: 1 // (level - 9)),
+    "point by chance": levels_of_chance,
+    "point by chance, of texts": lambda path: rgb(path).point(lambda level: str(random.random())),
+    "point to another mode": lambda path: np.asarray(rgb(path).convert("L").point(range(256), "1")),
+    "reduce to nothing": lambda path: rgb(path).reduce(0),
+    "reduce a part": lambda path: np.asarray(rgb(path).reduce((3, 4), (1, 2, 31, 40))),
+    "reduce too large a part": lambda path: rgb(path).reduce(2, (1, 2, 310, 40)),
+    "resize with too large a box": lambda path: rgb(path).resize((9, 9), box=(0, 0, 90.1, 9)),
+    "resize with a box of nothing": lambda path: np.asarray(
+        rgb(path).resize((9, 9), box=(5, 5, 5, 9))
+    ),
+    "resize with a tiny box": lambda path: np.asarray(
+        rgb(path).resize((9, 9), 4, box=(89.8, 5, 90, 9))
+    ),
+    "resize with a small gap": lambda path: rgb(path).resize((9, 9), reducing_gap=0.9),
+    "resize a box with a gap": lambda path: np.asarray(
+        rgb(path).resize((7, 9), 3, (3.3, 1.2, 80, 69.9), 1.3)
+    ),
     "draft": draft,
     "resize with a box": lambda path: np.asarray(rgb(path).resize((30, 20), box=(1, 1, 9.5, 9))),
     "resize to the nearest": lambda path: np.asarray(rgb(path).resize((30, 20), 0)),
@@ -283,6 +420,7 @@ USES = {
     "statistics": lambda path: ImageStat.Stat(rgb(path)).mean,
     "point": lambda path: np.asarray(rgb(path).point(lambda level: level // 2)),
     "expand": lambda path: np.asarray(ImageOps.expand(rgb(path), (3, 1), (1, 2, 3))),
+    "fit, beyond": lambda path: ImageOps.fit(rgb(path), (0, 3)).size,
     "fit": lambda path: np.asarray(ImageOps.fit(rgb(path), (30, 20))),
     "pickle": lambda path: np.asarray(pickle.loads(pickle.dumps(rgb(path)))),
     "pickle of the file": lambda path: np.asarray(pickle.loads(pickle.dumps(Image.open(path)))),

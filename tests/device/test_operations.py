@@ -143,6 +143,10 @@ def test_any_chain_of_operations(pixels, operations):
     [
         ([("mix", 0.5, [0.5], [[("invert",)]], "sum")], "mix"),
         ([("erase", 0, 0, 1, 1, b"", True, 5)], "erase with noise"),
+        ([("reduce", 2, 2)], "reduce"),
+        ([("resize", 3, 3, "box", (0, 0, 1, 1))], "resize of a box"),
+        ([("lookup", bytes(256))], "lookup"),
+        ([("channels", 2, 1, 0)], "channels"),
     ],
 )
 def test_what_no_program_can_do_has_a_name(operations, name):

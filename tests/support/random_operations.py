@@ -69,6 +69,7 @@ def pixels(random: Random, channels: int | None = None) -> np.ndarray:
 def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
     kinds = ("crop", "crop", "resize", "resize", "flip", "factor", "factor", "plain", "blur")
     kinds += ("affine", "perspective", "rotate", "pad", "cutout", "erase", "mix", "box_blur")
+    kinds += ("reduce", "lookup", "channels")
     kind = random.choice(kinds)
     interpolation = random.choice(INTERPOLATIONS)
     if kind == "flip":
@@ -85,7 +86,14 @@ def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
         corner = whole(random, -20), whole(random, -20)
         return (kind, *corner, whole(random), whole(random), fill(random))
     if kind == "resize":
-        return ("resize", whole(random, 0), whole(random, 0), random.choice(FILTERS))
+        box = (tuple(real(random, -1, 40) for _ in range(4)),) if random.random() < 0.3 else ()
+        return ("resize", whole(random, 0), whole(random, 0), random.choice(FILTERS), *box)
+    if kind == "reduce":
+        return ("reduce", whole(random, 0, 9), whole(random, 0, 9))
+    if kind == "lookup":
+        return ("lookup", random.randbytes(random.choice((256, 768, 768, 255))))
+    if kind == "channels":
+        return ("channels", *(whole(random, 0, 3) for _ in range(3)))
     if kind == "blur":
         sizes = (random.choice((1, 3, 5, 23, 513)), random.choice((1, 3, 7, whole(random))))
         return ("blur", *sizes, real(random, 0.05, 4.0), real(random, 0.05, 4.0))

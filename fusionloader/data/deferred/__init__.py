@@ -18,7 +18,7 @@ Modules:
     source: the file's bytes, decoded as seldom as possible.
     core: the recorded operations.
     formats: which files are deferred.
-    methods, enhancing, functionals: the recorded functions of Pillow and torchvision.
+    methods, enhancing, canvas, functionals: the recorded functions of Pillow and torchvision.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
     array_decoders: the JPEG decoders of OpenCV and torchvision.

@@ -27,6 +27,30 @@ _ACCESSES = "_fusionloader_accesses"
 _CHANNELS = {"RGB": 3, "L": 1}
 
 
+class Blank:
+    """Stands in for Pillow's ``ImagingCore`` in an image of one color that has no pixels yet.
+
+    Attributes:
+        mode: ``"RGB"`` or ``"L"``.
+        size: width and height.
+        color: levels of red, green and blue.
+    """
+
+    __slots__ = ("color", "mode", "size")
+
+    readonly = 0  # read by Image.readonly
+
+    def __init__(self, mode: str, size: tuple[int, int], color: tuple[int, int, int]) -> None:
+        self.mode, self.size, self.color = mode, size, color
+
+    def pixels(self) -> Any:
+        """Returns Pillow's pixels."""
+        pillow: Any = Image
+        return pillow.core.fill(
+            self.mode, self.size, self.color if self.mode == "RGB" else self.color[0]
+        )
+
+
 class DeferredCore:
     """Stands in for Pillow's ``ImagingCore``; immutable, so that images may share it.
 
@@ -206,6 +230,8 @@ def like(image: PillowImage, core: DeferredCore) -> Image.Image:
 def settle(image: PillowImage, why: str = "") -> None:
     """Gives a deferred image its pixels; counted under ``why``, by default the calling function."""
     core = image._im
+    if type(core) is Blank:
+        image._im = core.pixels()
     if type(core) is not DeferredCore:
         return
     made = _make_pixels(core)
@@ -213,7 +239,7 @@ def settle(image: PillowImage, why: str = "") -> None:
         image._im = made
         for reference in image.__dict__.pop(_ACCESSES, ()):
             access = reference()
-            if access is not None:
+            if access is not None and access.core is core:
                 access.show(made)
         counts().results["pixels"] += 1
         counts().ended[why or _find_caller()] += 1
@@ -225,10 +251,14 @@ def _make_pixels(core: DeferredCore) -> Any:
 
 
 class Access:
-    """The pixel access that ``load()`` returns for a deferred image; makes pixels on first use."""
+    """The pixel access that ``load()`` returns for a deferred image; makes pixels on first use.
+
+    Attributes:
+        core: what the image holds now. It may hold another one later.
+    """
 
     def __init__(self, image: PillowImage) -> None:
-        self._image, self._core, self._real = image, image._im, None
+        self._image, self.core, self._real = image, image._im, None
         image.__dict__.setdefault(_ACCESSES, []).append(weakref.ref(self))
 
     def show(self, pixels: Any) -> None:
@@ -236,10 +266,10 @@ class Access:
         self._real = pixels.pixel_access(0)
 
     def _access_pixels(self) -> Any:
-        if self._real is None and self._image._im is self._core:
+        if self._real is None and self._image._im is self.core:
             settle(self._image)
         if self._real is None:  # the image has other pixels now
-            self.show(_make_pixels(self._core))
+            self.show(_make_pixels(self.core))
         return self._real
 
     def __getitem__(self, xy: Any) -> Any:

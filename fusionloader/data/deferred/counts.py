@@ -30,6 +30,7 @@ OPERATIONS = (
     *("crop", "resize", "hflip", "vflip", "affine", "perspective", "rotate", "pad", "blur"),
     *("box_blur", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize"),
     *("solarize", "invert", "autocontrast", "equalize", "grayscale"),
+    *("reduce", "lookup", "channels"),
 )
 
 Content = TypeVar("Content", bytes, memoryview)

@@ -60,7 +60,9 @@ def _defer_jpeg(image: PillowImage) -> str:
         return f"of mode {image.mode}"
     whole = (0, 0, *image.size)
     tiles = [tuple(tile) for tile in image.tile]
-    if tiles != [("jpeg", whole, 0, (image.mode, ""))] or image.decoderconfig:
+    # A draft of the whole size is decoded as any image, but one in gray as its luma.
+    drafted = image.decoderconfig not in ((), (1, 0)) or image.layers != len(image.getbands())
+    if tiles != [("jpeg", whole, 0, (image.mode, ""))] or drafted:
         return "decoded at a draft's size"
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return _TRUNCATED_ALLOWED

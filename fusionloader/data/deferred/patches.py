@@ -80,10 +80,13 @@ def _pillow() -> list[Patch]:
     from PIL import Image, ImageEnhance, ImageFile, ImageOps
     from PIL.WebPImagePlugin import WebPImageFile
 
-    from fusionloader.data.deferred import enhancing, formats, methods, opening, unparsed
+    from fusionloader.data.deferred import canvas, enhancing, formats, methods, opening, unparsed
 
     image = Image.Image
-    recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
+    recorded = (
+        *("copy", "convert", "crop", "resize", "reduce", "transpose", "transform", "filter"),
+        "getchannel",
+    )
     functions: dict[str, enhancing.Recorder] = {
         "posterize": enhancing.posterize,
         "solarize": enhancing.solarize,
@@ -96,6 +99,8 @@ def _pillow() -> list[Patch]:
         Patch(Image, "open", opening.open_image),
         Patch(image, "__getattr__", make=lambda _: unparsed.missing_attribute, added=True),
     ]
+    if hasattr(ImageOps, "_new_with_fill"):  # since Pillow 13
+        opened.append(Patch(ImageOps, "_new_with_fill", canvas.new_like))
     return [
         *(opened if unparsed.is_expected() else []),
         Patch(image, "im", make=methods.core_property),
@@ -106,6 +111,12 @@ def _pillow() -> list[Patch]:
         Patch(image, "__array_interface__", methods.array_interface),
         Patch(image, "tobytes", methods.tobytes),
         *(Patch(image, name, methods.recording(getattr(methods, name))) for name in recorded),
+        Patch(image, "split", methods.split),
+        Patch(image, "point", make=methods.pointing),
+        Patch(image, "thumbnail", make=methods.making_thumbnails),
+        Patch(image, "paste", canvas.paste),
+        Patch(Image, "new", canvas.new),
+        Patch(Image, "merge", methods.merge),
         *(Patch(kind, "__init__", make=enhancing.enhancer) for kind in kinds),
         Patch(base, "enhance", enhancing.enhance),
         Patch(base, "degenerate", make=lambda _: enhancing.Degenerate(), added=True),

@@ -51,7 +51,13 @@ def _fill(image: Image.Image, fill: tuple[int, int, int]) -> Any:
     return fill[0] if image.mode == "L" else tuple(fill)
 
 
-def _resize(image: Image.Image, width: int, height: int, filter: str) -> Image.Image:
+def _resize(
+    image: Image.Image,
+    width: int,
+    height: int,
+    filter: str,
+    box: tuple[float, float, float, float] | None = None,
+) -> Image.Image:
     if filter.startswith("torch_"):
         mode = InterpolationMode(filter.removeprefix("torch_"))
         resized = functional_v2.resize(
@@ -59,7 +65,7 @@ def _resize(image: Image.Image, width: int, height: int, filter: str) -> Image.I
         )
         replayed: Image.Image = functional_v2.to_pil_image(resized)
         return replayed
-    return image.resize((width, height), Image.Resampling[filter.upper()])
+    return image.resize((width, height), Image.Resampling[filter.upper()], box)
 
 
 def _affine(
@@ -123,6 +129,16 @@ def _solarize_add(image: Image.Image, add: float) -> Image.Image:
     return image.point(table * len(image.getbands()))
 
 
+def _look_up(image: Image.Image, tables: bytes) -> Image.Image:
+    count = 256 * len(image.getbands())
+    return image.point(list((tables * 3)[:count]))
+
+
+def _select_channels(image: Image.Image, *channels: int) -> Image.Image:
+    bands = image.split()
+    return Image.merge("RGB", [bands[each] for each in channels]) if len(bands) == 3 else image
+
+
 def _posterize(image: Image.Image, bits: int) -> Image.Image:
     if bits == 0:  # black; Pillow 13.0 and later raise
         return Image.new(image.mode, image.size)
@@ -157,6 +173,7 @@ def _mix(
 OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "crop": _crop,
     "resize": _resize,
+    "reduce": lambda image, columns, rows: image.reduce((columns, rows)),
     "hflip": functional.hflip,
     "vflip": functional.vflip,
     "brightness": functional.adjust_brightness,
@@ -171,6 +188,8 @@ OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "autocontrast": functional.autocontrast,
     "equalize": functional.equalize,
     "grayscale": _grayscale,
+    "lookup": _look_up,
+    "channels": _select_channels,
     "blur": lambda image, width, height, x, y: functional.gaussian_blur(
         image, [width, height], [x, y]
     ),
