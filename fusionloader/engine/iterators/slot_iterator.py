@@ -507,6 +507,12 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _start_anew(self) -> None:
         """Starts another manager, which makes the mini-batches in flight again."""
+        self._take_back()
+        self._start_manager()
+        self._fill()
+
+    def _take_back(self) -> None:
+        """Queues the mini-batches in flight for submission to a manager that does not have them."""
         batches = [job.batch for job in self._in_flight.undelivered]
         sampled = [
             SampledBatch(each.number, list(each.indices), each.keys, each.occurrences)
@@ -514,8 +520,6 @@ class SlotIterator(_BaseDataLoaderIter):
         ]
         self._drop_published()
         self._drawn = deque([*sampled, *self._drawn])
-        self._start_manager()
-        self._fill()
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class GroupManager(Manager):
         return messages.Failure(pickle.dumps(RuntimeError), text, 0)
 
     def _report(self) -> str:
-        jobs = self._membership.stats().jobs
+        jobs = self.connection.jobs
         return (
             f"share={self._membership.word!r}: {len(self.in_flight.wanted)} mini-batches are "
             f"submitted, none is done; others in the group: {', '.join(map(str, jobs)) or 'none'}."
