@@ -157,5 +157,6 @@ def is_slow(made: float | None, *, waited: float, last: LastEpoch) -> bool:
         waited: seconds that the epoch has waited.
         last: the epoch before.
     """
-    is_known = made is not None and last.seconds > 0
-    return is_known and made * last.seconds < _CATCHES_UP * waited
+    if made is None or last.seconds == 0:
+        return False
+    return made * last.seconds < _CATCHES_UP * waited

@@ -10,11 +10,12 @@ from fusionloader._native import TinyBatchState
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.rows.collating import default_collate
 from fusionloader.data.deferred.sample_source import DeferringSource
-from fusionloader.transforms.executors.batch_transport import Sender, Sends
+from fusionloader.transforms.executors.batch_transport import Sender, Sends, StagedSender
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
 from fusionloader.workers.python_worker import (
+    IDLE_SECONDS,
     SKIPPED,
     PythonWorker,
     PythonWorkerConfig,
@@ -35,7 +36,8 @@ class Collating(NamedTuple):
             ``auto_collation``.
         auto_collation: whether a mini-batch is a list of samples (``batch_size`` is not ``None``).
         most: number of sent batches per worker whose memory may still be in use.
-        sends: where the worker sends its batches; ``None`` until it is started.
+        sends: where the worker sends its batches; ``None`` until it is started, and if batches lie
+            in the slots of their mini-batches.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -61,8 +63,9 @@ class BatchWorker(PythonWorker):
     ) -> None:
         super().__init__(config, source, pool)
         self.sample_rows = None  # its tensors are made in the rows of whole batches
-        assert collating.sends is not None
-        self._sender = Sender(collating.sends)
+        sends = collating.sends
+        self._sender = StagedSender(self._slot_of_batch) if sends is None else Sender(sends)
+        self._claim: _native.Claim | None = None
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._auto_collation else None
@@ -77,6 +80,7 @@ class BatchWorker(PythonWorker):
 
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
+        self._claim = claim
         memory.use(self._rows)  # for each claim, since other loaders of a pool have other rows
         self._begin_deferral()  # before the first sample, since collate_fn may open images
         try:
@@ -112,6 +116,26 @@ class BatchWorker(PythonWorker):
             self._message_fd, messages.SamplesSpilled(claim.sequence, claim.first, pickled)
         )
         return TinyBatchState.SPILLED
+
+    def _slot_of_batch(self, nbytes: int) -> memoryview:
+        """Returns the slot of the claimed mini-batch, once it has one of at least ``nbytes``.
+
+        Raises:
+            RuntimeError: the queue is stopped.
+        """
+        claim, queue, is_wanted = self._claim, self.queue, False
+        assert claim is not None
+        while not queue.stopping:
+            seen = queue.work_word
+            if claim.payload is not None and (rows := queue.rows(claim)).nbytes >= nbytes:
+                return rows
+            if not is_wanted:
+                wanted = messages.SlotWanted(claim.sequence, nbytes)
+                messages.send(self._message_fd, wanted)
+                queue.wake_manager()
+                is_wanted = True
+            queue.sleep(seen, IDLE_SECONDS)
+        raise RuntimeError("the queue was stopped before the batch had a slot")
 
     def _batch(self, claim: _native.Claim) -> Any:
         """Returns a collated mini-batch; ``SKIPPED`` if all samples are left out."""

@@ -36,7 +36,7 @@ from fusionloader.workers.sample_errors import BadSample, resolve
 
 _CLAIM_SECONDS = 0.5e-3  # work in a claim, if samples are cheap
 _MOST_TINY_BATCHES = 64
-_IDLE_SECONDS = 0.5
+IDLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class PythonWorker:
         return bool(self.queue.layout_version) or self._layout_expected
 
     def rest(self, seen: int) -> None:
-        self.queue.sleep(seen, _IDLE_SECONDS)
+        self.queue.sleep(seen, IDLE_SECONDS)
 
     def _end(self, why: WorkerEvent) -> WorkerEvent:
         self.queue.idle()
@@ -430,7 +430,7 @@ class PythonWorker:
                 messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
                 self._reported = True
                 queue.wake_manager()
-            queue.sleep(seen, _IDLE_SECONDS)
+            queue.sleep(seen, IDLE_SECONDS)
 
     def _write(
         self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]

@@ -9,10 +9,9 @@ import torch
 from jobs import OPTIONS, alone, coordinators, digest, left, make_loader
 from support import torchrun, warm_start
 from support.batches import same_batches
-from support.datasets import Numbers
+from support.datasets import Stream
 from support.images import eval_transform, train_transform
 from support.waiting import PATIENCE, gone, wait_until
-from torch.utils.data import TensorDataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
@@ -171,12 +170,6 @@ def test_bad_samples_are_for_every_job_what_they_are_alone(group, tmp_path, trai
             job.take(1)
 
 
-def test_pixels_in_memory_are_shared(group):
-    images = torch.arange(40 * 3 * 8 * 8, dtype=torch.float32).view(40, 3, 8, 8)
-    with pytest.raises(ValueError, match="Python code"):
-        group(dataset=TensorDataset(images, torch.arange(40))).take(1)
-
-
 DIFFERENT = {
     "seed": ({"seed": 4}, "seed is 4 here and 3 in the job"),
     "batch size": ({"batch_size": 5}, "batch_size is 5 here and 4"),
@@ -238,14 +231,13 @@ def _nothing(worker):
 
 
 CANNOT = {
-    "user code": (Numbers(), {}, "its samples are made by Python code"),
-    "a collate function": (None, {"collate_fn": list}, "a custom collate_fn sees whole"),
+    "a stream": (Stream([4]), {"shuffle": None}, "an IterableDataset has no indices"),
     "worker_init_fn": (None, {"worker_init_fn": _nothing}, "worker_init_fn may change"),
 }
 
 
 @pytest.mark.parametrize("name", CANNOT)
-def test_loaders_that_native_workers_do_not_serve_cannot_share(train_set, name):
+def test_loaders_with_mini_batches_of_one_worker_cannot_share(train_set, name):
     dataset, options, message = CANNOT[name]
     loader = FusionLoader(dataset or train_set, share="x", **{**OPTIONS, **options})
     with pytest.raises(ValueError, match=f"cannot share its preparation.*{message}"):

@@ -441,12 +441,14 @@ class SlotIterator(_BaseDataLoaderIter):
         return batch
 
     def _whole_batch(self, job: Job) -> Batch:
-        assert isinstance(self._manager, LocalManager)
         if not job.indices:  # workers claim nothing of an empty mini-batch
             return self._options.collate_fn([])
         if self._pinning is not None:
             return self._pinning.batch(job)
-        return self._manager.deliver_whole(job)
+        batch = self._manager.deliver_whole(job)
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
 
     def _tell_participants(self, samples: int) -> None:
         if not self._manager.participants:

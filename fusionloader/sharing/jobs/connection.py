@@ -19,6 +19,7 @@ from fusionloader.engine.manager.publications import Reports
 from fusionloader.sharing.jobs import payloads
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm.slots import Owner
+from fusionloader.workers import messages
 
 _PATIENCE_SECONDS = 20.0
 _GONE = "the coordinator has ended"
@@ -83,6 +84,7 @@ class CoordinatorConnection:
         jobs: pids of the other jobs that take part, or have taken part, in the epoch.
         made: number of shared samples, by the pid of the job whose workers made them.
         waits: seconds that this job has waited for other jobs, by pid.
+        reported: messages of this job's workers that concern no mini-batch.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -95,6 +97,7 @@ class CoordinatorConnection:
         self.jobs: tuple[int, ...] = ()
         self.made: Counter[int] = Counter()
         self.waits: dict[int, float] = {}
+        self.reported: list[messages.Message] = []
         self.held: dict[int, HeldBatch] = {}
         self.fds: tuple[int, ...] = ()
         self._taken: list[int] = []
@@ -214,6 +217,8 @@ class CoordinatorConnection:
             self._note_done(fields, message.payload)
         elif "recovered" in fields:
             self._recovered.add(int(fields["recovered"]))
+        elif "reported" in fields:
+            self.reported.append(pickle.loads(message.payload))
         elif "left" in fields:
             self.left, self.may_return = str(fields["left"]), bool(fields.get("may_return"))
         elif "differs" in fields:

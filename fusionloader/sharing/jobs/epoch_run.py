@@ -89,13 +89,12 @@ class EpochRun:
     def _send_done(self, member: GroupMember, batch: StagedBatch, others: list[int]) -> bool:
         waits, member.waits = member.waits, {}
         rows = batch.payload
-        assert rows is not None
         fields = {
             "done": batch.number,
             "lease": batch.sequence,
-            "slot": rows.number,
-            "offset": rows.offset,
-            "nbytes": rows.nbytes,
+            "slot": rows.number if rows else -1,
+            "offset": rows.offset if rows else 0,
+            "nbytes": rows.nbytes if rows else 0,
             "made": list(batch.made.items()),
             "waits": list(waits.items()),
             "failed": batch.failed,

@@ -108,7 +108,8 @@ class Group:
                     raise Refusal({"refused": name, "there": there, "pid": other.pid})
         if not any(self._joined()):
             leaves_ = tuple(map(int, fields["leaves"]))
-            self._staging.settings = RowSettings(fields["tiny_size"], fields["group_size"], leaves_)
+            sizes = int(fields["tiny_size"]), int(fields["group_size"])
+            self._staging.settings = RowSettings(*sizes, leaves_)
         reserved = [other.workers for other in self._joined()]
         numbers = self._workers.free_range(int(fields["workers"]), reserved)
         if numbers is None:

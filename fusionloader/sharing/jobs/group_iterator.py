@@ -49,7 +49,8 @@ class GroupIterator(SlotIterator):
         membership = self._membership
         if membership is None or membership.why_alone:
             return super()._make_manager(options, start)
-        return GroupManager(options, self._backend.layout, start, membership)
+        deferred = self._statistics.deferred
+        return GroupManager(options, self._backend.layout, start, membership, deferred)
 
     def _enter_epoch(self) -> None:
         membership = self._membership

@@ -137,6 +137,9 @@ class GroupMembership:
         answer = self._connection.ask(
             {"do": "join", "equal": agreement.equal, **agreement.rows, **wanted}
         )
+        if "refused" in answer and earlier is not None:  # it was a member, and has changed since
+            self._connection.close()
+            raise LeftGroup(f"{answer['refused']} is no longer that of the other jobs")
         if "refused" in answer:
             self._refuse(answer, agreement.equal[answer["refused"]])
         if "joined" not in answer:

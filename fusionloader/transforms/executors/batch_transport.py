@@ -16,7 +16,7 @@ import io
 import itertools
 import pickle
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, TypeAlias
 
@@ -192,7 +192,7 @@ class Sender:
                 each.release()
 
     def _packed(self, pickled: bytes, found: list[_Found], opened: OpenSlot | None) -> Packed:
-        large = [each for each in found if each.nbytes >= _SMALLEST]
+        large = list(filter(_is_large, found))
         opened = self._made_in(large) or opened
         in_slot = len(pickled) >= _LONG_PICKLE
         if in_slot:  # placed behind the values, as the last of them
@@ -204,8 +204,7 @@ class Sender:
         offsets, slot = where
         places = iter(offsets)
         placed = [
-            (next(places), *each[2:]) if each.nbytes >= _SMALLEST else _by_value(each)
-            for each in found
+            (next(places), *each[2:]) if _is_large(each) else _by_value(each) for each in found
         ]
         if in_slot:
             placed.append((next(places), *large[-1][2:]))
@@ -258,6 +257,44 @@ class Sender:
         return offsets, opened.slot
 
 
+class StagedSender(Sender):
+    """A worker's end where batches lie in slots of their mini-batches, for several jobs to read."""
+
+    def __init__(self, acquire: Callable[[int], memoryview]) -> None:
+        """``acquire`` returns the slot of the mini-batch being made, of at least so many bytes."""
+        self._memory_of_batch = acquire
+
+    def _storage(self, nbytes: int) -> None:
+        return None
+
+    def open(self, nbytes: int) -> None:
+        return None
+
+    def pack(self, batch: Batch) -> Packed:
+        pickled, found = _pickled(batch)
+        in_slot = len(pickled) >= _LONG_PICKLE
+        if in_slot:
+            found.append(_Found(pickled, 0, len(pickled), None, (), None))
+        sizes = [-(-each.nbytes // _ALIGN) * _ALIGN * _is_large(each) for each in found]
+        ends = list(itertools.accumulate(sizes))
+        begin = 0
+        if sum(sizes):
+            begin = ctypes.addressof(ctypes.c_char.from_buffer(self._memory_of_batch(ends[-1])))
+        placed: list[_Placed] = []
+        for each, end, size in zip(found, ends, sizes, strict=True):
+            if size:
+                source: Any = each.values if each.address == 0 else each.address
+                ctypes.memmove(begin + end - size, source, each.nbytes)
+                placed.append((end - size, *each[2:]))
+            else:
+                placed.append(_by_value(each))
+        return Packed(-1, None, placed, None if in_slot else pickled)
+
+
+def _is_large(found: _Found) -> bool:
+    return found.nbytes >= _SMALLEST
+
+
 class Packed(NamedTuple):
     """A batch to be sent; it unpickles to the batch, or to torch's wrapper of the error.
 
@@ -273,6 +310,11 @@ class Packed(NamedTuple):
     where: tuple[int, int, int, list[int]] | None
     placed: list[_Placed]
     pickled: bytes | None
+
+    @property
+    def needs_slot(self) -> bool:
+        """Whether any of it lies in a slot."""
+        return any(not isinstance(each[0], bytes) for each in self.placed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack, tuple(self)
