@@ -97,6 +97,7 @@ class Job:
 
 def _serve(pipe, dataset, share, options):
     torch.set_num_threads(1)
+    os.environ.update(options.pop("environ", {}))
     loader, iterator, kept, child = make_loader(dataset, share, options), None, [], None
     while True:
         command, *what = pipe.recv()

@@ -12,6 +12,7 @@ from support.batches import same_batches
 from support.datasets import Stream
 from support.images import eval_transform, train_transform
 from support.waiting import PATIENCE, gone, wait_until
+from torch.utils.data import DistributedSampler
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
@@ -326,7 +327,29 @@ def test_scripts_share_however_they_are_started(tmp_path, image_folder, train_se
     assert [process.wait(PATIENCE) for process in started] == [0, 0]
     found = [json.loads(file.read_text()) for file in tmp_path.glob("train.py.*")]
     assert [epochs for epochs, _, _ in found] == [alone(train_set, epochs=2)] * 2
-    assert len({shared for _, shared, _ in found}) == 1  # 0 if one was started too late
+    assert len({shared > 0 for _, shared, _ in found}) == 1  # none if one was started too late
+
+
+def test_rank_n_of_one_training_shares_with_rank_n_of_another(group, train_set, word, monkeypatch):
+    addresses, jobs, expected = [], [], []
+    for _ in range(2):
+        for rank, variables in enumerate(torchrun.environment(2)):
+            sampler = DistributedSampler(train_set, 2, rank)
+            jobs.append(group(environ=variables, sampler=sampler))
+            expected.append(alone(train_set, sampler=sampler)[0])
+            with monkeypatch.context() as patch:
+                for name, value in variables.items():
+                    patch.setenv(name, value)
+                addresses.append(coordinator_address(word))
+    begun = together(jobs, 1)
+    assert [a + b for a, b in zip(begun, all_rest(jobs), strict=True)] == expected
+    assert left(jobs) == []
+    stats = [job.ask("stats") for job in jobs]
+    if all(each.alone_batches == 0 for each in stats):
+        assert sum(each.made_here for each in stats) == len(train_set)
+    for job in jobs:
+        job.close()
+    wait_until(lambda: not any(map(coordinators, addresses)))
 
 
 def test_a_trace_shows_the_steps_and_says_that_workers_are_not_shown(word, train_set, tmp_path):
