@@ -43,6 +43,7 @@ EPOCHS = 5  # of each job that starts at an offset
 STEADY = 2  # number of the epoch from which on jobs of random starts are compared
 SETTLED = 0.8  # seconds from the first batch to the event
 WATCHED = 0.7  # seconds behind it
+FEWEST = 4  # batches before the event that show a job's usual gap
 ENDLESS = 1 << 20  # samples of an epoch in which something happens
 FORK = multiprocessing.get_context("fork")
 
@@ -216,8 +217,11 @@ def throughput(options: argparse.Namespace, folder: Path) -> dict[str, list[Roun
 # ---- gaps ---------------------------------------------------------------------------------------
 
 
-def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> float:
-    """Returns the longest gap of the others behind an event, less their usual one, in seconds."""
+def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> float | None:
+    """Returns the longest gap of the others behind an event, less their usual one, in seconds.
+
+    ``None`` if the machine was too busy for them to show a usual one.
+    """
     count = options.jobs - (event == "join")
     jobs = [Job(options, folder, word) for _ in range(count)]
     workers: list[list[int]] = []
@@ -234,7 +238,9 @@ def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> 
         elif event != "nothing":
             victim.signal(signal.SIGKILL if event == "kill" else signal.SIGSTOP, workers[-1])
         time.sleep(WATCHED)
-        return max(_beyond_usual(job, now) for job in others)
+        found = [_beyond_usual(job, now) for job in others]
+        seconds = [each for each in found if each is not None]
+        return max(seconds) if len(seconds) == len(found) else None
     finally:
         for job in jobs:
             job.end()
@@ -243,11 +249,14 @@ def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> 
                 os.kill(pid, signal.SIGKILL)
 
 
-def _beyond_usual(job: Job, event: float) -> float:
+def _beyond_usual(job: Job, event: float) -> float | None:
     job.tell("stop")
     times, _ = job.answer()
     gaps = list(zip(times, times[1:], strict=False))
-    usual = statistics.median(b - a for a, b in gaps if b < event)
+    before = [b - a for a, b in gaps if b < event]
+    if len(before) < FEWEST:
+        return None
+    usual = statistics.median(before)
     behind = [b - a for a, b in gaps if b >= event]
     last = event + WATCHED - times[-1]  # it may have got none since
     return max(*behind, last, usual) - usual if behind else last
@@ -258,7 +267,9 @@ def gaps(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
     for trial in range(options.trials):
         for event in EVENTS:
             word = f"study-{os.getpid()}-{trial}-{event}"
-            found[event].append(gap_of(event, options, folder, word))
+            seconds = gap_of(event, options, folder, word)
+            if seconds is not None:
+                found[event].append(seconds)
         announce(f"trial {trial + 1} of {options.trials}")
     return found
 

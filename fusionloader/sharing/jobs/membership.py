@@ -217,6 +217,8 @@ class GroupMembership:
 
     def delivered(self, number: int) -> None:
         """Counts a delivered mini-batch; reports the progress of a job that prepares alone."""
+        if not (self.why_alone or self.connection.is_prepared(number)):
+            return  # it was taken and counted before an exception
         self._delivered += 1
         if self.why_alone:
             self._outside_batches += 1
