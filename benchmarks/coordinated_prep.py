@@ -3,8 +3,9 @@
 Four jobs with one worker each go through an epoch, together and each alone, interleaved: samples
 delivered to all jobs per second, and CPU time. Every batch is compared with that of a job alone.
 Then jobs are killed, stopped or started beside three others, again and again: the longest gap
-between two batches of the others, beyond their usual one. Last, jobs start at offsets of a fraction
-of an epoch: samples prepared for each sample delivered, by epoch.
+between two batches of the others, beyond their usual one. Last, jobs start at offsets of up to more
+than an epoch, and at random moments of one: samples prepared for each sample delivered, by epoch,
+and the throughput of random starts from the third epoch on, together and alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import random
 import signal
 import statistics
 import time
@@ -36,10 +38,12 @@ from fusionloader.cli.measure.workloads import pil_dataset
 
 WAYS = ("together", "alone")
 EVENTS = ("nothing", "kill", "pause", "join")
-OFFSETS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of an epoch, of the last job that starts
-EPOCHS = 4  # of each job that starts at an offset
+OFFSETS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.5)  # of an epoch, of the last job that starts
+EPOCHS = 5  # of each job that starts at an offset
+STEADY = 2  # number of the epoch from which on jobs of random starts are compared
 SETTLED = 0.8  # seconds from the first batch to the event
 WATCHED = 0.7  # seconds behind it
+FEWEST = 4  # batches before the event that show a job's usual gap
 ENDLESS = 1 << 20  # samples of an epoch in which something happens
 FORK = multiprocessing.get_context("fork")
 
@@ -49,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=4, help="that share (4)")
     parser.add_argument("--trials", type=int, default=50, help="of each event (50)")
     parser.add_argument("--starts", type=int, default=3, help="of jobs at each offset (3)")
+    parser.add_argument("--random-starts", type=int, default=3, help="of jobs within an epoch (3)")
     parser.set_defaults(workers=1)
     return parser.parse_args()
 
@@ -119,7 +124,7 @@ def _serve(pipe: Connection, options: argparse.Namespace, folder: Path, word: st
     while True:
         command, *what = pipe.recv()
         if command == "epochs":
-            pipe.send(_epochs(loader_of("together", False)))
+            pipe.send(_epochs(loader_of(what[0], False)))
         elif command == "epoch":
             pipe.send(_epoch(loader_of(what[0], False), *what[1:]))
         else:
@@ -140,13 +145,15 @@ def _epoch(loader: Any, number: int, digest: bool) -> Epoch:
 
 
 def _epochs(loader: Any) -> list[tuple[float, int, int]]:
-    """Returns when each epoch ended, and the samples delivered and made here until then."""
+    """Returns when each epoch ended, and the samples delivered and made here until then.
+
+    Workers have made more samples than that for their job, if they have made those of others.
+    """
     found, samples = [], 0
     for number in range(EPOCHS):
         samples += _epoch(loader, number, digest=False).samples
-        shared = loader.stats().shared_prep
-        alone = shared.alone_batches * loader.batch_size
-        found.append((time.monotonic(), samples, shared.made_here + alone))
+        made = sum(worker.samples for worker in loader.stats().workers)
+        found.append((time.monotonic(), samples, made))
     return found
 
 
@@ -210,8 +217,11 @@ def throughput(options: argparse.Namespace, folder: Path) -> dict[str, list[Roun
 # ---- gaps ---------------------------------------------------------------------------------------
 
 
-def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> float:
-    """Returns the longest gap of the others behind an event, less their usual one, in seconds."""
+def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> float | None:
+    """Returns the longest gap of the others behind an event, less their usual one, in seconds.
+
+    ``None`` if the machine was too busy for them to show a usual one.
+    """
     count = options.jobs - (event == "join")
     jobs = [Job(options, folder, word) for _ in range(count)]
     workers: list[list[int]] = []
@@ -228,7 +238,9 @@ def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> 
         elif event != "nothing":
             victim.signal(signal.SIGKILL if event == "kill" else signal.SIGSTOP, workers[-1])
         time.sleep(WATCHED)
-        return max(_beyond_usual(job, now) for job in others)
+        found = [_beyond_usual(job, now) for job in others]
+        seconds = [each for each in found if each is not None]
+        return max(seconds) if len(seconds) == len(found) else None
     finally:
         for job in jobs:
             job.end()
@@ -237,11 +249,14 @@ def gap_of(event: str, options: argparse.Namespace, folder: Path, word: str) -> 
                 os.kill(pid, signal.SIGKILL)
 
 
-def _beyond_usual(job: Job, event: float) -> float:
+def _beyond_usual(job: Job, event: float) -> float | None:
     job.tell("stop")
     times, _ = job.answer()
     gaps = list(zip(times, times[1:], strict=False))
-    usual = statistics.median(b - a for a, b in gaps if b < event)
+    before = [b - a for a, b in gaps if b < event]
+    if len(before) < FEWEST:
+        return None
+    usual = statistics.median(before)
     behind = [b - a for a, b in gaps if b >= event]
     last = event + WATCHED - times[-1]  # it may have got none since
     return max(*behind, last, usual) - usual if behind else last
@@ -252,7 +267,9 @@ def gaps(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
     for trial in range(options.trials):
         for event in EVENTS:
             word = f"study-{os.getpid()}-{trial}-{event}"
-            found[event].append(gap_of(event, options, folder, word))
+            seconds = gap_of(event, options, folder, word)
+            if seconds is not None:
+                found[event].append(seconds)
         announce(f"trial {trial + 1} of {options.trials}")
     return found
 
@@ -260,25 +277,35 @@ def gaps(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
 # ---- offsets ------------------------------------------------------------------------------------
 
 
-def started_at(offset: float, count: int, options: argparse.Namespace, folder: Path) -> list[float]:
-    """Starts jobs one after the other, the last one ``offset`` of an epoch after the first.
-
-    Returns the samples that were prepared for each sample delivered, by epoch.
-    """
-    jobs = [Job(options, folder, f"study-{os.getpid()}-{time.monotonic_ns()}") for _ in range(1)]
+def usual_epoch(options: argparse.Namespace, folder: Path) -> float:
+    """Returns the seconds of an epoch of one job alone."""
+    job = Job(options, folder, f"study-{os.getpid()}")
     try:
-        jobs[0].tell("epoch", "alone", 0, False)
-        usual = jobs[0].answer()
-        seconds = (usual.ended - usual.began) * offset / (count - 1)
-        word = f"study-{os.getpid()}-{time.monotonic_ns()}"
-        jobs += [Job(options, folder, word) for _ in range(count)]
-        for job in jobs[1:]:
-            job.tell("epochs")
+        job.tell("epoch", "alone", 0, False)
+        epoch = job.answer()
+    finally:
+        job.end()
+    return float(epoch.ended - epoch.began)
+
+
+def started(
+    delays: list[float], way: str, options: argparse.Namespace, folder: Path
+) -> list[list[tuple[float, int, int]]]:
+    """Starts jobs one after the other, with pauses in between; returns what each had by epoch."""
+    word = f"study-{os.getpid()}-{time.monotonic_ns()}"
+    jobs = [Job(options, folder, word) for _ in range(len(delays) + 1)]
+    try:
+        for job, seconds in zip(jobs, [*delays, 0.0], strict=True):
+            job.tell("epochs", way)
             time.sleep(seconds)
-        found = [job.answer() for job in jobs[1:]]
+        return [job.answer() for job in jobs]
     finally:
         for job in jobs:
             job.end()
+
+
+def made_for_each(found: list[list[tuple[float, int, int]]]) -> list[float]:
+    """Returns the samples that were prepared for each sample delivered, by epoch."""
     delivered = [sum(job[epoch][1] for job in found) for epoch in range(EPOCHS)]
     made = [sum(job[epoch][2] for job in found) for epoch in range(EPOCHS)]
     return [
@@ -291,9 +318,30 @@ def started_at(offset: float, count: int, options: argparse.Namespace, folder: P
 def offsets(options: argparse.Namespace, folder: Path) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
     for offset, _ in itertools.product(OFFSETS, range(options.starts)):
-        made = started_at(offset, options.jobs, options, folder)
+        gap = usual_epoch(options, folder) * offset / (options.jobs - 1)
+        made = made_for_each(started([gap] * (options.jobs - 1), "together", options, folder))
         found.setdefault(str(offset), []).append(made)
         announce(f"offset {offset}: " + ", ".join(f"{each:.2f}" for each in made))
+    return found
+
+
+def steady_rate(found: list[list[tuple[float, int, int]]]) -> float:
+    """Returns the samples per second of all jobs while all of them are in steady epochs."""
+    return sum(
+        (job[-1][1] - job[STEADY - 1][1]) / (job[-1][0] - job[STEADY - 1][0]) for job in found
+    )
+
+
+def random_starts(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+    """Returns the steady rates together and alone of jobs that start at random moments."""
+    found, draws = [], random.Random(0)
+    for _ in range(options.random_starts):
+        usual = usual_epoch(options, folder)
+        moments = sorted(draws.random() * usual for _ in range(options.jobs))
+        delays = [after - before for before, after in itertools.pairwise(moments)]
+        rates = {way: steady_rate(started(delays, way, options, folder)) for way in WAYS}
+        found.append(rates)
+        announce(f"random starts: {rates['together'] / rates['alone']:.2f}")
     return found
 
 
@@ -331,6 +379,14 @@ def rows_of_offsets(found: dict[str, list[list[float]]]) -> list[list[str]]:
     return [[what.format(offset), text(starts)] for offset, starts in found.items()]
 
 
+def rows_of_starts(starts: list[dict[str, float]]) -> list[list[str]]:
+    if not starts:
+        return []
+    ratio = statistics.median(each["together"] / each["alone"] for each in starts)
+    what = "random starts, together over alone from the third epoch on"
+    return [[what, f"{ratio:.2f}"]]
+
+
 def main() -> None:
     options = arguments()
     folder = setting_of(options, "default")[0].root
@@ -338,16 +394,18 @@ def main() -> None:
     rounds = throughput(options, folder)
     found = {event: values for event, values in gaps(options, folder).items() if values}
     starts = offsets(options, folder)
+    at_random = random_starts(options, folder)
     figures = {way: [(r.rate, r.cpu) for r in rounds[way]] for way in WAYS}
     ratios = [a.rate / b.rate for a, b in zip(*(rounds[way] for way in WAYS), strict=True)]
     publish(
         options,
         ("", "median"),
-        [*rows_of(rounds, found), *rows_of_offsets(starts)],
+        [*rows_of(rounds, found), *rows_of_offsets(starts), *rows_of_starts(at_random)],
         rounds=figures,
         ratios=ratios,
         gaps=found,
         offsets=starts,
+        random_starts=at_random,
     )
 
 

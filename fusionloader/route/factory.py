@@ -93,7 +93,7 @@ class IteratorFactory:
             backend = self._backend(options, route, state, passes)
             return StreamIterator(loader, options, state, backend)
         backend = self._backend(options, route, state)
-        if options.share is not None and isinstance(backend, NativeBackend):
+        if options.share is not None and isinstance(backend, (NativeBackend, PythonBackend)):
             member = state.member(options.share)
             return GroupIterator(loader, options, state, backend, member, backend.agreement)
         return SlotIterator(loader, options, state, backend)
@@ -169,8 +169,7 @@ class IteratorFactory:
 
 def _check(options: LoaderOptions, route: Route) -> None:
     """Raises ValueError for arguments that this route does not support."""
-    python = "its samples are made by Python code, which cannot be compared between jobs"
-    check_shareable(options, "" if route.is_native else route.why_whole or python)
+    check_shareable(options, why_own_passes(options))
     if own := why_own_passes(options):
         refuse_for_own_passes(options, own)
     elif route.plan is None and options.auto_collation and (why := why_lists(options.dataset)):

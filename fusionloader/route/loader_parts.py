@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.observe.statistics.remote_stats import RemoteStats
+from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.system.finalizers import ExitFinalizer
 
@@ -38,12 +39,17 @@ class LoaderParts(LoaderState):
 
     def stats(self, cache_stats: Callable[[], dict[str, StoreStats]]) -> LoaderStats:
         """Returns a snapshot of the counters, with those of caches by store."""
-        shared = None if self._membership is None else self._membership.stats()
+        shared = self._shared_prep()
         caches = cache_stats()
         stream = None if self._reader is None else self._reader.stats()
         return self.statistics.snapshot(
             self.epochs.completed, caches, shared, self._remote_stats(), stream
         )
+
+    def _shared_prep(self) -> SharedPrepStats | None:
+        if self._membership is None:
+            return None
+        return self._membership.stats(self.statistics.all_workers.total().made)
 
     def _remote_stats(self) -> RemoteStats | None:
         if self._link is None or self._settings is None:
@@ -57,8 +63,8 @@ class LoaderParts(LoaderState):
         """Returns lines on deferred images, shared preparation, remote workers and URLs."""
         counted = self.statistics.images()
         lines = list(counted.explain()) if counted else []
-        if self._membership is not None:
-            lines.append(self._membership.stats().explain())
+        if (shared := self._shared_prep()) is not None:
+            lines.append(shared.explain())
         if self._link is not None and (remote := self._remote_stats()) is not None:
             lines += [*self._link.explain(), remote.explain()]
         if self._why_not_linked:

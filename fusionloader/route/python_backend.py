@@ -17,6 +17,7 @@ from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.loader_parts import LoaderParts
 from fusionloader.route.starting import bind_to_pool, find_context, start_in_pool
+from fusionloader.sharing.jobs.agreement import Agreement, CodeDigests
 from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.pool.user_code import UserCode
@@ -65,6 +66,7 @@ class PythonBackend:
         self.epoch_ended, self._offers = epoch_ended, offers
         self.count = source.count()
         self.receiver = BatchReceiver() if whole else None
+        self._code: CodeDigests | None = None
 
     def no_layout(self, why: str) -> PythonBackend:
         self._no_layout(why)
@@ -96,6 +98,16 @@ class PythonBackend:
         if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):
             return Described(indices, rows, b"")
         return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
+
+    def agreement(self, options: LoaderOptions) -> Agreement:
+        """Returns what jobs have to agree on that share the preparation of this loader's batches.
+
+        Raises:
+            ValueError: user code cannot be compared.
+        """
+        if self._code is None:  # workers that are kept have the dataset as it was then
+            self._code = CodeDigests.of(options)
+        return Agreement.of_code(options, self._code)
 
     def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
         """User code runs on other machines only with ``Remote(user_code=True)``."""
@@ -144,7 +156,9 @@ class PythonBackend:
         def start(connection: WorkerConnection) -> Process:
             made_by: Whole | None = None
             if whole is not None and sends is not None:
-                made_by = collating = whole._replace(sends=sends())
+                made_by = collating = whole
+                if not connection.is_staged:
+                    made_by = collating = whole._replace(sends=sends())
                 if passes is not None:
                     last = passes.last(connection.number)
                     made_by = OwnPass(collating, kind, drop_last, passes.run, last)

@@ -104,6 +104,8 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
     if compiled is not None and not why_whole and options.num_workers > 0:
         why_python = _why_python(options, compiled, learned)
     way = _way(options, compiled, why_whole, why_python, own)
+    if options.share is not None and way == "Python workers":
+        way, why_whole = "whole batches", "jobs that share user code hand on whole mini-batches"
     overruled = bool(why_whole or (why_python and compiled is not None and compiled.complete))
     gpu = eligibility.choose(options, None if overruled else compiled)
     return Route(way, why_whole, compiled, why_python, gpu)

@@ -165,6 +165,16 @@ class SharedEpoch:
         behind = {member for batch in staged for member in batch.owed}
         return HeldUp(frozenset(self.members - behind), blocking)
 
+    def is_starved(self) -> bool:
+        """Whether a member waits for samples: what it wants next is not complete."""
+        nothing = {
+            member
+            for batch in self._batches.values()
+            if not batch.complete
+            for member in batch.submitted & batch.owed
+        }
+        return any(not self.untaken(member) for member in nothing)
+
     def untaken(self, member: int) -> int:
         """Returns the number of mini-batches that a member holds and has not taken."""
         return sum(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
@@ -11,12 +10,12 @@ from fusionloader._native import TinyBatchState
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.rows.collating import default_collate
 from fusionloader.data.deferred.sample_source import DeferringSource
-from fusionloader.transforms.executors.batch_transport import Sender, Sends
+from fusionloader.transforms.executors.batch_transport import Sender, Sends, StagedSender
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
 from fusionloader.workers.claims import SKIPPED, read_indices
-from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
+from fusionloader.workers.python_worker import IDLE_SECONDS, PythonWorker, PythonWorkerConfig
 from fusionloader.workers.sample_errors import BadSample
 
 _LONG = 1 << 15  # bytes of a long message; half the capacity of a pipe
@@ -32,8 +31,8 @@ class Collating(NamedTuple):
             ``auto_collation``.
         auto_collation: whether a mini-batch is a list of samples (``batch_size`` is not ``None``).
         most: number of sent batches per worker whose memory may still be in use.
-        sends: where the worker sends its batches; ``None`` until it is started, and at another
-            rank, whose memory it writes them to.
+        sends: where the worker sends its batches; ``None`` until it is started, and if batches lie
+            in the slots of their mini-batches.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -64,12 +63,14 @@ class BatchWorker(PythonWorker):
     ) -> None:
         super().__init__(config, source, queue, pool)
         self.sample_rows = None  # its tensors are made in the rows of whole batches
+        sends = collating.sends
+        self._sender = StagedSender(self._slot_of_batch) if sends is None else Sender(sends)
+        self._claim: _native.Claim | None = None
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._auto_collation else None
-        self._sender = None if collating.sends is None else Sender(collating.sends)
         self._rows: memory.BatchRows | None = None
-        if isinstance(source, DeferringSource) and self._sender is not None:
+        if isinstance(source, DeferringSource):
             self._rows = memory.BatchRows(cast(Any, self._sender))
             if is_of_collate(self._collate, "default_collate"):
                 self._collate = default_collate(self._rows)
@@ -79,10 +80,11 @@ class BatchWorker(PythonWorker):
 
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
+        self._claim = claim
         memory.use(self._rows)  # for each claim, since other loaders of a pool have other rows
         self._begin_deferral()  # before the first sample, since collate_fn may open images
         try:
-            with self._collating():
+            with self._sender.collating():
                 state = self._made(claim)
         except BadSample as bad:
             failed = messages.TinyBatchFailed(claim.sequence, claim.first, bad.failure)
@@ -103,13 +105,8 @@ class BatchWorker(PythonWorker):
         batch = self._batch(claim)
         return TinyBatchState.SKIPPED if batch is SKIPPED else self._sent(claim, batch)
 
-    def _collating(self) -> AbstractContextManager[None]:
-        assert self._sender is not None
-        return self._sender.collating()
-
     def _sent(self, claim: _native.Claim, batch: Any) -> TinyBatchState:
         """Gives a batch to the training process; returns the state of its mini-batch."""
-        assert self._sender is not None
         try:
             pickled = self._sender.pack(batch).pickled_apart()
         except Exception as error:
@@ -120,6 +117,25 @@ class BatchWorker(PythonWorker):
             self.queue.wake_manager()  # so that it drains the pipe while the message is written
         self._send(messages.SamplesSpilled(claim.sequence, claim.first, pickled))
         return TinyBatchState.SPILLED
+
+    def _slot_of_batch(self, nbytes: int) -> memoryview:
+        """Returns the slot of the claimed mini-batch, once it has one of at least ``nbytes``.
+
+        Raises:
+            RuntimeError: the queue is stopped.
+        """
+        claim, queue, is_wanted = self._claim, self.queue, False
+        assert claim is not None
+        while not queue.stopping:
+            seen = queue.work_word
+            if claim.payload is not None and (rows := queue.rows(claim)).nbytes >= nbytes:
+                return rows
+            if not is_wanted:
+                self._send(messages.SlotWanted(claim.sequence, nbytes))
+                queue.wake_manager()
+                is_wanted = True
+            queue.sleep(seen, IDLE_SECONDS)
+        raise RuntimeError("the queue was stopped before the batch had a slot")
 
     def _batch(self, claim: _native.Claim) -> Any:
         """Returns a collated mini-batch; ``SKIPPED`` if all samples are left out."""

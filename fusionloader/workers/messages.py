@@ -88,6 +88,13 @@ class StateAfter(NamedTuple):
     ended: bool
 
 
+class SlotWanted(NamedTuple):
+    """A whole batch of ``nbytes`` is made, and the mini-batch has no slot that is large enough."""
+
+    sequence: int
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutFound:
     """The layout of the first sample, or the reason why there is none."""
@@ -143,6 +150,7 @@ JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled | StateAfter
 
 Message = (
     JobMessage
+    | SlotWanted
     | LayoutFound
     | WorkerFailed
     | DatasetChanged

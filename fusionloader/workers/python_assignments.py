@@ -10,13 +10,12 @@ and is sent nowhere from then on.
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState, WorkerActivity
 from fusionloader.system.fd_messages import FdMessage
-from fusionloader.transforms.executors.batch_transport import collating_in, pack_into
+from fusionloader.transforms.executors.batch_transport import pack_into
 from fusionloader.workers import messages, rank_reads
 from fusionloader.workers.assignments import Assignments
 from fusionloader.workers.batch_worker import BatchWorker, Collating
@@ -26,7 +25,7 @@ from fusionloader.workers.python_worker import PythonWorker
 class _Borrowed(PythonWorker):
     """Works in the queue of another rank."""
 
-    def _send(self, message: messages.JobMessage | messages.LayoutFound) -> None:
+    def _send(self, message: messages.Message) -> None:
         pass  # what it is about is given back
 
     def _finish(self, claim: _native.Claim, tiny_batch: int, state: TinyBatchState) -> None:
@@ -46,9 +45,6 @@ class BorrowedSampleWorker(_Borrowed):
 
 class BorrowedBatchWorker(_Borrowed, BatchWorker):
     """Writes whole mini-batches into the memory that another rank has for them."""
-
-    def _collating(self) -> AbstractContextManager[None]:
-        return collating_in(lambda nbytes: None)
 
     def _sent(self, claim: _native.Claim, batch: object) -> TinyBatchState:
         is_written = False

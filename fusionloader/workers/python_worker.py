@@ -41,7 +41,7 @@ from fusionloader.workers.sample_errors import BadSample, resolve
 
 _CLAIM_SECONDS = 0.5e-3  # work in a claim, if samples are cheap
 _MOST_TINY_BATCHES = 64
-_IDLE_SECONDS = 0.5
+IDLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class PythonWorker:
     def rest(self, seen: int) -> None:
         if self.sharing is not None:
             self.sharing.report(WorkerActivity.IDLE)
-        self.queue.sleep(seen, _IDLE_SECONDS)
+        self.queue.sleep(seen, IDLE_SECONDS)
 
     def _end(self, why: WorkerEvent) -> WorkerEvent:
         if self.sharing is not None:
@@ -202,7 +202,7 @@ class PythonWorker:
         self.queue.idle()
         return why
 
-    def _send(self, message: messages.JobMessage | messages.LayoutFound) -> None:
+    def _send(self, message: messages.Message) -> None:
         messages.send(self._message_fd, message)
 
     def _finish(self, claim: _native.Claim, tiny_batch: int, state: TinyBatchState) -> None:
@@ -398,7 +398,7 @@ class PythonWorker:
                 self._send(messages.LayoutFound(Layout.of(first)))
                 self._reported = True
                 queue.wake_manager()
-            queue.sleep(seen, _IDLE_SECONDS)
+            queue.sleep(seen, IDLE_SECONDS)
 
     def _write(
         self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]

@@ -97,6 +97,7 @@ class Job:
 
 def _serve(pipe, dataset, share, options):
     torch.set_num_threads(1)
+    os.environ.update(options.pop("environ", {}))
     loader, iterator, kept, child = make_loader(dataset, share, options), None, [], None
     while True:
         command, *what = pipe.recv()
@@ -175,10 +176,6 @@ _TOO_SLOW = ("took no mini-batch", "waited for it", "have begun this epoch befor
 
 
 def left(jobs):
-    """Why jobs were not in the group, or left it, unless the machine was too slow for them."""
-    reasons = []
-    for stats in [job.ask("stats") for job in jobs]:
-        too_slow = any(text in stats.why_alone for text in _TOO_SLOW)
-        if (stats.alone_batches or not stats.shared_batches) and not too_slow:
-            reasons.append(stats.why_alone or "it has had no batch of the group")
-    return reasons
+    """Why jobs had to leave the others, unless the machine was too slow for them."""
+    reasons = [stats.why_alone for stats in (job.ask("stats") for job in jobs)]
+    return [why for why in reasons if why and not any(text in why for text in _TOO_SLOW)]

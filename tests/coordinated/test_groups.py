@@ -9,10 +9,10 @@ import torch
 from jobs import OPTIONS, alone, coordinators, digest, left, make_loader
 from support import torchrun, warm_start
 from support.batches import same_batches
-from support.datasets import Numbers
+from support.datasets import Stream
 from support.images import eval_transform, train_transform
 from support.waiting import PATIENCE, gone, wait_until
-from torch.utils.data import TensorDataset
+from torch.utils.data import DistributedSampler
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
@@ -93,18 +93,37 @@ def test_no_batch_of_an_epoch_that_was_left_comes_in_the_next(group, train_set, 
     assert sorted(first.take(10)) == sorted(expected[1])
 
 
-def test_a_late_job_prepares_alone_until_the_next_epoch(group, train_set):
+def test_a_late_job_has_an_epoch_for_itself_and_shares_the_next_one(group, train_set):
     first, late = group(2, prefetch_factor=1)
     expected = alone(train_set, epochs=2)
     begun = first.take(8)
     assert late.take(1) == expected[0][:1]
     assert "have begun this epoch before" in late.ask("stats").why_alone
     assert begun + first.rest() == expected[0]
+    assert [job.ask("stats").shared_batches for job in (first, late)] == [0, 0]
     first.tell("rest")  # waits a while for who is about to come
     assert late.rest() == expected[0][1:]
     assert late.rest() == first.answer() == expected[1]
-    assert 10 <= late.ask("stats").alone_batches <= 20  # on a busy machine not in time
-    assert left([first]) == []
+    stats = [job.ask("stats") for job in (first, late)]
+    assert all(each.outside_batches == 0 for each in stats)
+    delivered = sum(each.shared_batches + each.alone_batches for each in stats)
+    assert delivered == 40
+    if all(each.alone_batches == 10 for each in stats):  # the machine was not too busy for them
+        assert sum(each.made_here for each in stats) == 3 * len(train_set)
+
+
+def test_a_job_that_is_epochs_late_is_waited_for(group, train_set, long_set):
+    options = {"prefetch_factor": 1, **long_set}
+    first, late = group(2, **options)
+    expected = alone(train_set, epochs=6, **options)
+    assert [first.rest(), first.rest()] == expected[:2]
+    for job in (first, late):
+        for _ in range(4):
+            job.tell("rest")
+    assert [first.answer() for _ in range(4)] == expected[2:]
+    assert [late.answer() for _ in range(4)] == expected[:4]
+    before = first.ask("stats").shared_batches, late.ask("stats").shared_batches
+    assert before == (0, 0) or all(before)
 
 
 def test_a_resumed_job_prepares_alone_what_the_others_have_had(group, train_set):
@@ -150,12 +169,6 @@ def test_bad_samples_are_for_every_job_what_they_are_alone(group, tmp_path, trai
     for job in jobs:
         with pytest.raises(Exception, match="Sample: index 5"):
             job.take(1)
-
-
-def test_pixels_in_memory_are_shared(group):
-    images = torch.arange(40 * 3 * 8 * 8, dtype=torch.float32).view(40, 3, 8, 8)
-    with pytest.raises(ValueError, match="Python code"):
-        group(dataset=TensorDataset(images, torch.arange(40))).take(1)
 
 
 DIFFERENT = {
@@ -219,14 +232,13 @@ def _nothing(worker):
 
 
 CANNOT = {
-    "user code": (Numbers(), {}, "its samples are made by Python code"),
-    "a collate function": (None, {"collate_fn": list}, "a custom collate_fn sees whole"),
+    "a stream": (Stream([4]), {"shuffle": None}, "an IterableDataset has no indices"),
     "worker_init_fn": (None, {"worker_init_fn": _nothing}, "worker_init_fn may change"),
 }
 
 
 @pytest.mark.parametrize("name", CANNOT)
-def test_loaders_that_native_workers_do_not_serve_cannot_share(train_set, name):
+def test_loaders_with_mini_batches_of_one_worker_cannot_share(train_set, name):
     dataset, options, message = CANNOT[name]
     loader = FusionLoader(dataset or train_set, share="x", **{**OPTIONS, **options})
     with pytest.raises(ValueError, match=f"cannot share its preparation.*{message}"):
@@ -237,9 +249,10 @@ def test_explain_says_what_came_from_other_jobs(word, train_set):
     loader = make_loader(train_set, word, {})
     list(loader)
     text = loader.explain()
-    assert f'prepared together under the word "{word}": 0% of the samples came from other' in text
-    assert loader.stats().as_dict()["shared_prep"]["shared_batches"] == 10
-    assert loader.stats().scalars()["fusionloader/shared_prep/batches"] == 10
+    assert f'together under the word "{word}": 0% of the mini-batches were made once for' in text
+    assert "and 40 were made here; no other job is in this epoch" in text
+    assert loader.stats().as_dict()["shared_prep"]["alone_batches"] == 10
+    assert loader.stats().scalars()["fusionloader/shared_prep/batches"] == 0
     loader.close()
     del loader
 
@@ -250,7 +263,7 @@ def test_a_dataset_that_changes_between_epochs_is_prepared_as_it_is_then(word, i
     for transform in (train_transform(), eval_transform()):
         dataset.transform = transform
         assert same_batches(list(expected), list(loader))
-    assert loader.stats().shared_prep.shared_batches == 20
+    assert loader.stats().shared_prep.outside_batches == 0
     loader.close()
 
 
@@ -260,7 +273,7 @@ def test_a_closed_loader_leaves_the_group_and_may_come_back(word, train_set):
         assert same_batches(list(expected), list(loader))
         loader.close()
         wait_until(lambda: not coordinators(coordinator_address(word)))
-    assert loader.stats().shared_prep.shared_batches == 20
+    assert loader.stats().shared_prep.outside_batches == 0
 
 
 def test_the_number_of_workers_may_change(word, train_set):
@@ -314,7 +327,29 @@ def test_scripts_share_however_they_are_started(tmp_path, image_folder, train_se
     assert [process.wait(PATIENCE) for process in started] == [0, 0]
     found = [json.loads(file.read_text()) for file in tmp_path.glob("train.py.*")]
     assert [epochs for epochs, _, _ in found] == [alone(train_set, epochs=2)] * 2
-    assert all(shared > 0 for _, shared, _ in found)
+    assert len({shared > 0 for _, shared, _ in found}) == 1  # none if one was started too late
+
+
+def test_rank_n_of_one_training_shares_with_rank_n_of_another(group, train_set, word, monkeypatch):
+    addresses, jobs, expected = [], [], []
+    for _ in range(2):
+        for rank, variables in enumerate(torchrun.environment(2)):
+            sampler = DistributedSampler(train_set, 2, rank)
+            jobs.append(group(environ=variables, sampler=sampler))
+            expected.append(alone(train_set, sampler=sampler)[0])
+            with monkeypatch.context() as patch:
+                for name, value in variables.items():
+                    patch.setenv(name, value)
+                addresses.append(coordinator_address(word))
+    begun = together(jobs, 1)
+    assert [a + b for a, b in zip(begun, all_rest(jobs), strict=True)] == expected
+    assert left(jobs) == []
+    stats = [job.ask("stats") for job in jobs]
+    if all(each.alone_batches == 0 for each in stats):
+        assert sum(each.made_here for each in stats) == len(train_set)
+    for job in jobs:
+        job.close()
+    wait_until(lambda: not any(map(coordinators, addresses)))
 
 
 def test_a_trace_shows_the_steps_and_says_that_workers_are_not_shown(word, train_set, tmp_path):

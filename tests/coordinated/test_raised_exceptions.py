@@ -10,6 +10,8 @@ import pytest
 from jobs import alone, digest, make_loader
 from support.raised_at import CALLS, Steps
 
+from fusionloader.transforms.executors.layout import Layout
+
 EPOCHS = 6
 OPTIONS = {"prefetch_factor": 3, "sampler": [n * 7 % 40 for n in range(48)]}
 ERRORS = {
@@ -72,3 +74,25 @@ def test_an_exception_at_any_step_loses_no_batch(word, train_set, error):
     finally:
         loader.close()
     assert len(interrupted.places) >= EPOCHS // 2  # others were caught within
+
+
+def test_a_batch_that_could_not_be_made_comes_with_the_next_call(word, train_set, monkeypatch):
+    expected = alone(train_set, **OPTIONS)[0]
+    loader = make_loader(train_set, word, OPTIONS)
+    batch, errors = Layout.batch, [MemoryError()]
+
+    def failing_once(*arguments):
+        if errors:
+            raise errors.pop()
+        return batch(*arguments)
+
+    iterator = iter(loader)
+    found = [digest(next(iterator))]
+    monkeypatch.setattr(Layout, "batch", failing_once)
+    with pytest.raises(MemoryError):  # the job has taken the mini-batch from the group
+        next(iterator)
+    found += [digest(batch) for batch in iterator]
+    shared = loader.stats().shared_prep
+    loader.close()
+    assert found == expected
+    assert shared.alone_batches == len(expected)  # none is counted twice

@@ -441,12 +441,14 @@ class SlotIterator(_BaseDataLoaderIter):
         return batch
 
     def _whole_batch(self, job: Job) -> Batch:
-        assert isinstance(self._manager, LocalManager)
         if not job.indices:  # workers claim nothing of an empty mini-batch
             return self._options.collate_fn([])
         if self._pinning is not None:
             return self._pinning.batch(job)
-        return self._manager.deliver_whole(job)
+        batch = self._manager.deliver_whole(job)
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
 
     def _tell_participants(self, samples: int) -> None:
         if not self._manager.participants:
@@ -507,6 +509,12 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _start_anew(self) -> None:
         """Starts another manager, which makes the mini-batches in flight again."""
+        self._take_back()
+        self._start_manager()
+        self._fill()
+
+    def _take_back(self) -> None:
+        """Queues the mini-batches in flight for submission to a manager that does not have them."""
         batches = [job.batch for job in self._in_flight.undelivered]
         sampled = [
             SampledBatch(each.number, list(each.indices), each.keys, each.occurrences)
@@ -514,8 +522,6 @@ class SlotIterator(_BaseDataLoaderIter):
         ]
         self._drop_published()
         self._drawn = deque([*sampled, *self._drawn])
-        self._start_manager()
-        self._fill()
 
     # ---- the end -------------------------------------------------------------------------------
 

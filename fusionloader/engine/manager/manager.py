@@ -10,6 +10,7 @@ from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recording import Feed
+from fusionloader.options.aliases import Batch
 from fusionloader.system.processes import Process
 from fusionloader.transforms.executors.layout import Layout, Memory
 
@@ -89,6 +90,10 @@ class Manager(ABC):
     @abstractmethod
     def deliver(self, job: Job) -> Memory:
         """Returns the owner of a mini-batch's rows. They are freed with the owner."""
+
+    @abstractmethod
+    def deliver_whole(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made whole."""
 
     @abstractmethod
     def release(self, job: Job) -> None:

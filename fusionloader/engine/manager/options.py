@@ -32,6 +32,7 @@ class WorkerConnection:
         message_fd: descriptor of the pipe for the worker's messages.
         event_fd: descriptor of the event that wakes the global manager, -1 without one.
         cpus: CPUs that the worker may run on, empty for all.
+        is_staged: whether batches that it makes whole lie in the slots of their mini-batches.
     """
 
     number: int
@@ -41,6 +42,7 @@ class WorkerConnection:
     message_fd: int
     event_fd: int
     cpus: tuple[int, ...]
+    is_staged: bool = False
 
 
 StartWorker = Callable[[WorkerConnection], Process]

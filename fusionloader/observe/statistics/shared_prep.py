@@ -13,11 +13,12 @@ class SharedPrepStats:
     Attributes:
         word: name of the group, the value of ``share=``.
         together: whether other jobs take part in the epoch under way, or took part in the last one.
-        why_alone: why this job prepares the epoch outside the group; empty within it.
+        why_alone: why the epoch is prepared for this job alone; empty if it may be shared.
         jobs: pids of the other jobs in the epoch.
-        shared_batches: mini-batches that came from the group.
-        alone_batches: mini-batches that this job has prepared outside it.
-        made_here: samples of the group that this job's workers have made.
+        shared_batches: mini-batches that were prepared once for this job and others.
+        alone_batches: mini-batches that were prepared for this job alone.
+        outside_batches: of these, those that this job prepared outside the group.
+        made_here: samples that this job's workers have made, for this job or for others.
         made_elsewhere: samples that those of other jobs have made for this one.
         waited_for: seconds that this job has waited for others to take their mini-batches.
     """
@@ -28,6 +29,7 @@ class SharedPrepStats:
     jobs: tuple[int, ...]
     shared_batches: int
     alone_batches: int
+    outside_batches: int
     made_here: int
     made_elsewhere: int
     waited_for: Mapping[int, float]
@@ -40,12 +42,13 @@ class SharedPrepStats:
     def explain(self) -> str:
         """Returns a line of what became of it."""
         text = f'prepared together under the word "{self.word}"'
-        if self.shared_batches:
-            samples = max(self.made_here + self.made_elsewhere, 1)
-            text += f": {self.made_elsewhere / samples:.0%} of the samples came from other jobs"
-            text += "" if self.jobs or self.why_alone else ", of which none is in this epoch"
+        if delivered := self.shared_batches + self.alone_batches:
+            text += f": {self.shared_batches / delivered:.0%} of the mini-batches were made once "
+            text += f"for several jobs, whose workers made {self.made_elsewhere} samples for this "
+            text += f"one, and {self.made_here} were made here"
+            text += "" if self.jobs or self.why_alone else "; no other job is in this epoch"
         if self.why_alone and self.alone_batches:
-            text += f"; {self.alone_batches} mini-batches alone: {self.why_alone}"
+            text += f"; {self.alone_batches} mini-batches for this job alone: {self.why_alone}"
         if self.waited_for:
             pid = max(self.waited_for, key=self.waited_for.__getitem__)
             seconds = self.waited_seconds

@@ -19,6 +19,7 @@ from fusionloader.engine.manager.publications import Reports
 from fusionloader.sharing.jobs import payloads
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm.slots import Owner
+from fusionloader.workers import messages
 
 _PATIENCE_SECONDS = 20.0
 _GONE = "the coordinator has ended"
@@ -42,6 +43,7 @@ class PreparedBatch:
         failed: number of tiny-batches that failed.
         given_up: tiny-batches whose workers kept dying, each with the pid of the last one.
         reports: what workers have reported about the batch.
+        is_shared: whether other jobs were in the epoch when it was complete.
     """
 
     number: int
@@ -52,6 +54,7 @@ class PreparedBatch:
     failed: int
     given_up: tuple[tuple[int, int], ...]
     reports: Reports
+    is_shared: bool
 
 
 class HeldBatch(NamedTuple):
@@ -71,6 +74,7 @@ class CoordinatorConnection:
 
     Attributes:
         left: why this job is no longer a member of the epoch; empty while it is one.
+        may_return: whether it may begin the rest of the epoch anew once it has left.
         differs: number of the mini-batch that another job has submitted with other samples, and
             the beginning of that job's packed samples.
         released: leases of batches that training no longer references. Finalizers may run in the
@@ -80,17 +84,20 @@ class CoordinatorConnection:
         jobs: pids of the other jobs that take part, or have taken part, in the epoch.
         made: number of shared samples, by the pid of the job whose workers made them.
         waits: seconds that this job has waited for other jobs, by pid.
+        reported: messages of this job's workers that concern no mini-batch.
     """
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket: socket.socket | None = connected
         connected.setblocking(False)
         self.left = ""
+        self.may_return = False
         self.differs: tuple[int, bytes] | None = None
         self.released: list[int] = []
         self.jobs: tuple[int, ...] = ()
         self.made: Counter[int] = Counter()
         self.waits: dict[int, float] = {}
+        self.reported: list[messages.Message] = []
         self.held: dict[int, HeldBatch] = {}
         self.fds: tuple[int, ...] = ()
         self._taken: list[int] = []
@@ -210,15 +217,17 @@ class CoordinatorConnection:
             self._note_done(fields, message.payload)
         elif "recovered" in fields:
             self._recovered.add(int(fields["recovered"]))
+        elif "reported" in fields:
+            self.reported.append(pickle.loads(message.payload))
         elif "left" in fields:
-            self.left = str(fields["left"])
+            self.left, self.may_return = str(fields["left"]), bool(fields.get("may_return"))
         elif "differs" in fields:
             self.differs = int(fields["differs"]), bytes.fromhex(fields["there"])
         else:
             # Messages before the answer are about an earlier epoch, whose mini-batches have the
             # same numbers. Messages after it, perhaps of the same read, are about the new epoch.
             self.drop_prepared()
-            self.left, self.differs = "", None
+            self.left, self.may_return, self.differs = "", False, None
             self.fds = message.fds or self.fds
             self._answers.append(fields)
 
@@ -234,6 +243,7 @@ class CoordinatorConnection:
             int(fields["failed"]),
             given_up,
             reports,
+            bool(fields["jobs"]),
         )
         self._prepared[found.number] = found
         self.jobs = tuple(sorted({*self.jobs, *map(int, fields["jobs"])}))
@@ -266,7 +276,7 @@ class CoordinatorConnection:
         """Ends the connection, by which the coordinator sees that this job has left."""
         if self._socket is not None:
             self.keep_held()  # first: the coordinator reuses the slots
-            self.left = self.left or why
+            self.left, self.may_return = self.left or why, False
             # Forked workers have copies of the socket, so closing it would not end the connection.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)

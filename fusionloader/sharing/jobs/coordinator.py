@@ -14,8 +14,9 @@ that they have taken. The first submission of a mini-batch is published, later o
 with it. When it is complete, each member receives its location. When all members have taken and
 released it, its slots are reused. ``scheduler/shared_epoch.py`` does the bookkeeping, without clock
 or process. Jobs may join an epoch until its first mini-batch is recycled (``gathering``). Recycling
-waits for a while if members are about to begin the epoch. A job that comes later prepares alone
-until its next epoch.
+waits for a while if members are about to begin the epoch. A job that comes later, or had to leave,
+has a run of its own, which the workers of all jobs serve as they serve the others. Workers make
+mini-batches of user code whole, and ask for slots once they know how large these are.
 
 *Failures.* A member has ended when its connection or, as a pidfd shows, its process has ended. The
 others no longer wait for it. A worker has ended when its pipe has ended. Its tiny-batches wait

@@ -19,13 +19,15 @@ class EpochRun:
         epoch: what its members have submitted, taken and released.
         opened: when the first member began it, in seconds of the monotonic clock.
         waited: seconds that its members have waited for others to begin it.
+        starved: seconds in which a member has waited for samples.
     """
 
     def __init__(self, key: EpochKey, staging: Staging, now: float) -> None:
         self.key = key
         self.epoch = SharedEpoch()
         self.opened = now
-        self.waited = 0.0
+        self.waited = self.starved = 0.0
+        self._awaited: dict[int, float] = {}  # where members were then, in epochs
         self._waits_since: float | None = None
         self._staging = staging
         self._samples: dict[int, bytes] = {}  # packed, of mini-batches not published yet
@@ -36,6 +38,17 @@ class EpochRun:
         if self._waits_since is None:
             self._waits_since = now
         self.waited = now - self._waits_since
+
+    def await_member(self, member: GroupMember) -> None:
+        """Notes how far a member is that the epoch begins to wait for."""
+        if member.progress is not None:
+            self._awaited.setdefault(member.number, member.progress.epochs)
+
+    def progress_of(self, member: GroupMember) -> float | None:
+        """Returns the epochs that a member has made while this one waited for it."""
+        if member.progress is None or member.number not in self._awaited:
+            return None
+        return member.progress.epochs - self._awaited[member.number]
 
     def submit(self, member: GroupMember, number: int, samples: bytes) -> bytes | None:
         """Adds a member's mini-batch; returns another member's samples if they differ."""
@@ -76,13 +89,12 @@ class EpochRun:
     def _send_done(self, member: GroupMember, batch: StagedBatch, others: list[int]) -> bool:
         waits, member.waits = member.waits, {}
         rows = batch.payload
-        assert rows is not None
         fields = {
             "done": batch.number,
             "lease": batch.sequence,
-            "slot": rows.number,
-            "offset": rows.offset,
-            "nbytes": rows.nbytes,
+            "slot": rows.number if rows else -1,
+            "offset": rows.offset if rows else 0,
+            "nbytes": rows.nbytes if rows else 0,
             "made": list(batch.made.items()),
             "waits": list(waits.items()),
             "failed": batch.failed,

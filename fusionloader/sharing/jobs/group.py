@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusionloader.scheduler.shared_pace import TakeClock, leaves, waits_for
+from fusionloader.scheduler.shared_pace import (
+    BETWEEN_SECONDS,
+    FIRST,
+    LastEpoch,
+    TakeClock,
+    is_slow,
+    leaves,
+    waits_for,
+)
 from fusionloader.sharing.jobs.epoch_run import EpochRun
 from fusionloader.sharing.jobs.member import EpochKey, GroupMember, MemberProgress
 from fusionloader.sharing.jobs.staging import RowSettings, StagedBatch, Staging
@@ -36,7 +44,7 @@ class Group:
         self._workers = workers
         self.members: dict[int, GroupMember] = {}
         self._runs: dict[EpochKey, EpochRun] = {}
-        self._durations: dict[int, float] = {}  # seconds, by number of the epoch
+        self._last: dict[int, LastEpoch] = {}  # by number of the epoch
         self._limit: int | None = None
 
     # ---- members -------------------------------------------------------------------------------
@@ -48,13 +56,16 @@ class Group:
         for run in self._runs.values():
             run.epoch.leave(member.number, keeps=False)
 
-    def evict(self, member: GroupMember, why: str) -> None:
-        """Has a member prepare its epoch alone; batches that it still holds stay as they are."""
+    def evict(self, member: GroupMember, why: str, may_return: bool = True) -> None:
+        """Removes a member from its epoch; batches that it still holds stay as they are.
+
+        With ``may_return`` it may begin the rest of the epoch anew; without, it prepares it alone.
+        """
         if member.epoch is None:
             return
         self._leave(member, keeps=True)
         member.was_evicted = True
-        member.reply({"left": why})
+        member.reply({"left": why, "may_return": may_return})
 
     def _leave(self, member: GroupMember, keeps: bool) -> None:
         if member.epoch is not None and member.epoch in self._runs:
@@ -97,7 +108,8 @@ class Group:
                     raise Refusal({"refused": name, "there": there, "pid": other.pid})
         if not any(self._joined()):
             leaves_ = tuple(map(int, fields["leaves"]))
-            self._staging.settings = RowSettings(fields["tiny_size"], fields["group_size"], leaves_)
+            sizes = int(fields["tiny_size"]), int(fields["group_size"])
+            self._staging.settings = RowSettings(*sizes, leaves_)
         reserved = [other.workers for other in self._joined()]
         numbers = self._workers.free_range(int(fields["workers"]), reserved)
         if numbers is None:
@@ -112,26 +124,36 @@ class Group:
         return (member for member in self.members.values() if member.joined)
 
     def _begin(self, member: GroupMember, fields: Fields, now: float) -> None:
-        key = EpochKey(*(int(fields[name]) for name in EpochKey._fields))
+        key = EpochKey.parse(fields)
         self._leave(member, keeps=True)
         member.waited_in_vain = False
         member.progress = MemberProgress(key.epoch, key.total, now, key.first, key.first)
         for other in self._runs.values():
             self._compare(key, other)
-        run = self._runs.get(key)
-        if run is None:
-            run = self._runs[key] = EpochRun(key, self._staging, now)
-        elif member.number in run.epoch.joined:
-            # It may still hold batches of the epoch, and draw others than it has submitted.
-            member.reply({"alone": "it has begun this epoch before"})
-            return
-        elif not run.epoch.gathering:
-            member.reply({"alone": "the others have begun this epoch before"})
-            return
+        run, apart = self._find_run(member, key, now)
         run.epoch.join(member.number)
-        member.epoch, member.clock = key, TakeClock(now)
+        member.epoch, member.clock = run.key, TakeClock(now, member.clock.usual)
         jobs = [self.members[n].pid for n in run.epoch.members if n != member.number]
-        member.reply({"began": True, "jobs": jobs})
+        member.reply({"began": True, "jobs": jobs, "why_apart": apart})
+
+    def _find_run(self, member: GroupMember, key: EpochKey, now: float) -> tuple[EpochRun, str]:
+        """Returns the run of an epoch that a member may join, and why it is another than others'.
+
+        In a run of its own, a member that comes late has the workers of all jobs, too. It may still
+        hold batches of a run that it has joined before, and draw others than it has submitted.
+        """
+        runs = [run for run in self._runs.values() if run.key._replace(turn=0) == key]
+        for run in runs:
+            if run.epoch.gathering and member.number not in run.epoch.joined:
+                return run, ""
+        apart = ""
+        if runs:
+            key = key._replace(turn=max(run.key.turn for run in runs) + 1)
+            is_again = any(member.number in run.epoch.joined for run in runs)
+            who = "it has" if is_again else "the others have"
+            apart = f"{who} begun this epoch before"
+        run = self._runs[key] = EpochRun(key, self._staging, now)
+        return run, apart
 
     def _compare(self, key: EpochKey, other: EpochRun) -> None:
         """Refuses an epoch with the number of another one, but another seed or length."""
@@ -208,10 +230,13 @@ class Group:
         key = member.epoch
         if key is not None and key in self._runs and fields["finished"]:
             run = self._runs[key]
-            self._durations[key.epoch] = now - run.opened - run.waited
-            member.was_evicted = False
+            if key.first == 0 and (key.turn == 0 or key.epoch not in self._last):
+                seconds = now - run.opened - run.waited
+                self._last[key.epoch] = LastEpoch(seconds, run.starved / max(seconds, 1e-9))
+            if key.first == 0 and len(run.epoch.joined) > 1:
+                member.was_evicted = False
         self._leave(member, keeps=True)
-        member.progress = None
+        member.progress, member.ended = None, now
         member.finished = int(fields["epoch"]) if fields["finished"] else None
 
     # ---- between events ------------------------------------------------------------------------
@@ -242,8 +267,9 @@ class Group:
     def account(self, seconds: float, now: float) -> None:
         """Adds ``seconds`` to the waits of members that wait, and evicts members that are slow."""
         for run in self.runs():
-            held_up = run.epoch.held_up(self.staging_limit(run))
-            waiting, blocking = held_up
+            if run.epoch.is_starved():
+                run.starved += seconds
+            waiting, blocking = run.epoch.held_up(self.staging_limit(run))
             if not waiting or not blocking:
                 for number in run.epoch.members:
                     self.members[number].clock.stalled_since = None
@@ -275,15 +301,23 @@ class Group:
         if not epoch.gathering or (epoch.members and not epoch.is_full(self.staging_limit(run))):
             return
         run.wait(now)
-        last = self._durations.get(run.key.epoch - 1)
+        last = self._last.get(run.key.epoch - 1, FIRST)
         coming = list(self._coming(run, now))
+        for member, _ in coming:
+            run.await_member(member)
         for member, seconds in coming:
-            doubtful = member.was_evicted or member.progress is None
-            if waits_for(seconds, waited=run.waited, last_epoch=last, is_doubtful=doubtful):
+            waited, doubtful = run.waited, member.was_evicted
+            if member.progress is None:  # it is between two epochs, or has ended its training
+                idle = now - member.ended
+                waited = min(waited, idle) if seconds == 0 else waited
+                doubtful = doubtful or seconds == 0 or idle > BETWEEN_SECONDS
+            if waits_for(seconds, waited=waited, last=last, is_doubtful=doubtful):
                 return
         epoch.gathering = False
         for member, _ in coming:
             member.waited_in_vain = True
+            if is_slow(run.progress_of(member), waited=run.waited, last=last):
+                member.was_evicted = True
 
     def _coming(self, run: EpochRun, now: float) -> Iterable[tuple[GroupMember, float]]:
         """Yields members that are about to begin an epoch, and the seconds until they do."""
@@ -294,15 +328,16 @@ class Group:
             seconds = None
             if member.progress is not None:
                 seconds = member.progress.seconds_until(epoch, now)
-            elif member.finished == epoch - 1:
-                seconds = 0.0
+            elif member.finished is not None and member.finished < epoch:
+                last = self._last.get(member.finished, FIRST)
+                seconds = (epoch - 1 - member.finished) * last.seconds
             if seconds is not None and not member.is_stopped():
                 yield member, seconds
 
     def evict_all(self, run: EpochRun, why: str) -> None:
         """Has all members of an epoch prepare the rest of it alone."""
         for number in list(run.epoch.members):
-            self.evict(self.members[number], why)
+            self.evict(self.members[number], why, may_return=False)
 
     def forget(self, run: EpochRun) -> None:
         """Drops an epoch that has neither members nor mini-batches left."""

@@ -14,6 +14,7 @@ from fusionloader.engine.manager.options import ManagerOptions, StartWorker
 from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.sharing.jobs.agreement import Agreement
+from fusionloader.sharing.jobs.connection import LeftGroup
 from fusionloader.sharing.jobs.group_manager import GroupManager
 from fusionloader.sharing.jobs.membership import GroupMembership
 
@@ -48,7 +49,8 @@ class GroupIterator(SlotIterator):
         membership = self._membership
         if membership is None or membership.why_alone:
             return super()._make_manager(options, start)
-        return GroupManager(options, self._backend.layout, start, membership)
+        deferred = self._statistics.deferred
+        return GroupManager(options, self._backend.layout, start, membership, deferred)
 
     def _enter_epoch(self) -> None:
         membership = self._membership
@@ -70,7 +72,7 @@ class GroupIterator(SlotIterator):
 
     def _batch(self, job: Job) -> tuple[bool, Batch]:
         if job.result is None and self._membership is not None:
-            self._membership.delivered()
+            self._membership.delivered(job.number)
         return super()._batch(job)
 
     def _end_epoch(self) -> None:
@@ -79,7 +81,16 @@ class GroupIterator(SlotIterator):
         super()._end_epoch()
 
     def _go_on_without_it(self, why: str) -> None:
-        """Has this job's own workers make the rest of the epoch."""
+        """Begins the rest of the epoch anew in the group, or has this job's own workers make it."""
         assert self._membership is not None
+        self._take_back()
+        # In one step: as long as they are here, the next call takes them for published.
+        self._in_flight.jobs.clear()
+        try:
+            if self._membership.begin_rest(self._agree(self._options), self._options):
+                self._fill()
+                return
+        except LeftGroup as left:
+            why = str(left)
         self._membership.leave(why)
         super()._go_on_without_it(why)

@@ -10,7 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+from typing import Any
 
+import torch
+
+from fusionloader.data.deferred.counts import Counts
 from fusionloader.engine.manager.in_flight import Job, Jobs
 from fusionloader.engine.manager.manager import Manager
 from fusionloader.engine.manager.options import ManagerOptions, StartWorker
@@ -18,14 +22,17 @@ from fusionloader.engine.manager.publications import MiniBatch
 from fusionloader.engine.manager.stalls import HungWorkers, StallWatch
 from fusionloader.observe.statistics.worker_totals import WorkerTotals
 from fusionloader.observe.trace.recorder import Recorder
+from fusionloader.options.aliases import Batch
 from fusionloader.sharing.jobs.connection import PreparedBatch
 from fusionloader.sharing.jobs.group_memory import GroupMemory
 from fusionloader.sharing.jobs.group_workers import GroupWorkers
 from fusionloader.sharing.jobs.membership import GroupMembership
 from fusionloader.sharing.jobs.sample_lists import SampleLists, pack
 from fusionloader.system.processes import Process, refuse_in_child
+from fusionloader.transforms.executors.batch_transport import BatchReceiver, unpickled
 from fusionloader.transforms.executors.layout import Layout, Memory
 from fusionloader.workers import messages
+from fusionloader.workers.sample_errors import raise_failure
 
 log = logging.getLogger("fusionloader.coordinated")
 
@@ -68,7 +75,10 @@ class GroupManager(Manager):
         layout: Layout | None,
         start: StartWorker,
         membership: GroupMembership,
+        deferred: Counts,
     ) -> None:
+        """``start`` starts a worker process; ``deferred`` counts the deferred images."""
+        self._deferred = deferred
         self._options = options
         self._pid = os.getpid()
         self._membership, self.connection = membership, membership.connection
@@ -105,7 +115,8 @@ class GroupManager(Manager):
         return self.ahead  # the coordinator, not this job, waits for memory
 
     def submit(self, batch: MiniBatch) -> None:
-        samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
+        lists = batch.items, batch.keys, batch.occurrences, batch.rows
+        samples = SampleLists(*lists, batch.pickled)
         # After an exception behind this line it is submitted again, which changes nothing.
         self.connection.submit(batch.number, pack(samples))
         size, name = self._options.tiny_batch_size, self._options.name
@@ -140,12 +151,23 @@ class GroupManager(Manager):
     def take_done(self, in_order: bool) -> Job | None:
         refuse_in_child(self._pid)
         self.connection.receive(0.0)
+        self._handle_reported()
         self._membership.check()
         job = self.in_flight.done(in_order)
         if job is not None:
             self._note_reports(job)
             job.taken = True
         return job
+
+    def _handle_reported(self) -> None:
+        """Handles messages of this job's workers that concern no mini-batch."""
+        while self.connection.reported:
+            message = self.connection.reported[0]
+            del self.connection.reported[0]
+            if isinstance(message, messages.ImagesDeferred):
+                self._deferred.add(message.counts)
+            elif isinstance(message, messages.WorkerFailed):
+                raise_failure(message.failure)
 
     def _note_reports(self, job: Job) -> None:
         found = self.connection.prepared(job.number)
@@ -164,7 +186,7 @@ class GroupManager(Manager):
         return messages.Failure(pickle.dumps(RuntimeError), text, 0)
 
     def _report(self) -> str:
-        jobs = self._membership.stats().jobs
+        jobs = self.connection.jobs
         return (
             f"share={self._membership.word!r}: {len(self.in_flight.wanted)} mini-batches are "
             f"submitted, none is done; others in the group: {', '.join(map(str, jobs)) or 'none'}."
@@ -181,6 +203,17 @@ class GroupManager(Manager):
             self.connection.take(job.number)
         return job.owner
 
+    def deliver_whole(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made whole; other jobs see no changes of it."""
+        packed = unpickled(job.spilled[0])
+        memory = self.deliver(job) if packed.needs_slot else None
+        owner: Any = memory.numpy() if isinstance(memory, torch.Tensor) else memory
+        batch = BatchReceiver.batch(packed, owner)
+        if memory is None and self.connection.is_prepared(job.number):
+            self._memory.release(self.connection.prepared(job.number))
+            self.connection.take(job.number)
+        return batch
+
     def release(self, job: Job) -> None:
         self.in_flight.jobs.remove(job)
         if self.connection.is_prepared(job.number):
@@ -194,7 +227,8 @@ class GroupManager(Manager):
         self.in_flight.jobs.clear()
 
     def receive_deferred(self) -> None:
-        """Does nothing: plans defer no images."""
+        self.connection.receive(0.0)
+        self._handle_reported()
 
     def totals(self) -> WorkerTotals:
         in_flight = len(self.in_flight.wanted)

@@ -58,7 +58,10 @@ class GroupWorkers:
 
     def _launch(self, number: int, message_fd: int) -> Process:
         cpus = self._cores.cpus(number - self._numbers.start)
-        return self._start(WorkerConnection(number, self.count, *self._fds, message_fd, -1, cpus))
+        connection = WorkerConnection(
+            number, self.count, *self._fds, message_fd, -1, cpus, is_staged=True
+        )
+        return self._start(connection)
 
     def look(self) -> None:
         """Replaces dead workers; checks every 0.02 s at most."""
@@ -103,7 +106,12 @@ class GroupWorkers:
         ]
         restarts = self._set.restarts.total()
         counted = sum_records(
-            records, workers, worker_restarts=restarts, wanted=self.count, user_code=False, **memory
+            records,
+            workers,
+            worker_restarts=restarts,
+            wanted=self.count,
+            user_code=self._kind == "python",
+            **memory,
         )
         return counted - self._before
 

@@ -17,19 +17,26 @@ _UNKNOWN_SECONDS = 1.0  # within which a job takes its first mini-batch and so s
 
 
 class EpochKey(NamedTuple):
-    """Identifies an epoch; all of its members have the same key.
+    """Identifies a run of an epoch; all of its members have the same key.
 
     Attributes:
         epoch: number of the epoch.
         seed: seed of the random draws.
         first: number of the mini-batch that members begin with.
         total: number of mini-batches, -1 if the sampler does not tell.
+        turn: 0 for the first run; members that begin the epoch too late for it have another one.
     """
 
     epoch: int
     seed: int
     first: int
     total: int
+    turn: int = 0
+
+    @classmethod
+    def parse(cls, fields: Fields) -> EpochKey:
+        """Returns the key that a request names, of the first run."""
+        return cls(*(int(fields[name]) for name in ("epoch", "seed", "first", "total")))
 
 
 @dataclass(slots=True)
@@ -67,6 +74,11 @@ class MemberProgress:
         left = self.total - self.delivered + epochs_between * self.total
         return left * (now - self.began) / done
 
+    @property
+    def epochs(self) -> float:
+        """How far it is, in epochs since the start of training."""
+        return self.epoch + self.delivered / max(self.total, 1)
+
 
 @dataclass(slots=True, eq=False)
 class GroupMember(LocalPeer):
@@ -82,8 +94,9 @@ class GroupMember(LocalPeer):
         epoch: the epoch that it prepares in the group.
         progress: progress in the epoch under way, in the group or alone.
         finished: number of the epoch that it finished last, ``None`` if it broke that off.
+        ended: when it ended its last epoch, in seconds of the coordinator's clock.
         waited_in_vain: whether the group has waited for its next epoch, which it did not begin.
-        was_evicted: whether it had to leave an epoch, and has finished none in the group since.
+        was_evicted: whether it had to leave an epoch, and has shared no whole one since.
         clock: when it has taken mini-batches.
         waits: seconds that it has waited for others, by pid, since it was last sent them.
     """
@@ -97,6 +110,7 @@ class GroupMember(LocalPeer):
     epoch: EpochKey | None = None
     progress: MemberProgress | None = None
     finished: int | None = None
+    ended: float = 0.0
     waited_in_vain: bool = False
     was_evicted: bool = False
     clock: TakeClock = field(default_factory=lambda: TakeClock(0.0))

@@ -36,7 +36,7 @@ class GroupMembership:
 
     Attributes:
         word: the value of ``share=``, the same in all jobs of the group.
-        why_alone: why the epoch is prepared alone; empty while the group prepares it.
+        why_alone: why this job's own workers prepare the epoch; empty while the group does.
         control_fd: descriptor of the queue's control block, -1 before the first connection.
         data_fd: descriptor of the slots, -1 before the first connection.
         workers: numbers in the queue that this job's workers may have.
@@ -54,7 +54,9 @@ class GroupMembership:
         self._total = -1
         self._delivered = 0
         self._reported_at = 0.0
-        self._shared_batches = self._alone_batches = 0
+        self._shared_batches = self._alone_batches = self._outside_batches = 0
+        self._not_shared = 0  # mini-batches of the run that no other job was there for
+        self._why_apart = ""
         self._earlier: list[CoordinatorConnection] = []
         self._agreed: Agreement | None = None
         self._running: WorkerSet | None = None
@@ -80,10 +82,24 @@ class GroupMembership:
         """
         self._epoch = self._begun = epoch
         self._total, self._delivered = total_batches(options), 0
+        self._why_apart = ""
         try:
             self._begin(agreement, options, epoch)
         except (OSError, LeftGroup) as why:
             self._go_alone(str(why))
+
+    def begin_rest(self, agreement: Agreement, options: LoaderOptions) -> bool:
+        """Begins the rest of an epoch anew, after this job had to leave the others.
+
+        Returns ``False`` if this job's own workers have to prepare it.
+        """
+        epoch, connection = self._epoch, self.connection
+        if epoch is None or not connection.may_return or epoch.ahead:
+            return False
+        why = connection.left
+        self._begin(agreement, options, epoch)
+        self._note_apart(why)
+        return True
 
     def _begin(self, agreement: Agreement, options: LoaderOptions, epoch: EpochState) -> None:
         if epoch.ahead:
@@ -97,7 +113,14 @@ class GroupMembership:
             self._refuse(answer, str(found[answer["refused"]]))
         if "alone" in answer:
             raise LeftGroup(str(answer["alone"]))
+        self._alone_batches, self._not_shared = self._alone_batches + self._not_shared, 0
         self.connection.jobs, self.why_alone = tuple(map(int, answer["jobs"])), ""
+        if answer.get("why_apart"):
+            self._note_apart(str(answer["why_apart"]))
+
+    def _note_apart(self, why: str) -> None:
+        log.warning("share=%r: this epoch is prepared for this job alone: %s", self.word, why)
+        self._why_apart = why
 
     def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
         self._end()
@@ -114,6 +137,9 @@ class GroupMembership:
         answer = self._connection.ask(
             {"do": "join", "equal": agreement.equal, **agreement.rows, **wanted}
         )
+        if "refused" in answer and earlier is not None:  # it was a member, and has changed since
+            self._connection.close()
+            raise LeftGroup(f"{answer['refused']} is no longer that of the other jobs")
         if "refused" in answer:
             self._refuse(answer, agreement.equal[answer["refused"]])
         if "joined" not in answer:
@@ -189,14 +215,20 @@ class GroupMembership:
         self.connection.drop_prepared()
         self._report_progress()
 
-    def delivered(self) -> None:
+    def delivered(self, number: int) -> None:
         """Counts a delivered mini-batch; reports the progress of a job that prepares alone."""
+        if not (self.why_alone or self.connection.is_prepared(number)):
+            return  # it was taken and counted before an exception
         self._delivered += 1
-        if not self.why_alone:
-            self._shared_batches += 1
-            return
-        self._alone_batches += 1
-        self._report_progress()
+        if self.why_alone:
+            self._outside_batches += 1
+            self._report_progress()
+        elif self.connection.prepared(number).is_shared:
+            # Jobs join until the first mini-batch is recycled, and get those before, too.
+            earlier, self._not_shared = self._not_shared, 0
+            self._shared_batches += 1 + earlier
+        else:
+            self._not_shared += 1
 
     def _report_progress(self) -> None:
         """Reports the progress, from which the coordinator predicts when the next epoch begins."""
@@ -219,7 +251,8 @@ class GroupMembership:
 
     # ---- what is known -------------------------------------------------------------------------
 
-    def stats(self) -> SharedPrepStats:
+    def stats(self, made_here: int) -> SharedPrepStats:
+        """Returns what was counted; ``made_here``: samples that this job's workers have made."""
         connections: Sequence[CoordinatorConnection] = [*self._earlier]
         if self._connection is not None:
             connections = [*connections, self._connection]
@@ -228,17 +261,18 @@ class GroupMembership:
         for each in connections:
             for pid, seconds in each.waits.copy().items():
                 waits[pid] = waits.get(pid, 0.0) + seconds
-        here = sum(each[self._pid] for each in made)
+        elsewhere = sum(each.total() - each[self._pid] for each in made)
         jobs = () if self.why_alone else self.connection.jobs
         return SharedPrepStats(
             word=self.word,
             together=bool(jobs),
-            why_alone=self.why_alone,
+            why_alone=self.why_alone or self._why_apart,
             jobs=jobs,
             shared_batches=self._shared_batches,
-            alone_batches=self._alone_batches,
-            made_here=here,
-            made_elsewhere=sum(each.total() for each in made) - here,
+            alone_batches=self._alone_batches + self._not_shared + self._outside_batches,
+            outside_batches=self._outside_batches,
+            made_here=made_here,
+            made_elsewhere=elsewhere,
             waited_for=waits,
         )
 

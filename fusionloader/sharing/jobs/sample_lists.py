@@ -15,11 +15,12 @@ class SampleLists(NamedTuple):
     keys: list[int]
     occurrences: list[int]
     rows: list[int]
+    pickled: bytes = b""
 
 
 def pack(samples: SampleLists) -> bytes:
     """Returns the lists as bytes, without keys that equal the items and occurrences of zeros."""
-    items, keys, occurrences, rows = samples
+    items, keys, occurrences, rows, pickled = samples
     with_keys, with_occurrences = keys != items, any(occurrences)
     flags = _KEYS * with_keys + _OCCURRENCES * with_occurrences
     parts = [array("Q", [len(items), flags]), array("q", items)]
@@ -27,16 +28,18 @@ def pack(samples: SampleLists) -> bytes:
         parts.append(array("Q", keys))
     if with_occurrences:
         parts.append(array("I", occurrences))
-    return b"".join(part.tobytes() for part in [*parts, array("I", rows)])
+    return b"".join(part.tobytes() for part in [*parts, array("I", rows)]) + pickled
 
 
 def identity(raw: bytes) -> bytes:
-    """Returns the part that has to be equal in all jobs: all but the rows.
+    """Returns the part that has to be equal in all jobs: all but the rows and pickled indices.
 
-    Rows are ordered by the sizes of files, which a job learns while its workers read them.
+    Rows are ordered by the sizes of files, which a job learns while its workers read them. Keys
+    tell indices apart; their pickles may differ.
     """
-    (count,) = array("Q", raw[:8])
-    return raw[: len(raw) - count * array("I").itemsize]
+    count, flags = array("Q", raw[:16])
+    per_sample = 8 * (1 + bool(flags & _KEYS)) + 4 * bool(flags & _OCCURRENCES)
+    return raw[: 16 + count * per_sample]
 
 
 def first_items(raw: bytes, most: int = 4) -> list[int]:
@@ -67,4 +70,4 @@ def unpack(raw: bytes) -> SampleLists:
     items = take("q")
     keys = take("Q") if flags & _KEYS else items
     occurrences = take("I") if flags & _OCCURRENCES else [0] * count
-    return SampleLists(items, keys, occurrences, take("I"))
+    return SampleLists(items, keys, occurrences, take("I"), raw[at:])

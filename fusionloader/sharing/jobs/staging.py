@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 
 from fusionloader import _native
+from fusionloader._native import TinyBatchState
 from fusionloader.engine.manager.publications import MiniBatch, OpenPublications, PublishedBatch
 from fusionloader.sharing.jobs.member import EpochKey
 from fusionloader.sharing.jobs.sample_lists import SampleLists
@@ -31,7 +34,7 @@ class RowSettings:
     Attributes:
         tiny_size: samples in a tiny-batch.
         group_size: number of neighbouring samples that share random draws, 0 if they do not.
-        leaves: bytes of a row in each block.
+        leaves: bytes of a row in each block; none if workers make whole batches, of any size.
     """
 
     tiny_size: int
@@ -49,6 +52,7 @@ class StagedBatch(PublishedBatch):
 
     Attributes:
         key: the epoch.
+        wanted: bytes that a worker needs for the batch that it has made whole, 0 if it has them.
         held: tiny-batch and worker of each claim at the last check.
         given_up: tiny-batches that were given up, each with the pid of the last dead worker.
         made: number of samples, by the pid of the job whose workers made them, once complete.
@@ -57,6 +61,7 @@ class StagedBatch(PublishedBatch):
     """
 
     key: EpochKey
+    wanted: int = 0
     held: frozenset[tuple[int, int]] = frozenset()
     given_up: list[tuple[int, int | None]] = field(default_factory=list)
     made: Counter[int] = field(default_factory=Counter)
@@ -121,7 +126,9 @@ class Staging:
             SharedMemoryExhausted: there is no memory for its rows.
         """
         assert self.settings is not None
-        mini_batch = MiniBatch(number, (), *samples, key.seed, key.epoch)
+        items, keys, occurrences, rows, pickled = samples
+        lists = items, keys, occurrences, rows
+        mini_batch = MiniBatch(number, (), *lists, key.seed, key.epoch, pickled)
         size, sequence = self.settings.tiny_size, self.queue.published
         batch = StagedBatch(batch=mini_batch, tiny_size=size, key=key, sequence=sequence)
         self._describe(batch)
@@ -134,16 +141,35 @@ class Staging:
         batch.descriptor, batch.payload = self._acquire(batch)
         batch.describe(self.queue, self.settings.group_size)
 
-    def _acquire(self, batch: StagedBatch) -> tuple[Slot, Slot]:
+    def _acquire(self, batch: StagedBatch) -> tuple[Slot, Slot | None]:
+        """Returns slots for the descriptor and the rows.
+
+        The first whole batches have none for rows: a worker says how much it needs.
+        """
         assert self.settings is not None
-        nbytes = max(self.settings.nbytes(len(batch.rows)), 1)
-        self.largest = max(self.largest, nbytes)
-        rows = self._rows.acquire(nbytes)
+        if self.settings.leaves:
+            nbytes = max(self.settings.nbytes(len(batch.rows)), 1)
+            self.largest = max(self.largest, nbytes)
+        else:
+            nbytes = self.largest
+        rows = self._rows.acquire(nbytes) if nbytes else None
         try:
             return self._descriptors.acquire(batch.descriptor_bytes()), rows
         except BaseException:
-            self._rows.release(rows)
+            if rows is not None:
+                self._rows.release(rows)
             raise
+
+    def _provide(self, batch: StagedBatch) -> None:
+        """Gives a whole batch the slot that its worker waits for; a later call tries again."""
+        with contextlib.suppress(SharedMemoryExhausted):
+            rows = self._rows.acquire(batch.wanted)
+            self.largest, batch.wanted = max(self.largest, batch.wanted), 0
+            if batch.payload is not None:
+                self._rows.release(batch.payload)
+            batch.payload = rows
+            self.queue.set_payload(batch.slot, rows.number)
+            self.queue.search(batch.slot)  # wakes the worker
 
     # ---- what workers have done ----------------------------------------------------------------
 
@@ -160,7 +186,8 @@ class Staging:
 
     def _finish(self, batch: StagedBatch) -> None:
         batch.done, batch.failed = True, self.queue.status(batch.slot).failed
-        for done in self.queue.completed(batch.slot):
+        whole = self.queue.in_state(batch.slot, TinyBatchState.SPILLED)
+        for done in [*self.queue.completed(batch.slot), *whole]:
             batch.failures.pop(done.tiny_batch, None)  # reported about slots that were replaced
             record = self._workers.find(done.worker)
             pid = 0 if record is None else record.member.pid
@@ -170,17 +197,39 @@ class Staging:
         """Reads the workers' messages."""
         self._workers.handle(self._note)
 
-    def _note(self, message: messages.Message) -> None:
-        if isinstance(message, messages.JobMessage):
+    def _note(self, record: WorkerRecord, message: messages.Message) -> None:
+        if isinstance(message, messages.SlotWanted):
+            self._note_wanted(record, message)
+        elif isinstance(message, messages.JobMessage):
             batch = self._batches.find(message.sequence)
-            if batch is not None:
+            if batch is not None and self._is_about(batch, record, message):
                 batch.note(message)
+        else:
+            record.member.reply({"reported": True}, pickle.dumps(message))
+
+    def _is_about(
+        self, batch: StagedBatch, record: WorkerRecord, message: messages.JobMessage
+    ) -> bool:
+        """Whether a whole batch lies in the present slots, and not in some that were replaced."""
+        if not isinstance(message, messages.SamplesSpilled):
+            return True
+        whole = self.queue.in_state(batch.slot, TinyBatchState.SPILLED)
+        return record.number in {each.worker for each in [*self.queue.held(batch.slot), *whole]}
+
+    def _note_wanted(self, record: WorkerRecord, message: messages.SlotWanted) -> None:
+        """Gives the worker that waits for it a slot, even if the batch is not needed any more."""
+        old = [entry.batch for entry in self._quarantined]
+        for batch in [*self._batches, *old]:
+            held = {each.worker for each in self.queue.held(batch.slot)}
+            if batch.sequence == message.sequence and record.number in held:
+                batch.wanted = message.nbytes
+                self._provide(batch)
 
     # ---- workers that have ended, or are stopped -----------------------------------------------
 
     def recover(self, record: WorkerRecord) -> None:
         """Takes back the claims of a worker that has ended."""
-        record.receiver.handle(self._note)
+        record.receiver.handle(partial(self._note, record))
         self._workers.remove(record)
         self._batches.give_back(record.number, self.queue.worker(record.number).pid, "died")
 
@@ -190,6 +239,9 @@ class Staging:
         The same if the worker's job has left the group and the worker makes no progress. A claim
         that was there at the last call, too, counts as held for long.
         """
+        for batch in [*self._batches, *(entry.batch for entry in self._quarantined)]:
+            if batch.wanted:
+                self._provide(batch)
         for batch in self._batches:
             held = {(h.tiny_batch, h.worker) for h in self.queue.held(batch.slot)}
             for _, number in held & batch.held:
@@ -218,6 +270,7 @@ class Staging:
         self._describe(batch)
         self.queue.replace(old.slot, batch.slot, batch.sequence)
         batch.failures, batch.skipped, batch.spilled, batch.given_up = {}, {}, {}, []
+        batch.wanted = 0
         self._quarantine(old)
 
     def _quarantine(self, batch: StagedBatch) -> None:
@@ -254,9 +307,10 @@ class Staging:
         self._collect()
 
     def _release(self, batch: StagedBatch) -> None:
-        assert batch.descriptor is not None and batch.payload is not None
+        assert batch.descriptor is not None
         self._descriptors.release(batch.descriptor)
-        self._rows.release(batch.payload)
+        if batch.payload is not None:
+            self._rows.release(batch.payload)
 
     def close(self) -> None:
         """Stops the queue, which ends its workers, and closes the descriptors."""

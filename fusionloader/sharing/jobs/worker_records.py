@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.workers import messages
@@ -63,10 +64,10 @@ class WorkerRecords:
     def find(self, number: int) -> WorkerRecord | None:
         return self._by_number.get(number)
 
-    def handle(self, handle: Callable[[messages.Message], None]) -> None:
-        """Calls ``handle`` with each message that has arrived."""
+    def handle(self, handle: Callable[[WorkerRecord, messages.Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived, and its worker."""
         for record in self._by_number.values():
-            record.receiver.handle(handle)
+            record.receiver.handle(partial(handle, record))
 
     def remove(self, record: WorkerRecord) -> None:
         """Removes a worker that has ended, after its messages were handled."""

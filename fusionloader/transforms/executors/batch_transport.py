@@ -189,7 +189,7 @@ class Sender:
                 each.release()
 
     def _packed(self, pickled: bytes, found: list[FoundMemory], opened: OpenSlot | None) -> Packed:
-        large = [each for each in found if each.nbytes >= SMALLEST_BYTES]
+        large = list(filter(_is_large, found))
         opened = self._made_in(large) or opened
         in_slot = len(pickled) >= _LONG_PICKLE
         if in_slot:  # placed behind the values, as the last of them
@@ -201,8 +201,7 @@ class Sender:
         offsets, slot = where
         places = iter(offsets)
         placed = [
-            (next(places), *each[2:]) if each.nbytes >= SMALLEST_BYTES else by_value(each)
-            for each in found
+            (next(places), *each[2:]) if _is_large(each) else by_value(each) for each in found
         ]
         if in_slot:
             placed.append((next(places), *large[-1][2:]))
@@ -257,6 +256,44 @@ class Sender:
         return offsets, opened.slot
 
 
+class StagedSender(Sender):
+    """A worker's end where batches lie in slots of their mini-batches, for several jobs to read."""
+
+    def __init__(self, acquire: Callable[[int], memoryview]) -> None:
+        """``acquire`` returns the slot of the mini-batch being made, of at least so many bytes."""
+        self._memory_of_batch = acquire
+
+    def _storage(self, nbytes: int) -> None:
+        return None
+
+    def open(self, nbytes: int) -> None:
+        return None
+
+    def pack(self, batch: Batch) -> Packed:
+        pickled, found = pickle_apart(batch)
+        in_slot = len(pickled) >= _LONG_PICKLE
+        if in_slot:
+            found.append(FoundMemory(pickled, 0, len(pickled), None, (), None))
+        sizes = [-(-each.nbytes // _ALIGN) * _ALIGN * _is_large(each) for each in found]
+        ends = list(itertools.accumulate(sizes))
+        begin = 0
+        if sum(sizes):
+            begin = ctypes.addressof(ctypes.c_char.from_buffer(self._memory_of_batch(ends[-1])))
+        placed: list[PlacedValue] = []
+        for each, end, size in zip(found, ends, sizes, strict=True):
+            if size:
+                source: Any = each.values if each.address == 0 else each.address
+                ctypes.memmove(begin + end - size, source, each.nbytes)
+                placed.append((end - size, *each[2:]))
+            else:
+                placed.append(by_value(each))
+        return Packed(_NO_TOKEN, None, placed, None if in_slot else pickled)
+
+
+def _is_large(found: FoundMemory) -> bool:
+    return found.nbytes >= SMALLEST_BYTES
+
+
 class Packed(NamedTuple):
     """A batch to be sent; it unpickles to the batch, or to torch's wrapper of the error.
 
@@ -272,6 +309,11 @@ class Packed(NamedTuple):
     where: tuple[int, int, int, list[int]] | None
     placed: list[PlacedValue]
     pickled: bytes | None
+
+    @property
+    def needs_slot(self) -> bool:
+        """Whether any of it lies in a slot."""
+        return any(not isinstance(each[0], bytes) for each in self.placed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack, tuple(self)
@@ -295,7 +337,7 @@ def pack_into(batch: Batch, memory: memoryview) -> bool:
     begin = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
     used, placed = _ALIGN, []
     for each in found:
-        if each.nbytes < SMALLEST_BYTES:
+        if not _is_large(each):
             placed.append(by_value(each))
         elif used + each.nbytes > len(memory):
             return False

@@ -1,0 +1,212 @@
+"""Jobs that share what user code makes: own datasets, collate functions and samplers."""
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+from jobs import OPTIONS, alone, digest, left, make_loader
+from support.datasets import Random
+from torch.utils.data import Dataset, default_collate
+
+from fusionloader import FusionLoader
+
+
+class Noisy(Dataset):
+    """Images with noise from all three generators; a batch of them does not fit a message."""
+
+    def __init__(self, size=40, level=1.0):
+        self.size, self.level = size, level
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        index = index[0] if isinstance(index, tuple) else index
+        noise = torch.rand(3, 24, 24) + random.random() + np.random.rand()
+        return noise * self.level + index, index
+
+
+class Failing(Noisy):
+    def __getitem__(self, index):
+        if index == 5:
+            raise KeyError("no such sample")
+        return super().__getitem__(index)
+
+
+class Lists(Noisy):
+    """Makes whole lists of samples."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Uneven(Noisy):
+    """Samples of other shapes, which only its collate function makes one of."""
+
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image[:, : 8 + index % 16], target
+
+
+class Pairs:
+    """A sampler of indices that are no integers."""
+
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        return iter([(index * 7 % 40, "of a pair") for index in range(40)])
+
+
+def flipped(samples):
+    images, targets = default_collate(samples)
+    return images + torch.rand(1), targets
+
+
+def padded(samples):
+    rows = max(image.shape[1] for image, _ in samples)
+    images = torch.zeros(len(samples), 3, rows, 24)
+    for image, (sample, _) in zip(images, samples, strict=True):
+        image[:, : sample.shape[1]] = sample
+    return images, torch.tensor([target for _, target in samples])
+
+
+CODE = {
+    "an own dataset": (Noisy(), {}),
+    "a collate function": (Noisy(), {"collate_fn": flipped}),
+    "lists of samples": (Lists(), {}),
+    "samples of other shapes": (Uneven(), {"collate_fn": padded}),
+    "indices that are no integers": (Noisy(), {"sampler": Pairs()}),
+}
+
+
+def rest(jobs):
+    for job in jobs:
+        job.tell("rest")
+    return [job.answer() for job in jobs]
+
+
+def begin(jobs):
+    for job in jobs:
+        job.tell("take", 1)
+    return [job.answer() for job in jobs]
+
+
+@pytest.mark.parametrize("name", CODE)
+@pytest.mark.few(4)
+def test_jobs_with_user_code_have_the_batches_that_they_would_make_alone(group, name):
+    dataset, options = CODE[name]
+    jobs = group(2, dataset=dataset, **options)
+    for expected in alone(dataset, epochs=2, **options):
+        begun = begin(jobs)
+        assert [a + b for a, b in zip(begun, rest(jobs), strict=True)] == [expected] * 2
+    stats = [job.ask("stats") for job in jobs]
+    assert left(jobs) == []
+    if all(each.alone_batches == 0 for each in stats):
+        assert sum(each.made_here for each in stats) == 2 * len(dataset)
+
+
+def test_tensors_in_memory_are_shared(group):
+    dataset = torch.utils.data.TensorDataset(torch.rand(40, 3, 8, 8), torch.arange(40))
+    jobs = group(2, dataset=dataset)
+    begun = begin(jobs)
+    (expected,) = alone(dataset)
+    assert [a + b for a, b in zip(begun, rest(jobs), strict=True)] == [expected] * 2
+
+
+def test_batches_may_be_of_any_type(word):
+    dataset = Random()
+    options = {"collate_fn": list, "shuffle": False}
+    loaders = [make_loader(dataset, share, options) for share in (None, word)]
+    expected, found = (list(loader) for loader in loaders)
+    assert repr(found) == repr(expected)
+    loaders[1].close()
+
+
+def test_a_job_may_keep_all_batches_of_user_code(word):
+    expected = make_loader(Noisy(), None, {})
+    loader = make_loader(Noisy(), word, {})
+    for _ in range(2):
+        kept = list(loader)
+        assert list(map(digest, kept)) == list(map(digest, expected))
+    del kept
+    loader.close()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_errors_of_user_code_are_for_every_job_what_they_are_alone(group, on_error):
+    options = {"on_error": on_error, "shuffle": False}
+    jobs = group(2, dataset=Failing(), **options)
+    if on_error == "skip":
+        assert rest(jobs) == alone(Failing(), **options) * 2
+        return
+    begin(jobs)
+    for job in jobs:
+        with pytest.raises(KeyError, match="no such sample"):
+            job.take(1)
+
+
+def test_killed_workers_of_user_code_lose_no_batch(group):
+    options = {"sampler": [index * 7 % 40 for index in range(160)], "prefetch_factor": 2}
+    jobs = group(2, dataset=Noisy(), **options)
+    (expected,) = alone(Noisy(), **options)
+    found = begin(jobs)
+    for _ in range(3):
+        for job in jobs:
+            for worker in job.ask("workers"):
+                os.kill(worker, signal.SIGKILL)
+        for job in jobs:
+            job.tell("take", 8)
+        for batches, job in zip(found, jobs, strict=True):
+            batches += job.answer()
+    for batches, more in zip(found, rest(jobs), strict=True):
+        batches += more
+    assert found == [expected] * 2
+
+
+def test_a_stopped_worker_of_user_code_spoils_no_batch(group):
+    options = {"sampler": [index * 7 % 40 for index in range(160)], "prefetch_factor": 2}
+    jobs = group(2, dataset=Noisy(), **options)
+    (expected,) = alone(Noisy(), **options)
+    found = begin(jobs)
+    workers = jobs[0].ask("workers")
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for worker in workers:
+            os.kill(worker, number)
+        for job in jobs:
+            job.tell("take", 12)
+        for batches, job in zip(found, jobs, strict=True):
+            batches += job.answer()
+    for batches, more in zip(found, rest(jobs), strict=True):
+        batches += more
+    assert found == [expected] * 2
+
+
+DIFFERENT = {
+    "an attribute": (Noisy(level=2.0), {}, "dataset is Noisy of 40 samples, .* here and Noisy of"),
+    "the class": (Lists(), {}, "dataset is Lists of 40 samples"),
+    "collate_fn": (Noisy(), {"collate_fn": flipped}, "collate_fn is flipped, .* and default_coll"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.few(2)
+def test_a_job_with_other_code_is_refused(group, name):
+    dataset, options, message = DIFFERENT[name]
+    first, other = group(dataset=Noisy()), group(dataset=dataset, **options)
+    first.take(1)
+    with pytest.raises(ValueError, match=message):
+        other.take(1)
+
+
+def test_a_dataset_that_cannot_be_compared_is_refused():
+    dataset = Noisy()
+    dataset.file = open(os.devnull)  # noqa: SIM115
+    with (
+        dataset.file,
+        pytest.raises(ValueError, match=r"cannot be compared between jobs: .*pickle"),
+    ):
+        iter(FusionLoader(dataset, share="x", **OPTIONS))
