@@ -22,6 +22,7 @@ from fusionloader.data.deferred.formats import NOT_NATIVE
 from fusionloader.data.deferred.guard import PLAIN, Function, guarded
 from fusionloader.data.deferred.headers import UPRIGHT, Format, Header, read_header
 from fusionloader.data.deferred.pillow import Argument
+from fusionloader.data.deferred.tensors.deferred_tensor import defer
 from fusionloader.transforms.executors.native import file_decoder
 
 Pixels = npt.NDArray[np.uint8]
@@ -140,6 +141,10 @@ def _decode_tensor(encoded: memoryview, header: Header, mode: int, orientation: 
     # A single channel or alpha is not made of others here.
     if channels is None or orientation is None or channels not in (3, header.channels):
         return PLAIN
+    if header.format == "JPEG" and channels == 3 and orientation == UPRIGHT:
+        deferred = defer(encoded)
+        if deferred is not None:
+            return deferred
     size = _read_size(encoded)
     if size is None:
         return PLAIN

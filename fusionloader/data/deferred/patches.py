@@ -60,6 +60,8 @@ class Patch:
         """Sets the value; ``None`` removes the attribute."""
         if isinstance(self.owner, dict):
             self.owner[self.name] = value
+            if value is None:
+                del self.owner[self.name]
         elif value is None:
             delattr(self.owner, self.name)
         else:
@@ -136,6 +138,7 @@ def _torchvision() -> list[Patch]:
 
 
 def _torchvision_v2() -> list[Patch]:
+    import torch
     from PIL import Image
     from torchvision.transforms import v2
     from torchvision.transforms.v2 import functional
@@ -143,6 +146,15 @@ def _torchvision_v2() -> list[Patch]:
 
     from fusionloader.data.deferred import functionals
     from fusionloader.data.deferred.composed import compose
+    from fusionloader.data.deferred.tensors import recorded
+    from fusionloader.data.deferred.tensors.deferred_tensor import DeferredTensor
+
+    def deferred_kernel(name: str) -> Patch:
+        kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
+        if not is_defined_by(kernels[torch.Tensor], sys.modules["torchvision"]):
+            raise AttributeError(f"{name} of tensors was replaced by the program")
+        made = recorded.kernel(name, kernels[torch.Tensor])
+        return Patch(kernels, DeferredTensor, make=lambda _: made, added=True)
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
@@ -153,6 +165,7 @@ def _torchvision_v2() -> list[Patch]:
         kernel("adjust_hue", functionals.adjust_hue),
         kernel("pad", functionals.pad),
         kernel("gaussian_blur", functionals.gaussian_blur),
+        *map(deferred_kernel, recorded.KERNELS),
         Patch(_type_conversion, "pil_to_tensor", make=pil_to_tensor),
         Patch(functional, "pil_to_tensor", make=pil_to_tensor),
         Patch(v2.Compose, "forward", make=compose.calling),

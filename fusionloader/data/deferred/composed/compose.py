@@ -14,12 +14,22 @@ import torch
 from PIL import Image
 
 from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed.recorders import TransformRecorder
+from fusionloader.data.deferred.composed.recorders import Held, TransformRecorder
 from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshots
-from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
+from fusionloader.data.deferred.composed.trials import (
+    recorded_image,
+    recorded_tensor,
+    tried_recorder,
+)
 from fusionloader.data.deferred.core import DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.tensors.deferred_tensor import (
+    DeferredTensor,
+    deferred_tensor,
+    find_view,
+)
+from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
 from fusionloader.data.deferred.unparsed import copy_info, is_transparent
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
@@ -43,9 +53,10 @@ def calling(original: Function) -> Function:
     @functools.wraps(original)
     def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
         image = inputs[0] if len(inputs) == 1 and not named else None
-        if not isinstance(image, Image.Image) or not activity.is_active():
+        is_tensor = type(image) is DeferredTensor
+        if not (is_tensor or isinstance(image, Image.Image)) or not activity.is_active():
             return original(self, *inputs, **named)
-        steps = _steps_of(self)
+        steps = _steps_of(self, "tensor" if is_tensor else "pil")
         return original(self, image) if steps is None else steps.run(self.transforms, image)
 
     return call
@@ -53,7 +64,7 @@ def calling(original: Function) -> Function:
 
 def run_listed(tail: Tail, image: PillowImage) -> Any:
     """Applies the transforms at the end of a plan to an image, as a ``Compose`` would."""
-    steps = _steps_of(tail) if activity.is_active() else None
+    steps = _steps_of(tail, "pil") if activity.is_active() else None
     return tail(image) if steps is None else steps.run(tail.transforms, image, called)
 
 
@@ -75,7 +86,13 @@ class _Step:
 
 
 class _Steps:
-    """A list of transforms: some are recorded, and the conversions at its end are one table."""
+    """A list of transforms: some are recorded, and the conversions at its end are one table.
+
+    Attributes:
+        held: what holds the images, as ``Context.held``.
+    """
+
+    held: Held = "pil"
 
     def __init__(self, listed: Sequence[Transform]) -> None:
         self._listed = list(listed)
@@ -112,7 +129,7 @@ class _Steps:
         return inner
 
     def _recorder(self, step: Transform) -> TransformRecorder | None:
-        recorder = tried_recorder(step)
+        recorder = tried_recorder(step, self.held)
         return recorder if recorder is not None and self._attributes.add(step) else None
 
     def are(self, steps: Sequence[Transform]) -> bool:
@@ -153,9 +170,9 @@ class _Steps:
         core = None
         if number < len(self._steps):
             if number == self._known and self._last:
-                image = _lifted(image)
+                image = self._lifted(image)
             if self._steps[number].recorder is not None:
-                core = _recordable(image)
+                core = self._recordable(image)
         if core is None:
             return self._recorded(image, core, number)
         state = torch.default_generator.get_state()
@@ -168,20 +185,37 @@ class _Steps:
     def _recorded(self, image: Any, core: DeferredCore | None, number: int) -> tuple[Any, int]:
         while core is not None and number < len(self._steps):
             recorder = self._steps[number].recorder
-            recorded = None if recorder is None or _is_too_large(core) else recorder.record(core)
+            recorded = None if recorder is None or self._refuses(core) else recorder.record(core)
             if recorded is None:
                 break
             core, number = recorded, number + 1
         if number == len(self._steps) and self._last:
-            core = core or deferred_core(image)
-            made = None if core is None else self._converted(core)
+            made = self._converted(image, core)
             if made is not None:
                 return made, number + len(self._last)
-        return (image if core is None else recorded_image(image, core)), number
+        return (image if core is None else self._image(image, core)), number
 
-    def _converted(self, core: DeferredCore) -> Any:
-        table = self._table(core.mode)
-        return None if table is None else _tensor(core, *table)
+    def _lifted(self, image: Any) -> Any:
+        """Returns a deferred image with a copy of the pixels, for a plain RGB image."""
+        return _lifted(image)
+
+    def _recordable(self, image: Any) -> DeferredCore | None:
+        """Returns the core of an image that recorders take; an open file is not loaded for it."""
+        return _recordable(image)
+
+    def _refuses(self, core: DeferredCore) -> bool:
+        """Whether steps have to be called for an image of that size."""
+        return _is_too_large(core)
+
+    def _image(self, image: Any, core: DeferredCore) -> Any:
+        """Returns the image of ``core``, which was recorded from that of ``image``."""
+        return recorded_image(image, core)
+
+    def _converted(self, image: Any, core: DeferredCore | None) -> Any:
+        """Returns the result of the last conversions; ``None`` if they have to be called."""
+        core = core or deferred_core(image)
+        table = None if core is None else self._table(core.mode)
+        return None if core is None or table is None else _tensor(core, *table)
 
     def _table(self, mode: str) -> tuple[Convert, type] | None:
         if mode not in self._tables:
@@ -199,6 +233,44 @@ class _Steps:
             return None
 
 
+class _TensorSteps(_Steps):
+    """The same for tensors that decoders return."""
+
+    held = "tensor"
+    _levels: tuple[LevelTable | None] | None = None  # of the last conversions
+
+    def _lifted(self, image: Any) -> Any:
+        return image
+
+    def _recordable(self, image: Any) -> DeferredCore | None:
+        view = find_view(image)
+        return view.core if view is not None and view.memory.levels is LEVELS else None
+
+    def _refuses(self, core: DeferredCore) -> bool:
+        return min(core.size) < 2
+
+    def _image(self, image: Any, core: DeferredCore) -> Any:
+        return recorded_tensor(image, core)
+
+    def _converted(self, image: Any, core: DeferredCore | None) -> Any:
+        core = core or self._recordable(image)
+        view = find_view(image)
+        if core is None or view is None or self._refuses(core):
+            return None
+        if self._levels is None:
+            self._levels = (self._compiled_levels(),)
+        (levels,) = self._levels
+        if levels is None:
+            return None
+        return deferred_tensor(view.follow(core).converted(levels))
+
+    def _compiled_levels(self) -> LevelTable | None:
+        if any(map(is_patched, self._last)):
+            return None
+        levels = LEVELS.after(functools.partial(conversions.run, self._last))
+        return None if levels is LEVELS else levels  # the tensor itself, and no copy
+
+
 _NAME = "torchvision.transforms.Compose"
 # If one of these fails, the step is called.
 _record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
@@ -214,7 +286,8 @@ _LEAST_CHANGES, _CALLS_PER_CHANGE = 8, 1000
 class _Known:
     """The analyzed steps of one ``Compose``."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self._steps: _Steps | None = None
         self._calls = self._changes = 0
 
@@ -227,14 +300,14 @@ class _Known:
             if self._changes > _LEAST_CHANGES + self._calls // _CALLS_PER_CHANGE:
                 return None
             self._changes += 1
-            self._steps = _Steps(listed)
+            self._steps = _Steps(listed) if self._held == "pil" else _TensorSteps(listed)
         return self._steps
 
 
-_known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, dict[Held, _Known]] = weakref.WeakKeyDictionary()
 
 
-def _find_steps(compose: PillowImage) -> _Steps | None:
+def _find_steps(compose: PillowImage, held: Held) -> _Steps | None:
     """Returns the current steps of a ``Compose``; ``None`` if they are not in a plain list."""
     listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
@@ -242,13 +315,15 @@ def _find_steps(compose: PillowImage) -> _Steps | None:
     try:
         known = _known.get(compose)
         if known is None:
-            known = _known[compose] = _Known()
+            known = _known[compose] = {}
     except TypeError:  # a subclass without weak references or hash
         return None
-    return known.steps(listed)
+    if held not in known:
+        known[held] = _Known(held)
+    return known[held].steps(listed)
 
 
-_steps_of = guarded(_find_steps, lambda compose: None, _NAME)
+_steps_of = guarded(_find_steps, lambda compose, held: None, _NAME)
 
 
 def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call: Call) -> Any:

@@ -1,0 +1,400 @@
+"""Tensors of images without pixels, which become plain tensors when pixels are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fusionloader._native import OpenedJpeg
+from fusionloader.data.deferred.core import OPERATIONS, DeferredCore
+from fusionloader.data.deferred.counts import counts
+from fusionloader.data.deferred.guard import PLAIN, guarded
+from fusionloader.data.deferred.rows.memory import sample_tensor
+from fusionloader.data.deferred.source import EncodedSource
+from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
+from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
+from fusionloader.transforms.plan.stages import Operation
+
+Function = Callable[..., Any]
+
+_VIEW = "_fusionloader_view"
+_set_class = object.__dict__["__class__"].__set__
+# The caller's containers of samples may be nested, or contain themselves.
+_MOST_NESTED = 8
+
+
+class TensorMemory:
+    """The memory of a tensor that is not made yet, or of several that share it.
+
+    Attributes:
+        core: the operations that make its pixels.
+        is_interleaved: whether the channels of a pixel lie side by side.
+        levels: what is made of the pixels' levels.
+        strides: of the channels, rows and columns, in elements.
+    """
+
+    __slots__ = ("_made", "core", "is_interleaved", "levels", "strides")
+
+    def __init__(self, core: DeferredCore, levels: LevelTable, is_interleaved: bool) -> None:
+        self.core, self.levels, self.is_interleaved = core, levels, is_interleaved
+        width, height = core.size
+        self.strides = (1, 3 * width, 3) if is_interleaved else (height * width, width, 1)
+        self._made: dict[None, torch.Tensor] = {}
+
+    @property
+    def is_made(self) -> bool:
+        return bool(self._made)
+
+    def tensor(self) -> torch.Tensor:
+        """Returns all of it as a plain tensor, channels x height x width; makes it if need be."""
+        if not self._made:  # threads may come here together: the first one's is used
+            self._made.setdefault(None, self._make())
+        return self._made[None]
+
+    def _make(self) -> torch.Tensor:
+        width, height = self.core.size
+        if self.levels is LEVELS and self.is_interleaved:
+            return torch.from_numpy(self.core.pixels()).permute(2, 0, 1)
+        made = torch.empty((3, height, width), dtype=self.levels.dtype, device="cpu")
+        self.write(made)
+        if self.is_interleaved:
+            made = made.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+        return made
+
+    def write(self, out: torch.Tensor) -> None:
+        """Writes all of it to a contiguous tensor."""
+        _write(self, out)
+
+    def _natively(self, out: torch.Tensor) -> Any:
+        try:
+            self.core.write(self.levels.convert, out)
+        except ValueError:  # the native executor refuses an operation
+            return PLAIN
+        return out
+
+    def _looked_up(self, out: torch.Tensor) -> torch.Tensor:
+        pixels = torch.from_numpy(self.core.pixels()).permute(2, 0, 1)
+        return out.copy_(self.levels.look_up(pixels))
+
+
+_write = guarded(TensorMemory._natively, TensorMemory._looked_up, OPERATIONS)
+
+
+class TensorView:
+    """What a deferred tensor shows: all of a memory, or a part.
+
+    Attributes:
+        core: the operations that make its pixels.
+        memory: the memory that it lies in.
+        offset: of its first element, in elements.
+    """
+
+    __slots__ = ("core", "memory", "offset")
+
+    def __init__(self, memory: TensorMemory, core: DeferredCore, offset: int = 0) -> None:
+        self.memory, self.core, self.offset = memory, core, offset
+
+    @staticmethod
+    def of_all(core: DeferredCore, levels: LevelTable, is_interleaved: bool) -> TensorView:
+        """Returns the view of all of a new memory."""
+        return TensorView(TensorMemory(core, levels, is_interleaved), core)
+
+    def follow(self, core: DeferredCore) -> TensorView:
+        """Returns the view that torch would return after the further operations of ``core``."""
+        view, done = self, len(self.core.operations)
+        _Uses.recorded += not done
+        for number, operation in enumerate(core.operations[done:], done + 1):
+            size = _size_after(operation, view.core.size)
+            after = DeferredCore(core.source, core.operations[:number], "RGB", size)
+            view = view._after(operation, after)
+        return view
+
+    def _after(self, operation: Operation, core: DeferredCore) -> TensorView:
+        memory = self.memory
+        if operation[0] == "crop":
+            _, row, column = memory.strides
+            offset = self.offset + operation[2] * row + operation[1] * column
+            return TensorView(memory, core, offset)
+        # torch resizes other views to contiguous tensors.
+        interleaved = memory.is_interleaved and (operation[0] != "resize" or self._is_dense())
+        return TensorView.of_all(core, memory.levels, interleaved)
+
+    def _is_dense(self) -> bool:
+        return self.core.size[0] == self.memory.core.size[0]
+
+    def converted(self, levels: LevelTable) -> TensorView:
+        """Returns the view of a new memory with the same pixels, converted."""
+        return TensorView.of_all(self.core, levels, self.memory.is_interleaved)
+
+
+def _size_after(operation: Operation, size: tuple[int, int]) -> tuple[int, int]:
+    """Returns width and height after a recorded operation."""
+    if operation[0] == "crop":
+        return operation[3], operation[4]
+    return (operation[1], operation[2]) if operation[0] == "resize" else size
+
+
+class DeferredTensor(torch.Tensor):
+    """A tensor whose pixels are not made yet; afterwards the same object is a plain tensor."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Function,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answers what needs no pixels, records what is recorded, or makes the tensors first."""
+        named = kwargs or {}
+        if func in _ABOUT:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **named)
+        record = recorders.get(func)
+        if record is not None:
+            return record(*args, **named)
+        return call_plain(func, *args, **named)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Function,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Makes the tensors that are used from C++."""
+        return call_plain(func, *args, **(kwargs or {}))
+
+
+# As its repr() and its pickled content are.
+DeferredTensor.__name__ = DeferredTensor.__qualname__ = "Tensor"
+DeferredTensor.__module__ = "torch"
+
+recorders: dict[Function, Function] = {}
+"""Replacements of torch's functions; ``recorded`` fills it."""
+
+_ABOUT = frozenset(
+    [
+        *(
+            getattr(torch.Tensor, name).__get__
+            for name in (
+                *("shape", "dtype", "device", "layout", "ndim", "itemsize", "nbytes", "is_cpu"),
+                *("is_cuda", "is_sparse", "is_quantized", "is_meta", "requires_grad", "is_leaf"),
+                *("is_nested", "is_mkldnn", "grad_fn"),
+            )
+        ),
+        *(
+            getattr(torch.Tensor, name)
+            for name in (
+                *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous"),
+                *("storage_offset", "element_size", "is_floating_point", "is_complex"),
+                *("is_signed", "get_device", "__len__", "is_conj", "is_neg", "is_inference"),
+            )
+        ),
+    ]
+)
+
+
+def call_plain(func: Function, *args: Any, **named: Any) -> Any:
+    """Calls a function of torch after its arguments are made plain tensors."""
+    found = False
+    for value in _tensors_in((args, named)):
+        make_plain(value, _find_name(func))
+        found = True
+    if found:
+        return func(*args, **named)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **named)
+
+
+def _find_name(func: Any) -> str:
+    """Returns the name of a function of torch, or of the attribute that it reads or sets."""
+    name = getattr(func, "__name__", "")
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+    return f"torch.{attribute if name in ('__get__', '__set__') else name}"
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[DeferredTensor]:
+    if isinstance(value, DeferredTensor):
+        yield value
+    elif depth < _MOST_NESTED:
+        parts = value.values() if isinstance(value, dict) else value
+        if isinstance(value, (dict, list, tuple)):
+            for part in parts:
+                yield from _tensors_in(part, depth + 1)
+
+
+class _Uses:
+    """Counts decoded images, to decode at once if hardly any operation is recorded of them."""
+
+    FIRST, OTHERS = 32, 64
+    decoded = deferred = recorded = 0
+    is_off = False
+
+    @classmethod
+    def are_worth_it(cls) -> bool:
+        if cls.is_off:
+            return False
+        cls.decoded += 1
+        few = cls.decoded <= cls.FIRST or cls.decoded % cls.OTHERS == 0
+        return few or 4 * cls.recorded > cls.deferred
+
+
+def is_deferring() -> bool:
+    """Whether tensors were deferred in this process, and still are."""
+    return _Uses.deferred > 0 and not _Uses.is_off
+
+
+def decode_at_once() -> None:
+    """Defers no more tensors in this process."""
+    _Uses.is_off = True
+
+
+@contextlib.contextmanager
+def decoding_at_once() -> Iterator[None]:
+    """Defers no tensors within the block."""
+    before, _Uses.is_off = _Uses.is_off, True
+    try:
+        yield
+    finally:
+        _Uses.is_off = before
+
+
+def defer(encoded: memoryview) -> DeferredTensor | None:
+    """Returns the tensor of a JPEG file in RGB; ``None`` if it has to be decoded at once.
+
+    Its bytes are copied, because user code may change them.
+    """
+    if not _Uses.are_worth_it() or len(encoded) > MOST_ENCODED_BYTES:
+        return None
+    opened = OpenedJpeg.of(bytes(encoded))
+    if opened is None or opened.components not in (1, 3):
+        return None
+    counts().files += 1
+    _Uses.deferred += 1
+    core = DeferredCore(EncodedSource(opened.encoded, opened.size), (), "RGB", opened.size)
+    return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
+
+
+def deferred_tensor(view: TensorView) -> DeferredTensor:
+    """Returns a new tensor."""
+    width, height = view.core.size
+    memory = view.memory
+    with torch._C.DisableTorchFunction():
+        made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
+            DeferredTensor,
+            (3, height, width),
+            strides=memory.strides,
+            storage_offset=view.offset,
+            dtype=memory.levels.dtype,
+            device=_CPU,
+        )
+    made.__dict__[_VIEW] = view
+    view.core.source.track(made)
+    return made
+
+
+_CPU = torch.device("cpu")
+
+
+def find_view(tensor: object) -> TensorView | None:
+    """Returns the view of a tensor that is not made; ``None`` for any other object.
+
+    If the memory that it lies in is made, the tensor is made here.
+    """
+    if type(tensor) is not DeferredTensor:
+        return None
+    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    if view is None or view.memory.is_made:
+        make_plain(tensor)
+        return None
+    return view
+
+
+def make_plain(tensor: DeferredTensor, why: str = "") -> None:
+    """Makes a tensor; ``why`` is the name of the function that needs its pixels."""
+    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    if view is None:  # it was interrupted, or another thread was faster
+        _set_class(tensor, torch.Tensor)
+        return
+    memory = view.memory
+    if not memory.is_made:
+        if memory.core.operations:
+            counts().results["pixels"] += 1
+            counts().ended[why] += 1
+        else:
+            counts().results["tensor"] += 1
+    with torch._C.DisableTorchFunction():
+        whole = memory.tensor()
+        plain = torch.empty(0, dtype=whole.dtype, device=_CPU)
+        shape, strides = (3, *view.core.size[::-1]), memory.strides
+        plain.set_(whole.untyped_storage(), view.offset, shape, strides)
+        _become(tensor, plain)
+
+
+def _become(tensor: DeferredTensor, plain: torch.Tensor) -> None:
+    # If this is interrupted, the next use of the tensor does it again.
+    torch._C._swap_tensor_impl(tensor, plain)
+    _set_class(tensor, torch.Tensor)
+    tensor.__dict__.pop(_VIEW, None)
+
+
+def finish_sample(sample: Any, depth: int = 0) -> None:
+    """Makes the tensors in a sample, in their rows where that is possible."""
+    kind = type(sample)
+    if kind is DeferredTensor:
+        _make_in_row(sample)
+    elif kind is dict and depth < _MOST_NESTED:
+        for value in sample.values():
+            finish_sample(value, depth + 1)
+    elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED:
+        for value in sample:
+            finish_sample(value, depth + 1)
+
+
+def finishing(make: Function) -> Function:
+    """Returns ``make`` with the tensors of its samples made in their rows."""
+
+    def make_finished(key: Any) -> Any:
+        sample = make(key)
+        if _Uses.deferred:
+            finish_sample(sample)
+        return sample
+
+    return make_finished
+
+
+def make_all_plain(batch: Any) -> None:
+    """Makes the tensors in a batch of user code."""
+    if _Uses.deferred:
+        for tensor in _tensors_in(batch):
+            make_plain(tensor, "a batch of user code")
+
+
+def _make_in_row(tensor: DeferredTensor) -> None:
+    view = find_view(tensor)
+    if view is None:
+        return
+    memory = view.memory
+    if sys.getrefcount(memory) > _REFERENCES:  # others share it
+        make_plain(tensor, "other tensors over the same pixels")
+        return
+    with torch._C.DisableTorchFunction():
+        made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
+        TensorView.of_all(view.core, memory.levels, False).memory.write(made)
+        _become(tensor, made)
+    counts().results["tensor"] += 1
+
+
+def _count_references() -> int:
+    view = TensorView(object(), None)  # type: ignore[arg-type]
+    memory = view.memory
+    return sys.getrefcount(memory)
+
+
+_REFERENCES = _count_references()  # of a memory, in a function like this
