@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
+from fusionloader.data.deferred.collating import default_collate
 from fusionloader.data.deferred.rows import memory
-from fusionloader.data.deferred.rows.collating import default_collate
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.deferred.tensors.deferred_tensor import make_all_plain
 from fusionloader.transforms.executors.batch_transport import Sender, Sends

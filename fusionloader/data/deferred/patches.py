@@ -213,7 +213,7 @@ def _opencv() -> list[Patch]:
 def _webdataset() -> list[Patch]:
     from webdataset import filters, pipeline  # type: ignore[import-untyped]
 
-    from fusionloader.data.deferred.rows import collating
+    from fusionloader.data.deferred import collating
 
     return [
         Patch(filters, "combine_values", collating.combine_values),
