@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from support import encoded_images
 from support.campaigns import examples
 from support.images import NORMALIZE, photo
@@ -28,7 +29,7 @@ from fusionloader.data.deferred import core, counts, guard
 from fusionloader.data.deferred.composed import compose, recorders
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import deferred_tensor, level_tables
-from fusionloader.data.deferred.tensors.deferred_tensor import DeferredTensor, finish_sample
+from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample, is_deferred
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(TorchCodec|deprecated)")
 
@@ -43,6 +44,24 @@ def encoded(size=(53, 37), **options):
 def decoded(size=(53, 37), **options):
     data = torch.frombuffer(bytearray(encoded(size, **options)), dtype=torch.uint8)
     return vision.decode_image(data, "RGB")
+
+
+def opened(size=(53, 37)):
+    return Image.open(io.BytesIO(encoded(size)))
+
+
+def decoded_png(size=(53, 37)):
+    data = torch.frombuffer(bytearray(encoded(size, format="PNG")), dtype=torch.uint8)
+    return vision.decode_image(data, "RGB")
+
+
+BEGINNINGS = {
+    "JPEG": decoded,
+    "PNG": decoded_png,
+    "image": lambda size=(53, 37): v2.ToImage()(decoded(size)),
+    "image of PIL": lambda size=(53, 37): v2.ToImage()(opened(size)),
+    "tensor of PIL": lambda size=(53, 37): functional.pil_to_tensor(opened(size)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +154,13 @@ STEPS = {
     "random resized crop": v2.RandomResizedCrop(21, antialias=True),
     "random crop": v2.RandomCrop(17),
     "random flip": v2.RandomHorizontalFlip(),
+    "by type": v2.ToDtype(
+        {torch.Tensor: torch.float64, tv_tensors.Image: torch.float32, "others": torch.float16},
+        scale=True,
+    ),
+    "padded by type": v2.Pad(2, {torch.Tensor: 9, tv_tensors.Image: 7, "others": 5}),
+    "pure": v2.ToPureTensor(),
+    "wrapped": lambda image: tv_tensors.wrap(image + 1, like=tv_tensors.Image(image)),
     "jitter": v2.ColorJitter(0.3, 0.3, 0.3, 0.1),
     "permute": lambda image: image.permute(0, 2, 1),
     "image": v2.ToImage(),
@@ -156,6 +182,10 @@ COMPOSED = {
     "applied": [v2.RandomApply([v2.RandomHorizontalFlip(0.5)], 0.6), FLOAT],
     "user code": [v2.Resize(30), lambda image: image.flip(-1), v2.RandomCrop(17), FLOAT],
     "image": [v2.ToImage(), *TRAIN, FLOAT, v2.ToPureTensor()],
+    "image, kept": [v2.ToImage(), v2.ToDtype(torch.uint8, scale=True), *TRAIN, FLOAT],
+    "image at the end": [*TRAIN, v2.ToImage(), FLOAT],
+    "by type": [v2.ToImage(), *TRAIN, STEPS["by type"]],
+    "user code before": [v2.ToImage(), lambda image: image.flip(-1), *TRAIN, FLOAT],
     "nothing": [v2.ToPureTensor(), v2.ToDtype(torch.uint8)],
     "error": [*TRAIN, v2.Normalize(*NORMALIZE)],
     "in place": [*TRAIN, FLOAT, v2.Normalize(*NORMALIZE, inplace=True)],
@@ -165,12 +195,17 @@ COMPOSED = {
 
 
 @settings(max_examples=examples(60, 3000), deadline=None)
-@given(st.lists(st.sampled_from(sorted(STEPS)), max_size=6), st.sampled_from(SIZES), st.data())
-def test_chains_are_torchs(names, size, data):
+@given(
+    st.sampled_from(sorted(BEGINNINGS)),
+    st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
+    st.sampled_from(SIZES),
+    st.data(),
+)
+def test_chains_are_torchs(beginning, names, size, data):
     kept = data.draw(st.sets(st.integers(0, len(names))))
 
     def use():
-        images = [decoded(size)]
+        images = [BEGINNINGS[beginning](size)]
         for name in names:
             images.append(STEPS[name](images[-1]))
         made = [image if at in kept else None for at, image in enumerate(images)]
@@ -182,15 +217,19 @@ def test_chains_are_torchs(names, size, data):
 @pytest.mark.parametrize("name", STEPS)
 def test_each_operation_is_torchs(name):
     for size in SIZES:
-        assert_is_as_usual(lambda size=size: STEPS[name](decoded(size)))
         assert_is_as_usual(lambda size=size: STEPS[name](FLOAT(decoded(size))))
+        for begin in BEGINNINGS.values():
+            assert_is_as_usual(lambda size=size, begin=begin: STEPS[name](begin(size)))
 
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_lists_are_torchs(name):
     transform = (v1 if name == "v1" else v2).Compose(COMPOSED[name])
-    assert_is_as_usual(lambda: [transform(decoded()) for _ in range(8)])
-    assert_is_as_usual(lambda: [transform(decoded((90, 24))) for _ in range(4)])
+    for begin in BEGINNINGS.values():
+        assert_is_as_usual(lambda begin=begin: [transform(begin()) for _ in range(8)])
+        assert_is_as_usual(lambda begin=begin: [transform(begin((90, 24))) for _ in range(4)])
+    if COMPOSED[name] and type(COMPOSED[name][0]) is v2.ToImage:
+        assert_is_as_usual(lambda: [transform(opened()) for _ in range(8)])
 
 
 @pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 0}, {"quality": 20}])
@@ -250,6 +289,27 @@ def of_a_changed_buffer():
     return image
 
 
+def recorded_of_images():
+    image = v2.ToImage()(decoded())
+    made = (
+        image.to(torch.float32),
+        image.to(torch.uint8),
+        image / 255,
+        image[:, 3:9],
+        image.flip(-1),
+    )
+    with tv_tensors.set_return_type("TVTensor"):
+        return *made, image / 255, image[:, 3:9], image.float()
+
+
+def written_of_images():
+    image = decoded()
+    wrapped = v2.ToImage()(image)
+    same, crop = functional.resize(wrapped, [37, 53]), functional.crop(wrapped, 2, 3, 9, 9)
+    image[:, 3] = 0
+    return image, wrapped, same, crop, functional.pil_to_tensor(opened())[:, 3:9]
+
+
 def saved():
     file = io.BytesIO()
     torch.save({"image": decoded(), "crop": decoded()[:, 3:9]}, file)
@@ -279,6 +339,17 @@ USES = {
     "with gradient": with_gradient,
     "in a thread": in_a_thread,
     "of a changed buffer": of_a_changed_buffer,
+    "recorded of images": recorded_of_images,
+    "written of images": written_of_images,
+    "an equal type": lambda: (
+        type(decoded()) == torch.Tensor,  # noqa: E721
+        type(decoded()) in (torch.Tensor, int),
+        {torch.Tensor: 1}[type(decoded())],
+        {type(v2.ToImage()(decoded())): 1}[tv_tensors.Image],
+        type(v2.ToImage()(decoded())) == torch.Tensor,  # noqa: E721
+    ),
+    "images": lambda: (copy.deepcopy(v2.ToImage()(decoded())), repr(v2.ToImage()(opened()))),
+    "pickled images": lambda: pickle.loads(pickle.dumps(v2.ToImage()(decoded()))),
     "saved": saved,
     "named": named,
     "of other types": of_other_types,
@@ -341,7 +412,7 @@ def test_a_sample_has_plain_tensors():
         image = decoded()
         crop = image[:, 3:9]
         sample = {"image": [FLOAT(image)], "crops": (crop, crop), "other": image.flip(-1)}
-        assert type(image) is DeferredTensor
+        assert is_deferred(image)
         finish_sample(sample)
         assert type(sample["image"][0]) is type(crop) is type(sample["other"]) is torch.Tensor
         assert crop.data_ptr() - image.data_ptr() == 3 * 53 * 3  # the image shares its memory
@@ -353,9 +424,8 @@ def test_nothing_is_deferred_where_nothing_is_recorded(monkeypatch):
     fresh = {"FIRST": 4, "decoded": 0, "deferred": 0, "recorded": 0}
     monkeypatch.setattr(deferred_tensor, "_Uses", type("_Uses", (deferred_tensor._Uses,), fresh))
     with deferring():
-        kinds = [type(decoded()) for _ in range(100)]
-        assert kinds[:4] == [DeferredTensor] * 4
-        assert kinds[4:].count(DeferredTensor) == 1
+        found = [is_deferred(decoded()) for _ in range(100)]
+        assert all(found[:4]) and found[4:].count(True) == 1
         made = [decoded().flip(-1) for _ in range(100)]
     assert all(torch.equal(each, made[0]) for each in made)
 

@@ -60,8 +60,6 @@ class Patch:
         """Sets the value; ``None`` removes the attribute."""
         if isinstance(self.owner, dict):
             self.owner[self.name] = value
-            if value is None:
-                del self.owner[self.name]
         elif value is None:
             delattr(self.owner, self.name)
         else:
@@ -140,21 +138,22 @@ def _torchvision() -> list[Patch]:
 def _torchvision_v2() -> list[Patch]:
     import torch
     from PIL import Image
+    from torchvision import tv_tensors
     from torchvision.transforms import v2
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _type_conversion, _utils
 
     from fusionloader.data.deferred import functionals
     from fusionloader.data.deferred.composed import compose
-    from fusionloader.data.deferred.tensors import recorded
-    from fusionloader.data.deferred.tensors.deferred_tensor import DeferredTensor
+    from fusionloader.data.deferred.tensors import deferred_image, recorded
 
-    def deferred_kernel(name: str) -> Patch:
-        kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
-        if not is_defined_by(kernels[torch.Tensor], sys.modules["torchvision"]):
-            raise AttributeError(f"{name} of tensors was replaced by the program")
-        made = recorded.kernel(name, kernels[torch.Tensor])
-        return Patch(kernels, DeferredTensor, make=lambda _: made, added=True)
+    def recorded_kernels(kind: type, recorders: dict[str, Any]) -> list[Patch]:
+        return [
+            Patch(
+                _utils._KERNEL_REGISTRY[getattr(functional, name)], kind, recorded.kernel(recorder)
+            )
+            for name, recorder in recorders.items()
+        ]
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
@@ -165,7 +164,10 @@ def _torchvision_v2() -> list[Patch]:
         kernel("adjust_hue", functionals.adjust_hue),
         kernel("pad", functionals.pad),
         kernel("gaussian_blur", functionals.gaussian_blur),
-        *map(deferred_kernel, recorded.KERNELS),
+        *recorded_kernels(torch.Tensor, recorded.KERNELS),
+        *recorded_kernels(tv_tensors.Image, recorded.IMAGE_KERNELS),
+        Patch(_type_conversion, "to_image", deferred_image.to_image),
+        Patch(functional, "to_image", deferred_image.to_image),
         Patch(_type_conversion, "pil_to_tensor", make=pil_to_tensor),
         Patch(functional, "pil_to_tensor", make=pil_to_tensor),
         Patch(v2.Compose, "forward", make=compose.calling),

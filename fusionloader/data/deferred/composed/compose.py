@@ -24,10 +24,12 @@ from fusionloader.data.deferred.composed.trials import (
 from fusionloader.data.deferred.core import DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.tensors.deferred_image import DeferredImage
 from fusionloader.data.deferred.tensors.deferred_tensor import (
     DeferredTensor,
     deferred_tensor,
     find_view,
+    is_deferred,
 )
 from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
 from fusionloader.data.deferred.unparsed import copy_info, is_transparent
@@ -53,7 +55,7 @@ def calling(original: Function) -> Function:
     @functools.wraps(original)
     def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
         image = inputs[0] if len(inputs) == 1 and not named else None
-        is_tensor = type(image) is DeferredTensor
+        is_tensor = is_deferred(image)
         if not (is_tensor or isinstance(image, Image.Image)) or not activity.is_active():
             return original(self, *inputs, **named)
         steps = _steps_of(self, "tensor" if is_tensor else "pil")
@@ -99,6 +101,7 @@ class _Steps:
         self._dtype, self._device = torch.get_default_dtype(), _default_device()
         self._attributes = Snapshots()
         self._lists: list[ListSnapshot] = []
+        self._following: dict[int, _Known] = {}  # of tensors, by their first step
         flat = [(step, at) for at, each in enumerate(listed) for step in self._flattened(each)]
         first = len(flat)
         while first and conversions.is_conversion(flat[first - 1][0]):
@@ -156,10 +159,26 @@ class _Steps:
             image = call(step.transform, image)
             if not step.is_known and not _are(self, listed):  # user code changed another step
                 return _run_rest(listed, step.place + 1, image, call)
+            rest = self._rest_of(image, number + 1)
+            if rest:
+                steps = _steps_of_rest(self._following[number + 1], rest)
+                if steps is not None:
+                    return steps.run(rest, image, call)
             image, number = _record(self, image, number + 1)
         for transform in self._last[number - len(self._steps) :]:
             image = call(transform, image)
         return image
+
+    def _rest_of(self, image: Any, number: int) -> list[Transform]:
+        """Returns the steps from ``number`` on of a tensor that was an image of Pillow's.
+
+        Nothing if user code, which might change the list, is among them.
+        """
+        if self.held != "pil" or number < self._known or not is_deferred(image):
+            return []
+        if number not in self._following:
+            self._following[number] = _Known("tensor")
+        return [*(step.transform for step in self._steps[number:]), *self._last]
 
     def recorded(self, image: Any, number: int) -> tuple[Any, int]:
         """Records steps from ``number`` on, and runs them if only conversions follow.
@@ -237,7 +256,10 @@ class _TensorSteps(_Steps):
     """The same for tensors that decoders return."""
 
     held = "tensor"
-    _levels: tuple[LevelTable | None] | None = None  # of the last conversions
+
+    def __init__(self, listed: Sequence[Transform]) -> None:
+        super().__init__(listed)
+        self._levels: dict[type, tuple[LevelTable, type[DeferredTensor]] | None] = {}
 
     def _lifted(self, image: Any) -> Any:
         return image
@@ -257,20 +279,30 @@ class _TensorSteps(_Steps):
         view = find_view(image)
         if core is None or view is None or self._refuses(core):
             return None
-        if self._levels is None:
-            self._levels = (self._compiled_levels(),)
-        (levels,) = self._levels
-        if levels is None:
-            return None
-        return deferred_tensor(view.follow(core).converted(levels))
+        kind = type(image).plain
+        if kind not in self._levels:
+            self._levels[kind] = self._compiled_levels(kind)
+        found = self._levels[kind]
+        return found and deferred_tensor(view.follow(core).converted(found[0]), found[1])
 
-    def _compiled_levels(self) -> LevelTable | None:
+    def _compiled_levels(self, kind: type) -> tuple[LevelTable, type[DeferredTensor]] | None:
+        """Returns the table of the conversions, and the class of their result."""
         if any(map(is_patched, self._last)):
             return None
-        levels = LEVELS.after(functools.partial(conversions.run, self._last))
-        return None if levels is LEVELS else levels  # the tensor itself, and no copy
+
+        def convert(levels: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = conversions.run(self._last, levels.as_subclass(kind))
+            kinds.add(type(made))
+            return levels if made.data_ptr() == levels.data_ptr() else made
+
+        kinds: set[type] = set()
+        levels = LEVELS.after(convert)
+        if levels is None or levels is LEVELS:  # the tensor itself, and no copy
+            return None
+        return next(((levels, each) for each in _DEFERRED if {each.plain} == kinds), None)
 
 
+_DEFERRED = (DeferredTensor, DeferredImage)
 _NAME = "torchvision.transforms.Compose"
 # If one of these fails, the step is called.
 _record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
@@ -303,6 +335,8 @@ class _Known:
             self._steps = _Steps(listed) if self._held == "pil" else _TensorSteps(listed)
         return self._steps
 
+
+_steps_of_rest = guarded(_Known.steps, lambda known, rest: None, _NAME)
 
 _known: weakref.WeakKeyDictionary[Any, dict[Held, _Known]] = weakref.WeakKeyDictionary()
 

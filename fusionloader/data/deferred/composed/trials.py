@@ -81,7 +81,7 @@ def recorded_tensor(tensor: Any, core: DeferredCore) -> Any:
     """Returns the tensor of ``core``, which was recorded from that of ``tensor``."""
     view = find_view(tensor)
     assert view is not None
-    return tensor if core is view.core else deferred_tensor(view.follow(core))
+    return tensor if core is view.core else deferred_tensor(view.follow(core), type(tensor))
 
 
 def _agree(

@@ -14,7 +14,7 @@ from fusionloader.data.deferred.core import OPERATIONS, DeferredCore
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.rows.memory import sample_tensor
-from fusionloader.data.deferred.source import EncodedSource
+from fusionloader.data.deferred.source import EncodedSource, Pixels
 from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 from fusionloader.transforms.plan.stages import Operation
@@ -138,11 +138,32 @@ def _size_after(operation: Operation, size: tuple[int, int]) -> tuple[int, int]:
     return (operation[1], operation[2]) if operation[0] == "resize" else size
 
 
-class DeferredTensor(torch.Tensor):
+class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
+    """The type of classes of deferred tensors, which equal the class that they will be.
+
+    So torchvision's dictionaries of types find them, as in ``ToDtype({tv_tensors.Image: ...})``.
+    """
+
+    plain: type[torch.Tensor]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.plain
+
+    def __hash__(cls) -> int:
+        return hash(cls.plain)
+
+    def become(cls, plain: type[torch.Tensor]) -> None:
+        """Sets the class that its tensors will be."""
+        cls.plain = plain
+        for name in ("__name__", "__qualname__", "__module__"):
+            setattr(cls, name, getattr(plain, name))
+
+
+class DeferredTensor(torch.Tensor, metaclass=LikePlain):
     """A tensor whose pixels are not made yet; afterwards the same object is a plain tensor."""
 
     @classmethod
-    def __torch_function__(
+    def __torch_function__(  # type: ignore[override]
         cls,
         func: Function,
         types: Any,
@@ -170,10 +191,19 @@ class DeferredTensor(torch.Tensor):
         """Makes the tensors that are used from C++."""
         return call_plain(func, *args, **(kwargs or {}))
 
+    def as_subclass(self, cls: type[torch.Tensor]) -> Any:
+        """Makes the tensor, and does what torch does: it calls none of the hooks."""
+        make_plain(self, "torch.as_subclass")
+        return self.as_subclass(cls)
 
-# As its repr() and its pickled content are.
-DeferredTensor.__name__ = DeferredTensor.__qualname__ = "Tensor"
-DeferredTensor.__module__ = "torch"
+
+DeferredTensor.become(torch.Tensor)
+
+
+def is_deferred(value: object) -> bool:
+    """Whether this is a tensor that is not made yet."""
+    return type(type(value)) is LikePlain
+
 
 recorders: dict[Function, Function] = {}
 """Replacements of torch's functions; ``recorded`` fills it."""
@@ -220,7 +250,7 @@ def _find_name(func: Any) -> str:
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[DeferredTensor]:
-    if isinstance(value, DeferredTensor):
+    if is_deferred(value):
         yield value
     elif depth < _MOST_NESTED:
         parts = value.values() if isinstance(value, dict) else value
@@ -243,6 +273,19 @@ class _Uses:
         cls.decoded += 1
         few = cls.decoded <= cls.FIRST or cls.decoded % cls.OTHERS == 0
         return few or 4 * cls.recorded > cls.deferred
+
+
+def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
+    """Returns the tensor of decoded pixels, height x width x 3, which belong to it from now on.
+
+    ``None`` if hardly any operation was recorded of the images before.
+    """
+    if not _Uses.are_worth_it():
+        return None
+    _Uses.deferred += 1
+    height, width, _ = pixels.shape
+    core = DeferredCore(EncodedSource(b"", (width, height), pixels), (), "RGB", (width, height))
+    return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
 
 
 def is_deferring() -> bool:
@@ -281,13 +324,15 @@ def defer(encoded: memoryview) -> DeferredTensor | None:
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
 
 
-def deferred_tensor(view: TensorView) -> DeferredTensor:
-    """Returns a new tensor."""
+def deferred_tensor(
+    view: TensorView, kind: type[DeferredTensor] = DeferredTensor
+) -> DeferredTensor:
+    """Returns a new tensor of a class of deferred tensors."""
     width, height = view.core.size
     memory = view.memory
     with torch._C.DisableTorchFunction():
         made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
-            DeferredTensor,
+            kind,
             (3, height, width),
             strides=memory.strides,
             storage_offset=view.offset,
@@ -307,7 +352,7 @@ def find_view(tensor: object) -> TensorView | None:
 
     If the memory that it lies in is made, the tensor is made here.
     """
-    if type(tensor) is not DeferredTensor:
+    if not is_deferred(tensor):
         return None
     view: TensorView | None = tensor.__dict__.get(_VIEW)
     if view is None or view.memory.is_made:
@@ -320,7 +365,7 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
     """Makes a tensor; ``why`` is the name of the function that needs its pixels."""
     view: TensorView | None = tensor.__dict__.get(_VIEW)
     if view is None:  # it was interrupted, or another thread was faster
-        _set_class(tensor, torch.Tensor)
+        _set_plain_class(tensor)
         return
     memory = view.memory
     if not memory.is_made:
@@ -337,19 +382,24 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
         _become(tensor, plain)
 
 
+def _set_plain_class(tensor: DeferredTensor) -> None:
+    kind = type(tensor)
+    if isinstance(kind, LikePlain):  # else another thread was faster
+        _set_class(tensor, kind.plain)
+
+
 def _become(tensor: DeferredTensor, plain: torch.Tensor) -> None:
     # If this is interrupted, the next use of the tensor does it again.
     torch._C._swap_tensor_impl(tensor, plain)
-    _set_class(tensor, torch.Tensor)
+    _set_plain_class(tensor)
     tensor.__dict__.pop(_VIEW, None)
 
 
 def finish_sample(sample: Any, depth: int = 0) -> None:
     """Makes the tensors in a sample, in their rows where that is possible."""
-    kind = type(sample)
-    if kind is DeferredTensor:
+    if is_deferred(sample):
         _make_in_row(sample)
-    elif kind is dict and depth < _MOST_NESTED:
+    elif type(sample) is dict and depth < _MOST_NESTED:
         for value in sample.values():
             finish_sample(value, depth + 1)
     elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED:

@@ -58,8 +58,9 @@ class LevelTable:
             return None
         if made is self._values:
             return self
-        if type(made) is not torch.Tensor or type(other) is not torch.Tensor:
+        if not (isinstance(made, torch.Tensor) and isinstance(other, torch.Tensor)):
             return None
+        made, other = made.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor)
         if made.shape != (3, 16, 16) or made.dtype not in ELEMENTS or made.requires_grad:
             return None
         table = LevelTable(made.clone())

@@ -122,22 +122,34 @@ def _arithmetic(name: str) -> Recorder:
     return record
 
 
-def _recording(record: Recorder, plain: Function, name: str = "") -> Function:
-    """Returns a function that records, or calls ``plain`` with tensors that are made."""
+def _recording_torch(record: Recorder, function: Function) -> Function:
+    """Returns a function that records, or calls torch's with tensors that are made."""
+    keeps_class = function is torch.Tensor.to
 
     def attempt(tensor: Argument = None, *arguments: Argument, **named: Argument) -> Any:
         view = find_view(tensor)
-        after = PLAIN if view is None else record(view, *arguments, **named)
-        if not isinstance(after, TensorView):
-            return after
-        return tensor if after is view else deferred.deferred_tensor(after)
+        if view is None:
+            return PLAIN
+        kind = type(tensor)
+        is_image = kind is not deferred.DeferredTensor
+        if is_image and _must_return_subclass():
+            return PLAIN
+        after = record(view, *arguments, **named)
+        if after is view:  # torchvision has another object for an image
+            return PLAIN if is_image and not keeps_class else tensor
+        if after is PLAIN:
+            return PLAIN
+        return deferred.deferred_tensor(after, kind if keeps_class else deferred.DeferredTensor)
 
-    return guarded(attempt, plain, name)
+    plain = functools.partial(deferred.call_plain, function)
+    return guarded(attempt, plain, f"torch.{function.__name__}")
 
 
-def _recording_torch(record: Recorder, function: Function) -> Function:
-    call = functools.partial(deferred.call_plain, function)
-    return _recording(record, call, f"torch.{function.__name__}")
+def _must_return_subclass() -> bool:
+    """Whether torch's functions return images of torchvision for such images."""
+    from torchvision.tv_tensors import _torch_function_helpers
+
+    return bool(_torch_function_helpers._must_return_subclass())
 
 
 _METHODS: dict[str, Recorder] = {
@@ -196,13 +208,18 @@ def resized_crop(
     antialias: Argument = True,
 ) -> Any:
     """Records ``resized_crop_image`` of torchvision's v2."""
-    window = left, top, width, height
+    if not _is_inside(view, top, left, height, width) or min(height, width) < 2:
+        return PLAIN
+    return resize(crop(view, left, top, width, height), size, interpolation, None, antialias)
+
+
+def _is_inside(view: TensorView, *window: Argument) -> bool:
+    """Whether the window (top, left, height, width) lies within and has a pixel."""
     if not all(type(each) is int for each in window):
-        return PLAIN
+        return False
+    top, left, height, width = window
     inside = left + width <= view.core.size[0] and top + height <= view.core.size[1]
-    if not inside or min(left, top) < 0 or min(height, width) < 2:
-        return PLAIN
-    return resize(crop(view, *window), size, interpolation, None, antialias)
+    return inside and min(top, left) >= 0 and min(height, width) > 0
 
 
 def to_dtype(view: TensorView, dtype: Argument = torch.float, scale: Argument = False) -> Any:
@@ -230,6 +247,27 @@ def normalize(view: TensorView, mean: Argument, std: Argument, inplace: Argument
     return _converted(view, "normalize", call, *key)
 
 
+def crop_inside(
+    view: TensorView, top: Argument, left: Argument, height: Argument, width: Argument
+) -> Any:
+    """Records ``crop_image`` of torchvision's v2 within the image."""
+    if not _is_inside(view, top, left, height, width):
+        return PLAIN
+    return crop(view, left, top, width, height)
+
+
+def center_crop(view: TensorView, output_size: Argument) -> Any:
+    """Records ``center_crop_image`` of torchvision's v2 within the image."""
+    from torchvision.transforms.v2.functional import _geometry
+
+    size = call_library(_geometry._center_crop_parse_output_size, output_size)
+    sides = *size, *view.core.size[::-1]
+    if not all(type(side) is int for side in sides):
+        return PLAIN
+    top, left = _geometry._center_crop_compute_crop_anchor(*sides)
+    return crop_inside(view, top, left, *size)
+
+
 KERNELS: dict[str, Recorder] = {
     "resize": resize,
     "resized_crop": resized_crop,
@@ -238,7 +276,27 @@ KERNELS: dict[str, Recorder] = {
 }
 """Recorders of kernels of torchvision's v2, by the name of the functional."""
 
+IMAGE_KERNELS: dict[str, Recorder] = {
+    **KERNELS,
+    "crop": crop_inside,
+    "center_crop": center_crop,
+    "horizontal_flip": functools.partial(_flip, dims=(-1,)),
+    "vertical_flip": functools.partial(_flip, dims=(-2,)),
+}
+"""The same for ``tv_tensors.Image``, whose kernels do not call torch's functions on the image."""
 
-def kernel(name: str, plain: Function) -> Function:
-    """Returns the kernel of a functional for deferred tensors; ``plain`` is that for tensors."""
-    return _recording(KERNELS[name], plain)
+
+def kernel(record: Recorder) -> Function:
+    """Returns an attempt to record a kernel of torchvision's v2."""
+
+    def attempt(inpt: Argument, *arguments: Argument, **named: Argument) -> Any:
+        view = find_view(inpt)
+        after = PLAIN if view is None else record(view, *arguments, **named)
+        if after is PLAIN:
+            return PLAIN
+        kind = type(inpt)
+        if after is view and kind is deferred.DeferredTensor:
+            return inpt
+        return deferred.deferred_tensor(after, kind)
+
+    return attempt

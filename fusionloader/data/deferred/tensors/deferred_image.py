@@ -1,0 +1,43 @@
+"""Deferred tensors of the class ``tv_tensors.Image``, and torchvision's conversions to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchvision import tv_tensors
+
+from fusionloader.data.deferred.core import deferred_core
+from fusionloader.data.deferred.guard import PLAIN
+from fusionloader.data.deferred.pillow import Argument
+from fusionloader.data.deferred.tensors.deferred_tensor import (
+    DeferredTensor,
+    LikePlain,
+    TensorView,
+    deferred_tensor,
+    find_view,
+)
+from fusionloader.data.deferred.tensors.level_tables import LEVELS
+
+
+class DeferredImage(tv_tensors.Image, metaclass=LikePlain):  # type: ignore[misc]
+    """An image whose pixels are not made yet; afterwards a plain ``tv_tensors.Image``."""
+
+    __torch_function__ = DeferredTensor.__dict__["__torch_function__"]
+    __torch_dispatch__ = DeferredTensor.__dict__["__torch_dispatch__"]
+    as_subclass = DeferredTensor.as_subclass
+
+
+DeferredImage.become(tv_tensors.Image)
+
+
+def to_image(inpt: Argument) -> Any:
+    """Records ``to_image`` of a deferred image of Pillow or of a deferred tensor."""
+    view = find_view(inpt)
+    if view is not None:
+        view = TensorView(view.memory, view.core, view.offset)
+    else:
+        core = deferred_core(inpt)
+        if core is None or core.mode != "RGB":
+            return PLAIN
+        view = TensorView.of_all(core, LEVELS, is_interleaved=True)
+    return deferred_tensor(view, DeferredImage)
