@@ -38,10 +38,8 @@ _KEEPING_SIZE = (
     stages.GaussianBlur,
 )
 _RECORDED = (*_CROPS, stages.Resize, stages.ResizeShorterSide, *_KEEPING_SIZE)
-_OF_TENSORS = (
-    *(*_CROPS, stages.Resize, stages.ResizeShorterSide),
-    *(stages.RandomHorizontalFlip, stages.RandomVerticalFlip, stages.RandomApply),
-)
+# torchvision's grayscale tensor is a view of one channel.
+_LEFT_OF_TENSORS = ("grayscale", "pad")
 
 
 class TransformRecorder:
@@ -106,14 +104,13 @@ def _find_stage(step: Transform, held: Held) -> stages.Stage | None:
 
 
 def _is_recorded(stage: stages.Stage | None, held: Held) -> bool:
-    if held == "tensor" and not isinstance(stage, _OF_TENSORS):
-        return False
     if isinstance(stage, stages.RandomApply):
         return all(_is_recorded(each, held) for each in stage.stages) and _keeps_size(stage)
     if isinstance(stage, stages.RandomCrop) and (any(stage.padding) or stage.pad_if_needed):
         return False
-    is_padding = isinstance(stage, stages.Fixed) and stage.operation[0] == "pad"
-    return isinstance(stage, _RECORDED) and not is_padding
+    left = ("pad",) if held == "pil" else _LEFT_OF_TENSORS
+    is_left = isinstance(stage, stages.Fixed) and stage.operation[0] in left
+    return isinstance(stage, _RECORDED) and not is_left
 
 
 def _keeps_size(stage: stages.RandomApply) -> bool:

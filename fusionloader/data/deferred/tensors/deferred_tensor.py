@@ -107,20 +107,25 @@ class TensorView:
         """Returns the view that torch would return after the further operations of ``core``."""
         view, done = self, len(self.core.operations)
         _Uses.recorded += not done
-        for number, operation in enumerate(core.operations[done:], done + 1):
-            size = _size_after(operation, view.core.size)
-            after = DeferredCore(core.source, core.operations[:number], "RGB", size)
-            view = view._after(operation, after)
+        for operation in core.operations[done:]:
+            view = view._after(operation)
         return view
 
-    def _after(self, operation: Operation, core: DeferredCore) -> TensorView:
-        memory = self.memory
+    def _after(self, operation: Operation) -> TensorView:
+        memory, before = self.memory, self.core
+        if operation[0] == "contrast":
+            # The mean of the image is summed up in the order of its memory.
+            rounding = "torch_v2_interleaved" if memory.is_interleaved else "torch_v2"
+            operation = *operation[:2], rounding
+        size = _size_after(operation, before.size)
+        core = DeferredCore(before.source, (*before.operations, operation), "RGB", size)
         if operation[0] == "crop":
             _, row, column = memory.strides
             offset = self.offset + operation[2] * row + operation[1] * column
             return TensorView(memory, core, offset)
-        # torch resizes other views to contiguous tensors.
-        interleaved = memory.is_interleaved and (operation[0] != "resize" or self._is_dense())
+        interleaved = memory.is_interleaved and operation[0] not in _PLANAR
+        if operation[0] == "resize":  # torch resizes other views to contiguous tensors
+            interleaved = interleaved and self._is_dense()
         return TensorView.of_all(core, memory.levels, interleaved)
 
     def _is_dense(self) -> bool:
@@ -129,6 +134,10 @@ class TensorView:
     def converted(self, levels: LevelTable) -> TensorView:
         """Returns the view of a new memory with the same pixels, converted."""
         return TensorView.of_all(self.core, levels, self.memory.is_interleaved)
+
+
+# Operations whose results torch writes channel by channel.
+_PLANAR = ("hue", "equalize")
 
 
 def _size_after(operation: Operation, size: tuple[int, int]) -> tuple[int, int]:

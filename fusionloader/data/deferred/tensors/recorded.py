@@ -18,7 +18,12 @@ from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors import deferred_tensor as deferred
 from fusionloader.data.deferred.tensors.deferred_tensor import TensorView, find_view
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
-from fusionloader.transforms.plan.torchvision.on_tensors import TORCH_FILTERS, resizes_levels
+from fusionloader.transforms.plan.torchvision.on_tensors import (
+    TORCH_FILTERS,
+    has_own_rounding,
+    resizes_levels,
+    rounds_natively,
+)
 
 Function = Callable[..., Any]
 Recorder = Callable[..., Any]
@@ -268,7 +273,43 @@ def center_crop(view: TensorView, output_size: Argument) -> Any:
     return crop_inside(view, top, left, *size)
 
 
+def _change_of_levels(name: str, *bounds: float) -> Recorder:
+    """Returns a recorder of a color operation of torchvision's v2 with numbers within bounds."""
+
+    def record(view: TensorView, *arguments: Argument, **named: Argument) -> Any:
+        values = *arguments, *named.values()
+        if view.memory.levels is not LEVELS or min(view.core.size) < 2:
+            return PLAIN
+        if not all(type(each) in (int, float) for each in values) or len(values) != bool(bounds):
+            return PLAIN
+        if not all(bounds[0] <= each <= bounds[1] for each in values):
+            return PLAIN
+        rounding = has_own_rounding(name)
+        if rounding and not rounds_natively(name, "torch_v2"):
+            return PLAIN
+        operation = name, *map(_NUMBERS.get(name, float), values), *(["torch_v2"] * rounding)
+        return view.follow(view.core.then(operation))
+
+    return record
+
+
+def _float32(value: float) -> float:
+    return torch.tensor(value, dtype=torch.float32, device="cpu").item()
+
+
+# Torch compares levels with a threshold in float32.
+_NUMBERS: dict[str, Callable[[Any], Any]] = {"posterize": int, "solarize": _float32}
+_MOST_FACTOR = 1000.0
+
 KERNELS: dict[str, Recorder] = {
+    **{
+        f"adjust_{name}": _change_of_levels(name, 0.0, _MOST_FACTOR)
+        for name in ("brightness", "contrast", "saturation", "sharpness")
+    },
+    "adjust_hue": _change_of_levels("hue", -0.5, 0.5),
+    "posterize": _change_of_levels("posterize", 0, 7),
+    "solarize": _change_of_levels("solarize", 0, 255),
+    **{name: _change_of_levels(name) for name in ("invert", "autocontrast", "equalize")},
     "resize": resize,
     "resized_crop": resized_crop,
     "to_dtype": to_dtype,
