@@ -63,6 +63,8 @@ class LevelTable:
         made, other = made.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor)
         if made.shape != (3, 16, 16) or made.dtype not in ELEMENTS or made.requires_grad:
             return None
+        if made.isnan().any():  # whose bits depend on the place
+            return None
         table = LevelTable(made.clone())
         expected = made.reshape(3, 256)[:, _ORDER].contiguous().view(torch.uint8)
         same = torch.equal(expected, other.reshape(3, 256).contiguous().view(torch.uint8))
