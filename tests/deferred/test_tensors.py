@@ -333,6 +333,12 @@ def written_of_images():
     return image, wrapped, same, crop, functional.pil_to_tensor(opened())[:, 3:9]
 
 
+@torch.jit.script
+def _scripted(image: torch.Tensor):
+    image += 1
+    return image.float() + image.sum(), image
+
+
 def saved():
     file = io.BytesIO()
     torch.save({"image": decoded(), "crop": decoded()[:, 3:9]}, file)
@@ -374,6 +380,7 @@ USES = {
     "images": lambda: (copy.deepcopy(v2.ToImage()(decoded())), repr(v2.ToImage()(opened()))),
     "pickled images": lambda: pickle.loads(pickle.dumps(v2.ToImage()(decoded()))),
     "saved": saved,
+    "scripted": lambda: _scripted(decoded()),
     "named": named,
     "of other types": of_other_types,
     "compared": lambda: (decoded() == decoded(), decoded() is None, decoded()[0, 0, 0] == 3),

@@ -348,12 +348,19 @@ def deferred_tensor(
             dtype=memory.levels.dtype,
             device=_CPU,
         )
+        storage = made.untyped_storage()._cdata
+        torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
     made.__dict__[_VIEW] = view
     view.core.source.track(made)
     return made
 
 
 _CPU = torch.device("cpu")
+# The error for C++ code that reads the memory of an argument without calling torch.
+_NO_MEMORY = (
+    "this tensor of an image decoder has no pixels yet: call a function of torch before, such as "
+    "image.clone(), or set deferred_images='off'"
+)
 
 
 def find_view(tensor: object) -> TensorView | None:
@@ -398,6 +405,13 @@ def _set_plain_class(tensor: DeferredTensor) -> None:
 
 
 def _become(tensor: DeferredTensor, plain: torch.Tensor) -> None:
+    """Gives a tensor the memory of ``plain``, which becomes what the tensor was.
+
+    C++ code that holds the tensor, as TorchScript does, finds it there when it calls torch again.
+    """
+    view = tensor.__dict__[_VIEW]
+    plain.__dict__[_VIEW] = view
+    _set_class(plain, type(tensor))
     # If this is interrupted, the next use of the tensor does it again.
     torch._C._swap_tensor_impl(tensor, plain)
     _set_plain_class(tensor)
