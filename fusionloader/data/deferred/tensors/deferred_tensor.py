@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -116,7 +116,7 @@ class TensorView:
         if operation[0] == "contrast":
             # The mean of the image is summed up in the order of its memory.
             rounding = "torch_v2_interleaved" if memory.is_interleaved else "torch_v2"
-            operation = *operation[:2], rounding
+            operation = "contrast", operation[1], rounding
         size = _size_after(operation, before.size)
         core = DeferredCore(before.source, (*before.operations, operation), "RGB", size)
         if operation[0] == "crop":
@@ -147,7 +147,7 @@ def _size_after(operation: Operation, size: tuple[int, int]) -> tuple[int, int]:
     return (operation[1], operation[2]) if operation[0] == "resize" else size
 
 
-class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
+class LikePlain(type(torch.Tensor)):
     """The type of classes of deferred tensors, which equal the class that they will be.
 
     So torchvision's dictionaries of types find them, as in ``ToDtype({tv_tensors.Image: ...})``.
@@ -209,7 +209,7 @@ class DeferredTensor(torch.Tensor, metaclass=LikePlain):
 DeferredTensor.become(torch.Tensor)
 
 
-def is_deferred(value: object) -> bool:
+def is_deferred(value: object) -> TypeGuard[DeferredTensor]:
     """Whether this is a tensor that is not made yet."""
     return type(type(value)) is LikePlain
 

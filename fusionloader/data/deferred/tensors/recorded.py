@@ -224,7 +224,7 @@ def _is_inside(view: TensorView, *window: Argument) -> bool:
         return False
     top, left, height, width = window
     inside = left + width <= view.core.size[0] and top + height <= view.core.size[1]
-    return inside and min(top, left) >= 0 and min(height, width) > 0
+    return bool(inside and min(top, left) >= 0 and min(height, width) > 0)
 
 
 def to_dtype(view: TensorView, dtype: Argument = torch.float, scale: Argument = False) -> Any:
@@ -332,7 +332,9 @@ def kernel(record: Recorder) -> Function:
 
     def attempt(inpt: Argument, *arguments: Argument, **named: Argument) -> Any:
         view = find_view(inpt)
-        after = PLAIN if view is None else record(view, *arguments, **named)
+        if view is None:
+            return PLAIN
+        after = record(view, *arguments, **named)
         if after is PLAIN:
             return PLAIN
         kind = type(inpt)
