@@ -147,7 +147,7 @@ def _size_after(operation: Operation, size: tuple[int, int]) -> tuple[int, int]:
     return (operation[1], operation[2]) if operation[0] == "resize" else size
 
 
-class LikePlain(type(torch.Tensor)):
+class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
     """The type of classes of deferred tensors, which equal the class that they will be.
 
     So torchvision's dictionaries of types find them, as in ``ToDtype({tv_tensors.Image: ...})``.
@@ -172,7 +172,7 @@ class DeferredTensor(torch.Tensor, metaclass=LikePlain):
     """A tensor whose pixels are not made yet; afterwards the same object is a plain tensor."""
 
     @classmethod
-    def __torch_function__(  # type: ignore[override]
+    def __torch_function__(
         cls,
         func: Function,
         types: Any,
