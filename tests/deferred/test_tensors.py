@@ -77,7 +77,7 @@ def about(value):
         value.data_ptr()  # makes it
         memory = value.untyped_storage().nbytes(), value.storage_offset(), value.stride()
         plain = value.detach().as_subclass(torch.Tensor)
-        content = plain.contiguous().view(torch.uint8).numpy().tobytes()
+        content = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
         return type(value), value.dtype, tuple(value.shape), memory, content, value.requires_grad
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.strides, value.tobytes()
@@ -503,10 +503,19 @@ def test_torch_does_what_a_bug_prevents(where, monkeypatch):
 # Loaders
 
 
+def _decoded(path):
+    return vision.read_image(path, vision.ImageReadMode.RGB)
+
+
+def _as_image(path):
+    return v2.ToImage()(Image.open(path))
+
+
 class Photos(Dataset):
     """Images as torchvision recommends it."""
 
-    def __init__(self, path, keeps=False):
+    def __init__(self, path, keeps=False, read=_decoded):
+        self.read = read
         self.paths = [str(path / f"{number}.jpg") for number in range(24)]
         self.transform = v2.Compose(
             [
@@ -522,7 +531,7 @@ class Photos(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index):
-        image = vision.read_image(self.paths[index], vision.ImageReadMode.RGB)
+        image = self.read(self.paths[index])
         made = self.transform(image)
         mean = made.mean() if index % 2 else torch.zeros(())
         if self.kept is not None:
@@ -542,22 +551,40 @@ def photos(tmp_path):
     return tmp_path
 
 
+class Boxed:
+    """A batch of a class of the user's own."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+
+def _boxed(samples):
+    return Boxed(samples)
+
+
 def _listed(samples):
     return [[sample["image"] for sample in samples], [sample["index"] for sample in samples]]
 
 
 @pytest.mark.parametrize(
-    ("workers", "keeps", "collate"),
-    [(0, True, None), (2, False, None), (2, True, None), (2, False, _listed)],
+    ("workers", "keeps", "collate", "read"),
+    [
+        (0, True, None, _decoded),
+        (2, False, None, _decoded),
+        (2, False, None, _as_image),
+        (2, True, None, _decoded),
+        (2, False, _listed, _decoded),
+        (2, False, _boxed, _as_image),
+    ],
 )
-def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, photos):
+def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, photos):
     def make(**options):
-        dataset = Photos(photos, keeps)
+        dataset = Photos(photos, keeps, read)
         return FusionLoader(dataset, 6, num_workers=workers, collate_fn=collate, **options)
 
     def epoch(loader):
         torch.manual_seed(1)
-        return [about(batch) for batch in loader]
+        return [about(getattr(batch, "samples", batch)) for batch in loader]
 
     loader = make()
     assert epoch(loader) == epoch(make(deferred_images="off"))

@@ -15,8 +15,8 @@ from fusionloader.data.deferred.tensors.deferred_tensor import (
     TensorView,
     deferred_tensor,
     find_view,
+    tensor_of,
 )
-from fusionloader.data.deferred.tensors.level_tables import LEVELS
 
 
 class DeferredImage(tv_tensors.Image, metaclass=LikePlain):  # type: ignore[misc]
@@ -34,10 +34,7 @@ def to_image(inpt: Argument) -> Any:
     """Records ``to_image`` of a deferred image of Pillow or of a deferred tensor."""
     view = find_view(inpt)
     if view is not None:
-        view = TensorView(view.memory, view.core, view.offset)
-    else:
-        core = deferred_core(inpt)
-        if core is None or core.mode != "RGB":
-            return PLAIN
-        view = TensorView.of_all(core, LEVELS, is_interleaved=True)
-    return deferred_tensor(view, DeferredImage)
+        same = TensorView(view.memory, view.core, view.offset)
+        return deferred_tensor(same, DeferredImage)
+    core = deferred_core(inpt)
+    return PLAIN if core is None else tensor_of(core, DeferredImage)

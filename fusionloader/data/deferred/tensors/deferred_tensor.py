@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -269,11 +271,16 @@ def _tensors_in(value: Any, depth: int = 0) -> Iterator[DeferredTensor]:
 
 
 class _Uses:
-    """Counts decoded images, to decode at once if hardly any operation is recorded of them."""
+    """Counts decoded images, to decode at once if hardly any operation is recorded of them.
+
+    Attributes:
+        any: whether there was a deferred tensor in this process.
+        is_off: whether no further tensors are deferred.
+    """
 
     FIRST, OTHERS = 32, 64
     decoded = deferred = recorded = 0
-    is_off = False
+    any = is_off = False
 
     @classmethod
     def are_worth_it(cls) -> bool:
@@ -299,7 +306,7 @@ def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
 
 def is_deferring() -> bool:
     """Whether tensors were deferred in this process, and still are."""
-    return _Uses.deferred > 0 and not _Uses.is_off
+    return _Uses.any and not _Uses.is_off
 
 
 def decode_at_once() -> None:
@@ -333,6 +340,13 @@ def defer(encoded: memoryview) -> DeferredTensor | None:
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
 
 
+def tensor_of(core: DeferredCore, kind: type[DeferredTensor] = DeferredTensor) -> Any:
+    """Returns the tensor of a deferred image of Pillow; ``PLAIN`` if it has to be made at once."""
+    if core.mode != "RGB" or _Uses.is_off:
+        return PLAIN
+    return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
+
+
 def deferred_tensor(
     view: TensorView, kind: type[DeferredTensor] = DeferredTensor
 ) -> DeferredTensor:
@@ -351,6 +365,7 @@ def deferred_tensor(
         storage = made.untyped_storage()._cdata
         torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
     made.__dict__[_VIEW] = view
+    _Uses.any = True
     view.core.source.track(made)
     return made
 
@@ -395,27 +410,41 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
         plain = torch.empty(0, dtype=whole.dtype, device=_CPU)
         shape, strides = (3, *view.core.size[::-1]), memory.strides
         plain.set_(whole.untyped_storage(), view.offset, shape, strides)
-        _become(tensor, plain)
+        _become(tensor, plain, view)
 
 
 def _set_plain_class(tensor: DeferredTensor) -> None:
     kind = type(tensor)
-    if isinstance(kind, LikePlain):  # else another thread was faster
+    if isinstance(kind, LikePlain):
         _set_class(tensor, kind.plain)
 
 
-def _become(tensor: DeferredTensor, plain: torch.Tensor) -> None:
+_lock = threading.Lock()
+
+
+def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> None:
     """Gives a tensor the memory of ``plain``, which becomes what the tensor was.
 
     C++ code that holds the tensor, as TorchScript does, finds it there when it calls torch again.
     """
-    view = tensor.__dict__[_VIEW]
-    plain.__dict__[_VIEW] = view
-    _set_class(plain, type(tensor))
-    # If this is interrupted, the next use of the tensor does it again.
-    torch._C._swap_tensor_impl(tensor, plain)
-    _set_plain_class(tensor)
-    tensor.__dict__.pop(_VIEW, None)
+    with _lock:
+        if not is_deferred(tensor):  # another thread was faster
+            return
+        plain.__dict__[_VIEW] = view
+        _set_class(plain, type(tensor))
+        # If this is interrupted, the next use of the tensor does it again.
+        torch._C._swap_tensor_impl(tensor, plain)
+        _set_plain_class(tensor)
+        tensor.__dict__.pop(_VIEW, None)
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may hold it
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def finish_sample(sample: Any, depth: int = 0) -> None:
@@ -435,7 +464,7 @@ def finishing(make: Function) -> Function:
 
     def make_finished(key: Any) -> Any:
         sample = make(key)
-        if _Uses.deferred:
+        if _Uses.any:
             finish_sample(sample)
         return sample
 
@@ -444,7 +473,7 @@ def finishing(make: Function) -> Function:
 
 def make_all_plain(batch: Any) -> None:
     """Makes the tensors in a batch of user code."""
-    if _Uses.deferred:
+    if _Uses.any:
         for tensor in _tensors_in(batch):
             make_plain(tensor, "a batch of user code")
 
@@ -460,7 +489,7 @@ def _make_in_row(tensor: DeferredTensor) -> None:
     with torch._C.DisableTorchFunction():
         made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
         TensorView.of_all(view.core, memory.levels, False).memory.write(made)
-        _become(tensor, made)
+        _become(tensor, made, view)
     counts().results["tensor"] += 1
 
 
