@@ -15,12 +15,9 @@ from fusionloader.data.deferred.composed.recorders import Held, TransformRecorde
 from fusionloader.data.deferred.core import DeferredCore, like, make_image
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.source import EncodedSource
-from fusionloader.data.deferred.tensors.deferred_tensor import (
-    TensorView,
-    deferred_tensor,
-    find_view,
-)
+from fusionloader.data.deferred.tensors.deferred_tensor import deferred_tensor, find_view
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
+from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.transforms.executors.python import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
 

@@ -13,6 +13,7 @@ and the others become views of it before they are used again.
 
 Modules:
     deferred_tensor: tensors without memory, and how they are made.
+    tensor_view: what they show, and the memory that they will lie in.
     level_tables: what conversions make of the 256 levels.
     recorded: the recorded functions of torch and torchvision.
 """

@@ -12,11 +12,11 @@ from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors.deferred_tensor import (
     DeferredTensor,
     LikePlain,
-    TensorView,
     deferred_tensor,
     find_view,
     tensor_of,
 )
+from fusionloader.data.deferred.tensors.tensor_view import TensorView
 
 
 class DeferredImage(tv_tensors.Image, metaclass=LikePlain):  # type: ignore[misc]

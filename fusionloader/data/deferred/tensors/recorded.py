@@ -16,8 +16,9 @@ from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.methods import MOST_SIDE
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors import deferred_tensor as deferred
-from fusionloader.data.deferred.tensors.deferred_tensor import TensorView, find_view
+from fusionloader.data.deferred.tensors.deferred_tensor import find_view
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
+from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.transforms.plan.torchvision.on_tensors import (
     TORCH_FILTERS,
     has_own_rounding,
