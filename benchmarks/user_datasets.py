@@ -43,6 +43,10 @@ _TENSORS = v2.Compose(
         v2.Normalize(MEAN, STD),
     ]
 )
+_JITTERED = v2.Compose(
+    [*_TENSORS.transforms[:2], v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *_TENSORS.transforms[2:]]
+)
+_IMAGES = v2.Compose([v2.ToImage(), *_TENSORS.transforms])
 _BOXES = v2.Compose(
     [
         v2.RandomHorizontalFlip(),
@@ -224,6 +228,16 @@ def _torchcodec(image: Any, path: str) -> Sample:
     return _TENSORS(decode_image(path)), 1
 
 
+def _torchcodec_jitter(image: Any, path: str) -> Sample:
+    from torchcodec.decoders import decode_image
+
+    return _JITTERED(decode_image(path)), 1
+
+
+def _to_image(image: Image.Image, path: str) -> Sample:
+    return _IMAGES(image), 1
+
+
 class Arrays(Files):
     """Image files that are read as arrays."""
 
@@ -273,6 +287,8 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "opencv": lambda paths, folder: Arrays(paths, _opencv),
     "torchcodec": lambda paths, folder: Arrays(paths, _torchcodec),
     "torchcodec-png": lambda paths, folder: Arrays(_converted(paths, folder, "png"), _torchcodec),
+    "torchcodec-jitter": lambda paths, folder: Arrays(paths, _torchcodec_jitter),
+    "to-image": lambda paths, folder: Files(paths, _to_image),
     "image-folder": _image_folder,
     "image-folder-simclr": _two_views_of_folder,
 }

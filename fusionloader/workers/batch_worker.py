@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
+from fusionloader.data.deferred.collating import default_collate
 from fusionloader.data.deferred.rows import memory
-from fusionloader.data.deferred.rows.collating import default_collate
 from fusionloader.data.deferred.sample_source import DeferringSource
+from fusionloader.data.deferred.tensors.deferred_tensor import make_all_plain
 from fusionloader.transforms.executors.batch_transport import Sender, Sends, StagedSender
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
@@ -148,6 +149,7 @@ class BatchWorker(PythonWorker):
             batch = self._collate(samples if self._auto_collation else samples[0])
             if self._rows is not None:
                 self._rows.settle()
+                make_all_plain(batch)
         except Exception as error:
             raise BadSample(self._capture(error, "", last)) from error
         return batch

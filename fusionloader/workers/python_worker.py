@@ -17,6 +17,7 @@ from fusionloader.data.deferred import counts
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.rows.sample_rows import SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource, without_deferral
+from fusionloader.data.deferred.tensors.deferred_tensor import finishing
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.layout import Layout
@@ -331,6 +332,8 @@ class PythonWorker:
         else:
             make, inputs = partial(getitem, source.dataset), read_indices(claim)
             inputs = inputs and inputs[begin:end]
+        if self.sample_rows is not None:
+            make = finishing(make)
         arguments = claim, begin, end - begin, inputs, make, samples, generators, source.seeding
         while begin + len(samples) < end:
             try:
@@ -352,6 +355,9 @@ class PythonWorker:
     def _resolve(self, claim: _native.Claim, position: int, error: Exception) -> Any:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
         (key,) = read_keys(claim, position, position + 1)
+        if isinstance(self.source, DeferringSource):
+            for sample in self.source.load_at_once(key, error):
+                return sample
         failure = self._capture(error, self.source.name(key), position)
         found = resolve(
             self.config.on_error,

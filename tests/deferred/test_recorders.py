@@ -133,7 +133,7 @@ def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
     step, other = (transforms.RandomResizedCrop(24, scale=(low, 1)) for low in (0.08, 0.09))
     assert tried_recorder(step) is not None
     recorder = make_recorder(other)
-    monkeypatch.setattr(trials, "make_recorder", lambda step: recorder)
+    monkeypatch.setattr(trials, "make_recorder", lambda step, held: recorder)
     assert tried_recorder(step) is None
 
 
@@ -141,7 +141,7 @@ def test_no_transform_is_recorded_where_torch_draws_otherwise(deferred, monkeypa
     monkeypatch.setattr(trials, "_known", [])
     recorder = make_recorder(transforms.ColorJitter(0.3000001, (0.5, 2.0), 0.7, 0.1))
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "make_recorder", lambda step: recorder)
+        patch.setattr(trials, "make_recorder", lambda step, held="pil": recorder)
         assert not trials._draws_are_known()
     assert tried_recorder(transforms.RandomHorizontalFlip()) is None
 

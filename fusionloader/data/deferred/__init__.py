@@ -21,7 +21,9 @@ Modules:
     methods, enhancing, canvas, functionals: the recorded functions of Pillow and torchvision.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
-    array_decoders: the JPEG decoders of OpenCV and torchvision.
+    collating: the collate functions of torch and WebDataset, in these rows.
+    array_decoders: the decoders of OpenCV, torchvision and torchcodec.
+    tensors: what torchvision's and torchcodec's return, with pixels that are made later.
     opening, unparsed: JPEG files that are read once, and parsed on request.
     patches: the replaced functions, checked before they are replaced.
     guard: how errors in a replacement are handled.

@@ -22,6 +22,7 @@ from fusionloader.data.deferred.formats import NOT_NATIVE
 from fusionloader.data.deferred.guard import PLAIN, Function, guarded
 from fusionloader.data.deferred.headers import UPRIGHT, Format, Header, read_header
 from fusionloader.data.deferred.pillow import Argument
+from fusionloader.data.deferred.tensors.deferred_tensor import defer, defer_pixels
 from fusionloader.transforms.executors.native import file_decoder
 
 Pixels = npt.NDArray[np.uint8]
@@ -81,8 +82,9 @@ def _decode_for_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) 
         return None
     pixels = np.empty(size if channels == 1 else (*size, channels), np.uint8)
     levels = pixels.reshape(*size, channels)
-    if not _decode(encoded, levels, "array", bgr=kind != _COLOR_RGB):
+    if not _decode(encoded, levels, bgr=kind != _COLOR_RGB):
         return None
+    counts().results["array"] += 1
     cv2 = sys.modules["cv2"]
     transposed, flips = _TURNS.get(orientation, (False, ()))
     pixels = cv2.transpose(pixels) if transposed else pixels
@@ -140,13 +142,22 @@ def _decode_tensor(encoded: memoryview, header: Header, mode: int, orientation: 
     # A single channel or alpha is not made of others here.
     if channels is None or orientation is None or channels not in (3, header.channels):
         return PLAIN
+    if header.format == "JPEG" and channels == 3 and orientation == UPRIGHT:
+        deferred = defer(encoded)
+        if deferred is not None:
+            return deferred
     size = _read_size(encoded)
     if size is None:
         return PLAIN
     made = torch.empty((*size, channels), dtype=torch.uint8, device="cpu")
     pixels: Any = made.numpy()
-    if not _decode(encoded, pixels, "tensor"):
+    if not _decode(encoded, pixels):
         return PLAIN
+    if channels == 3 and orientation == UPRIGHT and header.format == "PNG":
+        deferred = defer_pixels(pixels)
+        if deferred is not None:
+            return deferred
+    counts().results["tensor"] += 1
     planes = made.permute(2, 0, 1)
     transposed, flips = _TURNS.get(orientation, (False, ()))
     planes = planes.transpose(-1, -2) if transposed else planes
@@ -162,13 +173,12 @@ def _read_size(encoded: memoryview) -> tuple[int, int] | None:
     return size[1], size[0]
 
 
-def _decode(encoded: memoryview, pixels: Pixels, kind: str, bgr: bool = False) -> bool:
+def _decode(encoded: memoryview, pixels: Pixels, bgr: bool = False) -> bool:
     """Decodes to pixels, height x width x channels; false for a file that is left to the library.
 
     Args:
         encoded: the file.
         pixels: written.
-        kind: of the result, for the counters.
         bgr: whether blue is the first of three channels.
     """
     with timed_decoding():
@@ -177,7 +187,6 @@ def _decode(encoded: memoryview, pixels: Pixels, kind: str, bgr: bool = False) -
         counts().left[NOT_NATIVE] += 1
         return False
     counts().files += 1
-    counts().results[kind] += 1
     return True
 
 

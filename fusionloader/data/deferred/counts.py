@@ -44,11 +44,12 @@ class Counts:
         files: number of image files whose pixels were deferred.
         left: number of files decoded by Pillow, or by the library that was called, by reason.
         recorded: number of operations, by name.
-        results: number of native results, by kind (``"tensor"``, ``"array"``), and of Pillow images
-            that got their pixels (``"pixels"``). Other libraries' decoders count theirs likewise.
+        results: number of native results, by kind (``"tensor"``, ``"array"``), and of images that
+            got their pixels for other operations (``"pixels"``). Other libraries' decoders count
+            theirs likewise.
         collated: number of sample tensors that were made ``"in place"`` in their batch, and that
             were ``"copied"`` into it.
-        ended: number of Pillow images that got their pixels, by the function that needed them.
+        ended: number of images that got their pixels, by the function that needed them.
         failed: error of the replacement, by the name of the replaced function.
         read_seconds: time spent reading files, in seconds.
         decode_seconds: time spent in native decoders and executors, in seconds.
@@ -143,7 +144,7 @@ class Counts:
             lines.append(f"  collated: {_listed(self.collated)}")
         if self.ended:
             lines.append(
-                f"  given pixels, and left to Pillow from there, for: {_listed(self.ended)}"
+                f"  given pixels, and left to the library from there, for: {_listed(self.ended)}"
             )
         lines += [f"  failed in {name}: {error}" for name, error in self.failed.items()]
         return lines

@@ -15,6 +15,7 @@ from fusionloader.data.deferred.enhancing import padded
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.rows.memory import made_elsewhere
+from fusionloader.data.deferred.tensors.deferred_tensor import tensor_of
 from fusionloader.transforms.plan.arguments import NotCompiled
 from fusionloader.transforms.plan.stages import Convert
 
@@ -105,6 +106,9 @@ def pil_to_tensor(pic: Argument) -> Any:
     core = deferred_core(pic)
     if core is None:
         return PLAIN
+    tensor = tensor_of(core)
+    if tensor is not PLAIN:
+        return tensor
     width, height = core.size
     pixels = torch.from_numpy(core.pixels()).view(height, width, -1)
     counts().results["tensor"] += 1

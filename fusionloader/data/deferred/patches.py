@@ -147,13 +147,24 @@ def _torchvision() -> list[Patch]:
 
 
 def _torchvision_v2() -> list[Patch]:
+    import torch
     from PIL import Image
+    from torchvision import tv_tensors
     from torchvision.transforms import v2
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _type_conversion, _utils
 
     from fusionloader.data.deferred import functionals
     from fusionloader.data.deferred.composed import compose
+    from fusionloader.data.deferred.tensors import deferred_image, recorded
+
+    def recorded_kernels(kind: type, recorders: dict[str, Any]) -> list[Patch]:
+        return [
+            Patch(
+                _utils._KERNEL_REGISTRY[getattr(functional, name)], kind, recorded.kernel(recorder)
+            )
+            for name, recorder in recorders.items()
+        ]
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
@@ -164,6 +175,10 @@ def _torchvision_v2() -> list[Patch]:
         kernel("adjust_hue", functionals.adjust_hue),
         kernel("pad", functionals.pad),
         kernel("gaussian_blur", functionals.gaussian_blur),
+        *recorded_kernels(torch.Tensor, recorded.KERNELS),
+        *recorded_kernels(tv_tensors.Image, recorded.IMAGE_KERNELS),
+        Patch(_type_conversion, "to_image", deferred_image.to_image),
+        Patch(functional, "to_image", deferred_image.to_image),
         Patch(_type_conversion, "pil_to_tensor", make=pil_to_tensor),
         Patch(functional, "pil_to_tensor", make=pil_to_tensor),
         Patch(v2.Compose, "forward", make=compose.calling),
@@ -211,7 +226,7 @@ def _opencv() -> list[Patch]:
 def _webdataset() -> list[Patch]:
     from webdataset import filters, pipeline  # type: ignore[import-untyped]
 
-    from fusionloader.data.deferred.rows import collating
+    from fusionloader.data.deferred import collating
 
     return [
         Patch(filters, "combine_values", collating.combine_values),

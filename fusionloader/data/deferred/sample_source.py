@@ -9,6 +9,12 @@ from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.deferred import counts, file_cache, patches
 from fusionloader.data.deferred.file_cache import OpenStores
 from fusionloader.data.deferred.scope import begin_in_worker
+from fusionloader.data.deferred.tensors.deferred_tensor import (
+    decode_at_once,
+    decoding_at_once,
+    finish_sample,
+    is_deferring,
+)
 from fusionloader.transforms.executors.python import Dataset, Sample, SampleKey, Seeding, Source
 from fusionloader.transforms.plan.parts import Spent
 
@@ -36,7 +42,27 @@ class DeferringSource:
 
     def load(self, key: SampleKey) -> Sample:
         self.begin()
-        return self.inner.load(key)
+        sample = self.inner.load(key)
+        finish_sample(sample)
+        return sample
+
+    def load_at_once(self, key: SampleKey, error: Exception) -> list[Sample]:
+        """Returns a failed sample that can be made without deferred tensors; else nothing.
+
+        User code may have asked for the exact type of a tensor, or may have given it to C++ code
+        that reads its memory. Then this process defers tensors no more.
+        """
+        if not is_deferring():
+            return []
+        try:
+            with decoding_at_once():
+                sample = self.inner.load(key)
+        except Exception:
+            return []
+        decode_at_once()
+        failed = counts.counts().failed
+        failed.setdefault("an image decoder", f"{type(error).__name__}: {error}")
+        return [sample]
 
     def begin(self) -> None:
         """Defers the images that this process opens from now on, and uses this loader's stores."""

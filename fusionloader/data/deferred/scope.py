@@ -33,6 +33,7 @@ def _settle(images: list[Any]) -> None:
 
     from fusionloader.data.deferred.core import settle
     from fusionloader.data.deferred.enhancing import ENHANCERS, settle_enhancer
+    from fusionloader.data.deferred.tensors.deferred_tensor import is_deferred, make_plain
     from fusionloader.data.deferred.unparsed import settle_attributes
 
     for reference in images:
@@ -40,6 +41,8 @@ def _settle(images: list[Any]) -> None:
         try:
             if isinstance(found, ENHANCERS):
                 settle_enhancer(found)
+            elif is_deferred(found):
+                make_plain(found, "the end of the fetch")
             elif found is not None:
                 settle_attributes(found)
                 settle(found, "the end of the fetch")

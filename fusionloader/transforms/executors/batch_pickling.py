@@ -74,7 +74,9 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         """Returns the reduction of a value with memory, ``NotImplemented`` for any other."""
         kind = type(value)
-        if kind is torch.Tensor:
+        if kind == torch.Tensor:  # deferred ones have an equal type
+            if kind is not torch.Tensor:
+                value.data_ptr()  # makes it a plain tensor
             return self._reduced_tensor(value)
         if kind is torch.UntypedStorage:
             return self._reduced_storage(value)

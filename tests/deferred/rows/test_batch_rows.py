@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from support.campaigns import examples
 from torch.utils.data import default_collate
 
-from fusionloader.data.deferred import counts
-from fusionloader.data.deferred.rows import collating
+from fusionloader.data.deferred import collating, counts
 from fusionloader.data.deferred.rows.memory import BatchRows
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.descriptor import Descriptor

@@ -14,12 +14,24 @@ import torch
 from PIL import Image
 
 from fusionloader.data.deferred import activity
-from fusionloader.data.deferred.composed.recorders import TransformRecorder
+from fusionloader.data.deferred.composed.recorders import Held, TransformRecorder
 from fusionloader.data.deferred.composed.snapshots import ListSnapshot, Snapshots
-from fusionloader.data.deferred.composed.trials import recorded_image, tried_recorder
+from fusionloader.data.deferred.composed.trials import (
+    recorded_image,
+    recorded_tensor,
+    tried_recorder,
+)
 from fusionloader.data.deferred.core import DeferredCore, deferred_core, wrap_pixels
 from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
+from fusionloader.data.deferred.tensors.deferred_image import DeferredImage
+from fusionloader.data.deferred.tensors.deferred_tensor import (
+    DeferredTensor,
+    deferred_tensor,
+    find_view,
+    is_deferred,
+)
+from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
 from fusionloader.data.deferred.unparsed import copy_info, is_transparent
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
@@ -43,9 +55,10 @@ def calling(original: Function) -> Function:
     @functools.wraps(original)
     def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
         image = inputs[0] if len(inputs) == 1 and not named else None
-        if not isinstance(image, Image.Image) or not activity.is_active():
+        is_tensor = is_deferred(image)
+        if not (is_tensor or isinstance(image, Image.Image)) or not activity.is_active():
             return original(self, *inputs, **named)
-        steps = _steps_of(self)
+        steps = _steps_of(self, "tensor" if is_tensor else "pil")
         return original(self, image) if steps is None else steps.run(self.transforms, image)
 
     return call
@@ -53,7 +66,7 @@ def calling(original: Function) -> Function:
 
 def run_listed(tail: Tail, image: PillowImage) -> Any:
     """Applies the transforms at the end of a plan to an image, as a ``Compose`` would."""
-    steps = _steps_of(tail) if activity.is_active() else None
+    steps = _steps_of(tail, "pil") if activity.is_active() else None
     return tail(image) if steps is None else steps.run(tail.transforms, image, called)
 
 
@@ -75,13 +88,20 @@ class _Step:
 
 
 class _Steps:
-    """A list of transforms: some are recorded, and the conversions at its end are one table."""
+    """A list of transforms: some are recorded, and the conversions at its end are one table.
+
+    Attributes:
+        held: what holds the images, as ``Context.held``.
+    """
+
+    held: Held = "pil"
 
     def __init__(self, listed: Sequence[Transform]) -> None:
         self._listed = list(listed)
         self._dtype, self._device = torch.get_default_dtype(), _default_device()
         self._attributes = Snapshots()
         self._lists: list[ListSnapshot] = []
+        self._following: dict[int, _Known] = {}  # of tensors, by their first step
         flat = [(step, at) for at, each in enumerate(listed) for step in self._flattened(each)]
         first = len(flat)
         while first and conversions.is_conversion(flat[first - 1][0]):
@@ -112,7 +132,7 @@ class _Steps:
         return inner
 
     def _recorder(self, step: Transform) -> TransformRecorder | None:
-        recorder = tried_recorder(step)
+        recorder = tried_recorder(step, self.held)
         return recorder if recorder is not None and self._attributes.add(step) else None
 
     def are(self, steps: Sequence[Transform]) -> bool:
@@ -139,10 +159,26 @@ class _Steps:
             image = call(step.transform, image)
             if not step.is_known and not _are(self, listed):  # user code changed another step
                 return _run_rest(listed, step.place + 1, image, call)
+            rest = self._rest_of(image, number + 1)
+            if rest:
+                steps = _steps_of_rest(self._following[number + 1], rest)
+                if steps is not None:
+                    return steps.run(rest, image, call)
             image, number = _record(self, image, number + 1)
         for transform in self._last[number - len(self._steps) :]:
             image = call(transform, image)
         return image
+
+    def _rest_of(self, image: Any, number: int) -> list[Transform]:
+        """Returns the steps from ``number`` on of a tensor that was an image of Pillow's.
+
+        Nothing if user code, which might change the list, is among them.
+        """
+        if self.held != "pil" or number < self._known or not is_deferred(image):
+            return []
+        if number not in self._following:
+            self._following[number] = _Known("tensor")
+        return [*(step.transform for step in self._steps[number:]), *self._last]
 
     def recorded(self, image: Any, number: int) -> tuple[Any, int]:
         """Records steps from ``number`` on, and runs them if only conversions follow.
@@ -153,9 +189,9 @@ class _Steps:
         core = None
         if number < len(self._steps):
             if number == self._known and self._last:
-                image = _lifted(image)
+                image = self._lifted(image)
             if self._steps[number].recorder is not None:
-                core = _recordable(image)
+                core = self._recordable(image)
         if core is None:
             return self._recorded(image, core, number)
         state = torch.default_generator.get_state()
@@ -168,20 +204,37 @@ class _Steps:
     def _recorded(self, image: Any, core: DeferredCore | None, number: int) -> tuple[Any, int]:
         while core is not None and number < len(self._steps):
             recorder = self._steps[number].recorder
-            recorded = None if recorder is None or _is_too_large(core) else recorder.record(core)
+            recorded = None if recorder is None or self._refuses(core) else recorder.record(core)
             if recorded is None:
                 break
             core, number = recorded, number + 1
         if number == len(self._steps) and self._last:
-            core = core or deferred_core(image)
-            made = None if core is None else self._converted(core)
+            made = self._converted(image, core)
             if made is not None:
                 return made, number + len(self._last)
-        return (image if core is None else recorded_image(image, core)), number
+        return (image if core is None else self._image(image, core)), number
 
-    def _converted(self, core: DeferredCore) -> Any:
-        table = self._table(core.mode)
-        return None if table is None else _tensor(core, *table)
+    def _lifted(self, image: Any) -> Any:
+        """Returns a deferred image with a copy of the pixels, for a plain RGB image."""
+        return _lifted(image)
+
+    def _recordable(self, image: Any) -> DeferredCore | None:
+        """Returns the core of an image that recorders take; an open file is not loaded for it."""
+        return _recordable(image)
+
+    def _refuses(self, core: DeferredCore) -> bool:
+        """Whether steps have to be called for an image of that size."""
+        return _is_too_large(core)
+
+    def _image(self, image: Any, core: DeferredCore) -> Any:
+        """Returns the image of ``core``, which was recorded from that of ``image``."""
+        return recorded_image(image, core)
+
+    def _converted(self, image: Any, core: DeferredCore | None) -> Any:
+        """Returns the result of the last conversions; ``None`` if they have to be called."""
+        core = core or deferred_core(image)
+        table = None if core is None else self._table(core.mode)
+        return None if core is None or table is None else _tensor(core, *table)
 
     def _table(self, mode: str) -> tuple[Convert, type] | None:
         if mode not in self._tables:
@@ -199,6 +252,57 @@ class _Steps:
             return None
 
 
+class _TensorSteps(_Steps):
+    """The same for tensors that decoders return."""
+
+    held = "tensor"
+
+    def __init__(self, listed: Sequence[Transform]) -> None:
+        super().__init__(listed)
+        self._levels: dict[type, tuple[LevelTable, type[DeferredTensor]] | None] = {}
+
+    def _lifted(self, image: Any) -> Any:
+        return image
+
+    def _recordable(self, image: Any) -> DeferredCore | None:
+        view = find_view(image)
+        return view.core if view is not None and view.memory.levels is LEVELS else None
+
+    def _refuses(self, core: DeferredCore) -> bool:
+        return min(core.size) < 2
+
+    def _image(self, image: Any, core: DeferredCore) -> Any:
+        return recorded_tensor(image, core)
+
+    def _converted(self, image: Any, core: DeferredCore | None) -> Any:
+        core = core or self._recordable(image)
+        view = find_view(image)
+        if core is None or view is None or self._refuses(core):
+            return None
+        kind = type(image).plain
+        if kind not in self._levels:
+            self._levels[kind] = self._compiled_levels(kind)
+        found = self._levels[kind]
+        return found and deferred_tensor(view.follow(core).converted(found[0]), found[1])
+
+    def _compiled_levels(self, kind: type) -> tuple[LevelTable, type[DeferredTensor]] | None:
+        """Returns the table of the conversions, and the class of their result."""
+        if any(map(is_patched, self._last)):
+            return None
+
+        def convert(levels: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = conversions.run(self._last, levels.as_subclass(kind))
+            kinds.add(type(made))
+            return levels if made.data_ptr() == levels.data_ptr() else made
+
+        kinds: set[type] = set()
+        levels = LEVELS.after(convert)
+        if levels is None or levels is LEVELS:  # the tensor itself, and no copy
+            return None
+        return next(((levels, each) for each in _DEFERRED if {each.plain} == kinds), None)
+
+
+_DEFERRED = (DeferredTensor, DeferredImage)
 _NAME = "torchvision.transforms.Compose"
 # If one of these fails, the step is called.
 _record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
@@ -214,7 +318,8 @@ _LEAST_CHANGES, _CALLS_PER_CHANGE = 8, 1000
 class _Known:
     """The analyzed steps of one ``Compose``."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self._steps: _Steps | None = None
         self._calls = self._changes = 0
 
@@ -227,14 +332,16 @@ class _Known:
             if self._changes > _LEAST_CHANGES + self._calls // _CALLS_PER_CHANGE:
                 return None
             self._changes += 1
-            self._steps = _Steps(listed)
+            self._steps = _Steps(listed) if self._held == "pil" else _TensorSteps(listed)
         return self._steps
 
 
-_known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+_steps_of_rest = guarded(_Known.steps, lambda known, rest: None, _NAME)
+
+_known: weakref.WeakKeyDictionary[Any, dict[Held, _Known]] = weakref.WeakKeyDictionary()
 
 
-def _find_steps(compose: PillowImage) -> _Steps | None:
+def _find_steps(compose: PillowImage, held: Held) -> _Steps | None:
     """Returns the current steps of a ``Compose``; ``None`` if they are not in a plain list."""
     listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
@@ -242,13 +349,15 @@ def _find_steps(compose: PillowImage) -> _Steps | None:
     try:
         known = _known.get(compose)
         if known is None:
-            known = _known[compose] = _Known()
+            known = _known[compose] = {}
     except TypeError:  # a subclass without weak references or hash
         return None
-    return known.steps(listed)
+    if held not in known:
+        known[held] = _Known(held)
+    return known[held].steps(listed)
 
 
-_steps_of = guarded(_find_steps, lambda compose: None, _NAME)
+_steps_of = guarded(_find_steps, lambda compose, held: None, _NAME)
 
 
 def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call: Call) -> Any:

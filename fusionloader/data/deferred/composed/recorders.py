@@ -9,6 +9,8 @@ recorder with its transform before the recorder is used.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,7 +21,11 @@ from fusionloader.transforms.executors.python import locate_generators
 from fusionloader.transforms.plan import stages
 from fusionloader.transforms.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.transforms.plan.patches import is_patched
+from fusionloader.transforms.plan.stages import Operation
 from fusionloader.transforms.plan.transforms import make_stage
+
+Held: TypeAlias = Literal["pil", "tensor"]
+"""What holds the images that are recorded, as ``Context.held``."""
 
 # Their results are new images, even if nothing was done to the pixels.
 _CROPS = (stages.RandomResizedCrop, stages.CenterCrop, stages.RandomCrop)
@@ -32,18 +38,20 @@ _KEEPING_SIZE = (
     stages.GaussianBlur,
 )
 _RECORDED = (*_CROPS, stages.Resize, stages.ResizeShorterSide, *_KEEPING_SIZE)
+# torchvision's grayscale tensor is a view of one channel.
+_LEFT_OF_TENSORS = ("grayscale", "pad")
 
 
 class TransformRecorder:
     """Records one transform of RGB images."""
 
-    __slots__ = ("_is_crop", "_native")
+    __slots__ = ("_held", "_is_crop", "_native")
 
-    def __init__(self, stage: stages.Stage, generators: _native.Generators) -> None:
+    def __init__(self, stage: stages.Stage, generators: _native.Generators, held: Held) -> None:
         ratio = getattr(stage, "ratio", (1.0, 1.0))
         low, high = torch.log(torch.tensor(ratio)).tolist()
         self._native = _native.TorchRecorder(generators, (stage,), (low, high), _exp)
-        self._is_crop = isinstance(stage, _CROPS)
+        self._is_crop, self._held = isinstance(stage, _CROPS), held
 
     def record(self, core: DeferredCore) -> DeferredCore | None:
         """Returns the core after the transform; ``None`` if the transform has to be called.
@@ -54,9 +62,14 @@ class TransformRecorder:
         if not is_alone():
             return None
         drawn = self._native.draw(*core.size)
-        if drawn is None:
+        if drawn is None or self._held == "tensor" and self._pads(drawn[0]):
             return None
         return core.after(*drawn) if drawn[0] or self._is_crop else core
+
+    def _pads(self, operations: Sequence[Operation]) -> bool:
+        """Whether a crop, which draws nothing then, is larger than a tensor."""
+        crops = [operation for operation in operations if operation[0] == "crop"]
+        return self._is_crop and any(left < 0 or top < 0 for _, left, top, *_ in crops)
 
 
 def is_alone() -> bool:
@@ -64,50 +77,51 @@ def is_alone() -> bool:
     return threading.active_count() == 1
 
 
-def make_recorder(step: Transform) -> TransformRecorder | None:
+def make_recorder(step: Transform, held: Held = "pil") -> TransformRecorder | None:
     """Returns the recorder of a transform; ``None`` if the transform has to be called."""
     generators, _ = locate_generators()
     if generators is None or torch.get_default_dtype() is not torch.float32:
         return None
     if torch.get_default_device().type != "cpu":  # torchvision draws from another generator
         return None
-    stage = _find_stage(step)
-    return None if stage is None else TransformRecorder(stage, generators)
+    stage = _find_stage(step, held)
+    return None if stage is None else TransformRecorder(stage, generators, held)
 
 
-def _find_stage(step: Transform) -> stages.Stage | None:
+def _find_stage(step: Transform, held: Held) -> stages.Stage | None:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
     if is_patched(step):
         return None
     if type(step) in (v1.RandomApply, v2.RandomApply):
-        return _random_apply(step, inclusive=type(step) is v1.RandomApply)
+        return _random_apply(step, held, inclusive=type(step) is v1.RandomApply)
     try:
-        stage = make_stage(step, Context(3, "pil"))
+        stage = make_stage(step, Context(3, held))
     except (NotCompiled, NestedTooDeep):
         return None
-    return stage if _is_recorded(stage) else None
+    return stage if _is_recorded(stage, held) else None
 
 
-def _is_recorded(stage: stages.Stage | None) -> bool:
+def _is_recorded(stage: stages.Stage | None, held: Held) -> bool:
     if isinstance(stage, stages.RandomApply):
-        return all(map(_is_recorded, stage.stages)) and _keeps_size(stage)
+        return all(_is_recorded(each, held) for each in stage.stages) and _keeps_size(stage)
     if isinstance(stage, stages.RandomCrop) and (any(stage.padding) or stage.pad_if_needed):
         return False
-    is_padding = isinstance(stage, stages.Fixed) and stage.operation[0] == "pad"
-    return isinstance(stage, _RECORDED) and not is_padding
+    left = ("pad",) if held == "pil" else _LEFT_OF_TENSORS
+    is_left = isinstance(stage, stages.Fixed) and stage.operation[0] in left
+    return isinstance(stage, _RECORDED) and not is_left
 
 
 def _keeps_size(stage: stages.RandomApply) -> bool:
     return all(isinstance(inner, _KEEPING_SIZE) for inner in stage.stages)
 
 
-def _random_apply(step: Transform, inclusive: bool) -> stages.RandomApply | None:
+def _random_apply(step: Transform, held: Held, inclusive: bool) -> stages.RandomApply | None:
     """Returns the stage of ``RandomApply``; ``inclusive`` if a draw equal to p applies it."""
     if type(step.transforms) not in (list, tuple):
         return None
-    found = [_find_stage(inner) for inner in step.transforms]
+    found = [_find_stage(inner, held) for inner in step.transforms]
     probability = np.float32(step.p)
     if inclusive:
         probability = np.nextafter(probability, np.float32(np.inf))

@@ -11,10 +11,13 @@ import numpy as np
 import torch
 
 from fusionloader.data.deferred.composed import recorders
-from fusionloader.data.deferred.composed.recorders import TransformRecorder, make_recorder
+from fusionloader.data.deferred.composed.recorders import Held, TransformRecorder, make_recorder
 from fusionloader.data.deferred.core import DeferredCore, like, make_image
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.source import EncodedSource
+from fusionloader.data.deferred.tensors.deferred_tensor import deferred_tensor, find_view
+from fusionloader.data.deferred.tensors.level_tables import LEVELS
+from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.transforms.executors.python import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
 
@@ -28,7 +31,7 @@ _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 _WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
 
 
-def tried_recorder(step: Transform) -> TransformRecorder | None:
+def tried_recorder(step: Transform, held: Held = "pil") -> TransformRecorder | None:
     """Returns the recorder of a transform if all trials agree, else ``None``.
 
     Trials draw from torch's generator and restore its state afterwards, so no other thread may draw
@@ -37,8 +40,8 @@ def tried_recorder(step: Transform) -> TransformRecorder | None:
     with _lock:
         if not recorders.is_alone():
             return None
-        recorder = make_recorder(step)
-        if recorder is None or not (_draws_are_known() and _is_right(step, recorder)):
+        recorder = make_recorder(step, held)
+        if recorder is None or not (_draws_are_known() and _is_right(step, recorder, held)):
             return None
         return recorder
 
@@ -52,14 +55,14 @@ def _draws_are_known() -> bool:
 
     step = ColorJitter(0.3, (0.5, 2.0), 0.7, 0.1)
     if not _known and (recorder := make_recorder(step)) is not None:  # not replaced by the program
-        _known.append(_is_right(step, recorder))
+        _known.append(_is_right(step, recorder, "pil"))
     return bool(_known and _known[0])
 
 
-def _is_right(step: Transform, recorder: TransformRecorder) -> bool:
+def _is_right(step: Transform, recorder: TransformRecorder, held: Held) -> bool:
     with preserved_generators(), uncounted():
         pairs = itertools.product(_SIZES, _SEEDS)
-        return all(_agree(step, recorder, size, seed) for size, seed in pairs)
+        return all(_agree(step, recorder, held, size, seed) for size, seed in pairs)
 
 
 def recorded_image(image: Any, core: DeferredCore) -> Any:
@@ -71,11 +74,23 @@ def recorded_image(image: Any, core: DeferredCore) -> Any:
     return like(image, core) if keeps_info else make_image(core)
 
 
-def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], seed: int) -> bool:
+def recorded_tensor(tensor: Any, core: DeferredCore) -> Any:
+    """Returns the tensor of ``core``, which was recorded from that of ``tensor``."""
+    view = find_view(tensor)
+    assert view is not None
+    return tensor if core is view.core else deferred_tensor(view.follow(core), type(tensor))
+
+
+def _agree(
+    step: Transform, recorder: TransformRecorder, held: Held, size: tuple[int, int], seed: int
+) -> bool:
     generator = torch.default_generator
     others = _others()
     core = DeferredCore(EncodedSource(b"", size, _NO_PIXELS), (), "RGB", size)
-    image = make_image(core, {"note": 1})
+    image: Any = make_image(core, {"note": 1})
+    if held == "tensor":
+        image = deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
+    record = recorded_image if held == "pil" else recorded_tensor
     generator.manual_seed(seed)
     try:
         recorded = recorder.record(core)
@@ -83,7 +98,7 @@ def _agree(step: Transform, recorder: TransformRecorder, size: tuple[int, int], 
         return False
     if recorded is None:
         return True
-    made: Any = recorded_image(image, recorded)
+    made: Any = record(image, recorded)
     state = generator.get_state()
     generator.manual_seed(seed)
     try:
@@ -105,7 +120,11 @@ def _others() -> tuple[object, ...]:
 
 
 def _about(image: Any) -> tuple[object, ...] | None:
-    core = getattr(image, "_im", None)
+    view = find_view(image)
+    if view is not None:
+        shown = view.core.operations, view.core.size, view.offset
+        return *shown, view.memory.is_interleaved
+    core: Any = getattr(image, "_im", None)
     if type(core) is not DeferredCore:
         return None
     return core.operations, core.mode, core.size, image.mode, image.size, image.info, type(image)

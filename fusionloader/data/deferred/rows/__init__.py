@@ -21,6 +21,5 @@ Modules:
     layout: predicts rows from the batches before; has no memory.
     region: the rows of one batch.
     memory: the tensors of samples and batches.
-    collating: the collate functions of torch and WebDataset.
     sample_rows: the same for workers that fill the rows of a batch together.
 """

@@ -97,6 +97,11 @@ def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
     return result
 
 
+def has_own_rounding(name: str) -> bool:
+    """Whether an operation has other levels on uint8 tensors than on Pillow images."""
+    return name in _FUNCTIONS
+
+
 # The levels depend on torch's version and on the processor, so that they are tried.
 
 

@@ -10,6 +10,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.rows.memory import BatchRows, current
+from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
 from fusionloader.options.aliases import Batch
 from fusionloader.transforms.executors.collate import is_of_collate
 
@@ -20,6 +21,7 @@ def default_collate(rows: BatchRows) -> Function:
     """Returns torch's ``default_collate`` with tensors that are made in rows."""
 
     def stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+        finish_sample(batch)
         made = rows.stacked(batch)
         return PLAIN if made is None else made
 
@@ -73,5 +75,6 @@ def combine_values(b: Any, combine_tensors: Any = True, combine_scalars: Any = T
     rows = current()
     if rows is None or not combine_tensors or not isinstance(b[0], torch.Tensor):
         return PLAIN
+    finish_sample(b)
     made = rows.stacked(b)
     return PLAIN if made is None else made

@@ -1,0 +1,361 @@
+"""Tensors of images without pixels, which become plain tensors when pixels are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+import torch
+
+from fusionloader._native import OpenedJpeg
+from fusionloader.data.deferred.core import DeferredCore
+from fusionloader.data.deferred.counts import counts
+from fusionloader.data.deferred.guard import PLAIN
+from fusionloader.data.deferred.rows.memory import sample_tensor
+from fusionloader.data.deferred.source import EncodedSource, Pixels
+from fusionloader.data.deferred.tensors.level_tables import LEVELS
+from fusionloader.data.deferred.tensors.tensor_view import TensorView, Uses
+from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
+
+Function = Callable[..., Any]
+
+_VIEW = "_fusionloader_view"
+_set_class = object.__dict__["__class__"].__set__
+# The caller's containers of samples may be nested, or contain themselves.
+_MOST_NESTED = 8
+
+
+class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
+    """The type of classes of deferred tensors, which equal the class that they will be.
+
+    So torchvision's dictionaries of types find them, as in ``ToDtype({tv_tensors.Image: ...})``.
+    """
+
+    plain: type[torch.Tensor]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.plain
+
+    def __hash__(cls) -> int:
+        return hash(cls.plain)
+
+    def become(cls, plain: type[torch.Tensor]) -> None:
+        """Sets the class that its tensors will be."""
+        cls.plain = plain
+        for name in ("__name__", "__qualname__", "__module__"):
+            setattr(cls, name, getattr(plain, name))
+
+
+class DeferredTensor(torch.Tensor, metaclass=LikePlain):
+    """A tensor whose pixels are not made yet; afterwards the same object is a plain tensor."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Function,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answers what needs no pixels, records what is recorded, or makes the tensors first."""
+        named = kwargs or {}
+        if func in _ABOUT:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **named)
+        record = recorders.get(func)
+        if record is not None:
+            return record(*args, **named)
+        return call_plain(func, *args, **named)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Function,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Makes the tensors that are used from C++."""
+        return call_plain(func, *args, **(kwargs or {}))
+
+    def as_subclass(self, cls: type[torch.Tensor]) -> Any:
+        """Makes the tensor, and does what torch does: it calls none of the hooks."""
+        make_plain(self, "torch.as_subclass")
+        return self.as_subclass(cls)
+
+
+DeferredTensor.become(torch.Tensor)
+
+
+def is_deferred(value: object) -> TypeGuard[DeferredTensor]:
+    """Whether this is a tensor that is not made yet."""
+    return type(type(value)) is LikePlain
+
+
+recorders: dict[Function, Function] = {}
+"""Replacements of torch's functions; ``recorded`` fills it."""
+
+_ABOUT = frozenset(
+    [
+        *(
+            getattr(torch.Tensor, name).__get__
+            for name in (
+                *("shape", "dtype", "device", "layout", "ndim", "itemsize", "nbytes", "is_cpu"),
+                *("is_cuda", "is_sparse", "is_quantized", "is_meta", "requires_grad", "is_leaf"),
+                *("is_nested", "is_mkldnn", "grad_fn"),
+            )
+        ),
+        *(
+            getattr(torch.Tensor, name)
+            for name in (
+                *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous"),
+                *("storage_offset", "element_size", "is_floating_point", "is_complex"),
+                *("is_signed", "get_device", "__len__", "is_conj", "is_neg", "is_inference"),
+            )
+        ),
+    ]
+)
+
+
+def call_plain(func: Function, *args: Any, **named: Any) -> Any:
+    """Calls a function of torch after its arguments are made plain tensors."""
+    found = False
+    for value in _tensors_in((args, named)):
+        make_plain(value, _find_name(func))
+        found = True
+    if found:
+        return func(*args, **named)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **named)
+
+
+def _find_name(func: Any) -> str:
+    """Returns the name of a function of torch, or of the attribute that it reads or sets."""
+    name = getattr(func, "__name__", "")
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+    return f"torch.{attribute if name in ('__get__', '__set__') else name}"
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[DeferredTensor]:
+    if is_deferred(value):
+        yield value
+    elif depth < _MOST_NESTED:
+        parts = value.values() if isinstance(value, dict) else value
+        if isinstance(value, (dict, list, tuple)):
+            for part in parts:
+                yield from _tensors_in(part, depth + 1)
+
+
+def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
+    """Returns the tensor of decoded pixels, height x width x 3, which belong to it from now on.
+
+    ``None`` if hardly any operation was recorded of the images before.
+    """
+    if not Uses.are_worth_it():
+        return None
+    Uses.deferred += 1
+    height, width, _ = pixels.shape
+    core = DeferredCore(EncodedSource(b"", (width, height), pixels), (), "RGB", (width, height))
+    return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
+
+
+def is_deferring() -> bool:
+    """Whether tensors were deferred in this process, and still are."""
+    return Uses.any and not Uses.is_off
+
+
+def decode_at_once() -> None:
+    """Defers no more tensors in this process."""
+    Uses.is_off = True
+
+
+@contextlib.contextmanager
+def decoding_at_once() -> Iterator[None]:
+    """Defers no tensors within the block."""
+    before, Uses.is_off = Uses.is_off, True
+    try:
+        yield
+    finally:
+        Uses.is_off = before
+
+
+def defer(encoded: memoryview) -> DeferredTensor | None:
+    """Returns the tensor of a JPEG file in RGB; ``None`` if it has to be decoded at once.
+
+    Its bytes are copied, because user code may change them.
+    """
+    if not Uses.are_worth_it() or len(encoded) > MOST_ENCODED_BYTES:
+        return None
+    opened = OpenedJpeg.of(bytes(encoded))
+    if opened is None or opened.components not in (1, 3):
+        return None
+    counts().files += 1
+    Uses.deferred += 1
+    core = DeferredCore(EncodedSource(opened.encoded, opened.size), (), "RGB", opened.size)
+    return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
+
+
+def tensor_of(core: DeferredCore, kind: type[DeferredTensor] = DeferredTensor) -> Any:
+    """Returns the tensor of a deferred image of Pillow; ``PLAIN`` if it has to be made at once."""
+    if core.mode != "RGB" or Uses.is_off:
+        return PLAIN
+    return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
+
+
+def deferred_tensor(
+    view: TensorView, kind: type[DeferredTensor] = DeferredTensor
+) -> DeferredTensor:
+    """Returns a new tensor of a class of deferred tensors."""
+    width, height = view.core.size
+    memory = view.memory
+    with torch._C.DisableTorchFunction():
+        made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
+            kind,
+            (3, height, width),
+            strides=memory.strides,
+            storage_offset=view.offset,
+            dtype=memory.levels.dtype,
+            device=_CPU,
+        )
+        storage = made.untyped_storage()._cdata
+        torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
+    made.__dict__[_VIEW] = view
+    Uses.any = True
+    view.core.source.track(made)
+    return made
+
+
+_CPU = torch.device("cpu")
+# The error for C++ code that reads the memory of an argument without calling torch.
+_NO_MEMORY = (
+    "this tensor of an image decoder has no pixels yet: call a function of torch before, such as "
+    "image.clone(), or set deferred_images='off'"
+)
+
+
+def find_view(tensor: object) -> TensorView | None:
+    """Returns the view of a tensor that is not made; ``None`` for any other object.
+
+    If the memory that it lies in is made, the tensor is made here.
+    """
+    if not is_deferred(tensor):
+        return None
+    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    if view is None or view.memory.is_made:
+        make_plain(tensor)
+        return None
+    return view
+
+
+def make_plain(tensor: DeferredTensor, why: str = "") -> None:
+    """Makes a tensor; ``why`` is the name of the function that needs its pixels."""
+    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    if view is None:  # it was interrupted, or another thread was faster
+        _set_plain_class(tensor)
+        return
+    memory = view.memory
+    if not memory.is_made:
+        if memory.core.operations:
+            counts().results["pixels"] += 1
+            counts().ended[why] += 1
+        else:
+            counts().results["tensor"] += 1
+    with torch._C.DisableTorchFunction():
+        whole = memory.tensor()
+        plain = torch.empty(0, dtype=whole.dtype, device=_CPU)
+        shape, strides = (3, *view.core.size[::-1]), memory.strides
+        plain.set_(whole.untyped_storage(), view.offset, shape, strides)
+        _become(tensor, plain, view)
+
+
+def _set_plain_class(tensor: DeferredTensor) -> None:
+    kind = type(tensor)
+    if isinstance(kind, LikePlain):
+        _set_class(tensor, kind.plain)
+
+
+_lock = threading.Lock()
+
+
+def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> None:
+    """Gives a tensor the memory of ``plain``, which becomes what the tensor was.
+
+    C++ code that holds the tensor, as TorchScript does, finds it there when it calls torch again.
+    """
+    with _lock:
+        if not is_deferred(tensor):  # another thread was faster
+            return
+        plain.__dict__[_VIEW] = view
+        _set_class(plain, type(tensor))
+        # If this is interrupted, the next use of the tensor does it again.
+        torch._C._swap_tensor_impl(tensor, plain)
+        _set_plain_class(tensor)
+        tensor.__dict__.pop(_VIEW, None)
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may hold it
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def finish_sample(sample: Any, depth: int = 0) -> None:
+    """Makes the tensors in a sample, in their rows where that is possible."""
+    if is_deferred(sample):
+        _make_in_row(sample)
+    elif type(sample) is dict and depth < _MOST_NESTED:
+        for value in sample.values():
+            finish_sample(value, depth + 1)
+    elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED:
+        for value in sample:
+            finish_sample(value, depth + 1)
+
+
+def finishing(make: Function) -> Function:
+    """Returns ``make`` with the tensors of its samples made in their rows."""
+
+    def make_finished(key: Any) -> Any:
+        sample = make(key)
+        if Uses.any:
+            finish_sample(sample)
+        return sample
+
+    return make_finished
+
+
+def make_all_plain(batch: Any) -> None:
+    """Makes the tensors in a batch of user code."""
+    if Uses.any:
+        for tensor in _tensors_in(batch):
+            make_plain(tensor, "a batch of user code")
+
+
+def _make_in_row(tensor: DeferredTensor) -> None:
+    view = find_view(tensor)
+    if view is None:
+        return
+    memory = view.memory
+    if sys.getrefcount(memory) > _REFERENCES:  # others share it
+        make_plain(tensor, "other tensors over the same pixels")
+        return
+    with torch._C.DisableTorchFunction():
+        made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
+        TensorView.of_all(view.core, memory.levels, False).memory.write(made)
+        _become(tensor, made, view)
+    counts().results["tensor"] += 1
+
+
+def _count_references() -> int:
+    view = TensorView(object(), None)  # type: ignore[arg-type]
+    memory = view.memory
+    return sys.getrefcount(memory)
+
+
+_REFERENCES = _count_references()  # of a memory, in a function like this

@@ -1,0 +1,325 @@
+"""Tensors whose pixels are not made yet are torch's, whatever user code does with them."""
+
+import numpy as np
+import pytest
+import torch
+from deferred.tensor_uses import (
+    BEGINNINGS,
+    COMPOSED,
+    FLOAT,
+    SIZES,
+    STEPS,
+    USES,
+    decoded,
+    opened,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.campaigns import examples
+from support.images import NORMALIZE, photo
+from torch.utils.data import Dataset
+from torchvision import io as vision
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+from fusionloader import FusionLoader
+from fusionloader.data.deferred import core, counts, guard
+from fusionloader.data.deferred.composed import compose, recorders
+from fusionloader.data.deferred.scope import deferring
+from fusionloader.data.deferred.tensors import deferred_tensor, level_tables, tensor_view
+from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample, is_deferred
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(TorchCodec|deprecated)")
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_worker(monkeypatch):
+    monkeypatch.setattr(recorders, "is_alone", lambda: True)  # pytest has other threads
+    monkeypatch.setattr(tensor_view.Uses, "FIRST", 1 << 30)
+    counts.take()
+
+
+def about(value):
+    """All that user code may see of a result."""
+    if isinstance(value, torch.Tensor):
+        value.data_ptr()  # makes it
+        memory = value.untyped_storage().nbytes(), value.storage_offset(), value.stride()
+        plain = value.detach().as_subclass(torch.Tensor)
+        content = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return type(value), value.dtype, tuple(value.shape), memory, content, value.requires_grad
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.strides, value.tobytes()
+    if isinstance(value, dict):
+        return {key: about(each) for key, each in value.items()}
+    return [about(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def outcome(use):
+    torch.manual_seed(7)
+    try:
+        made = about(use())
+    except Exception as error:
+        made = type(error), str(error)
+    return made, torch.get_rng_state().tolist()
+
+
+def assert_is_as_usual(use):
+    expected = outcome(use)
+    with deferring():
+        made = outcome(use)
+    assert made == expected
+    assert not counts.counts().failed
+
+
+@settings(max_examples=examples(60, 3000), deadline=None)
+@given(
+    st.sampled_from(sorted(BEGINNINGS)),
+    st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
+    st.sampled_from(SIZES),
+    st.data(),
+)
+def test_chains_are_torchs(beginning, names, size, data):
+    kept = data.draw(st.sets(st.integers(0, len(names))))
+
+    def use():
+        images = [BEGINNINGS[beginning](size)]
+        for name in names:
+            images.append(STEPS[name](images[-1]))
+        made = [image if at in kept else None for at, image in enumerate(images)]
+        return [*made, images[-1]]
+
+    assert_is_as_usual(use)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_each_operation_is_torchs(name):
+    for size in SIZES:
+        assert_is_as_usual(lambda size=size: STEPS[name](FLOAT(decoded(size))))
+        for begin in BEGINNINGS.values():
+            assert_is_as_usual(lambda size=size, begin=begin: STEPS[name](begin(size)))
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_lists_are_torchs(name):
+    transform = (v1 if name == "v1" else v2).Compose(COMPOSED[name])
+    for begin in BEGINNINGS.values():
+        assert_is_as_usual(lambda begin=begin: [transform(begin()) for _ in range(8)])
+        assert_is_as_usual(lambda begin=begin: [transform(begin((90, 24))) for _ in range(4)])
+    if COMPOSED[name] and type(COMPOSED[name][0]) is v2.ToImage:
+        assert_is_as_usual(lambda: [transform(opened()) for _ in range(8)])
+
+
+@pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 0}, {"quality": 20}])
+def test_files_are_decoded_in_part(options):
+    transform = v2.Compose(COMPOSED["train"])
+    assert_is_as_usual(lambda: [transform(decoded((90, 64), **options)) for _ in range(6)])
+    recorded = counts.take().recorded
+    assert recorded["crop"] == recorded["resize"] == 6
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.filterwarnings("ignore")
+def test_other_uses_are_torchs(name):
+    assert_is_as_usual(USES[name])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_gets_the_pixels():
+    @torch.compile(backend="eager")
+    def double(image):
+        return image * 2
+
+    assert_is_as_usual(lambda: double(FLOAT(decoded())))
+
+
+def test_a_conversion_by_other_numbers_each_time_is_left_to_torch():
+    assert_is_as_usual(lambda: [decoded() * (1.0 + number) for number in range(100)])
+
+
+def test_a_sample_has_plain_tensors():
+    with deferring():
+        image = decoded()
+        crop = image[:, 3:9]
+        sample = {"image": [FLOAT(image)], "crops": (crop, crop), "other": image.flip(-1)}
+        assert is_deferred(image)
+        finish_sample(sample)
+        assert type(sample["image"][0]) is type(crop) is type(sample["other"]) is torch.Tensor
+        assert crop.data_ptr() - image.data_ptr() == 3 * 53 * 3  # the image shares its memory
+    assert torch.equal(sample["image"][0], FLOAT(decoded()))
+    assert torch.equal(sample["other"], decoded().flip(-1))
+
+
+def test_nothing_is_deferred_where_nothing_is_recorded(monkeypatch):
+    fresh = {"FIRST": 4, "decoded": 0, "deferred": 0, "recorded": 0}
+    for name, value in fresh.items():
+        monkeypatch.setattr(tensor_view.Uses, name, value)
+    with deferring():
+        found = [is_deferred(decoded()) for _ in range(100)]
+        assert all(found[:4]) and found[4:].count(True) == 1
+        made = [decoded().flip(-1) for _ in range(100)]
+    assert all(torch.equal(each, made[0]) for each in made)
+
+
+# Bugs
+
+
+class Planted(Exception):
+    """A bug."""
+
+
+PLANTS = {
+    "a record": (tensor_view.TensorView, "follow"),
+    "a table": (level_tables.LevelTable, "then"),
+    "a list's table": (level_tables.LevelTable, "after"),
+    "pixels": (core.DeferredCore, "write"),
+    "a tensor": (deferred_tensor, "deferred_tensor"),
+    "a decoder": (deferred_tensor, "OpenedJpeg"),
+    "a list": (compose._TensorSteps, "_recordable"),
+    "a list's end": (compose._TensorSteps, "_converted"),
+}
+
+
+@pytest.mark.parametrize("where", PLANTS)
+def test_torch_does_what_a_bug_prevents(where, monkeypatch):
+    monkeypatch.delenv(guard._STRICT)
+    monkeypatch.setattr(compose, "_LEAST_CALLS", 1)
+    level_tables.LEVELS._following.clear()
+    transform = v2.Compose(COMPOSED["train"])
+
+    def use():
+        values = [transform(decoded()), FLOAT(decoded()).flip(-1), decoded()[:, 3:9] / 255]
+        return [(each.dtype, each.tolist()) for each in values]
+
+    def wrong(*arguments, **named):
+        raise Planted("planted")
+
+    expected = outcome(use)
+    monkeypatch.setattr(*PLANTS[where], wrong)
+    with deferring():
+        assert outcome(use) == expected
+    assert counts.take().failed
+
+
+# Loaders
+
+
+def _decoded(path):
+    return vision.read_image(path, vision.ImageReadMode.RGB)
+
+
+def _as_image(path):
+    return v2.ToImage()(Image.open(path))
+
+
+class Photos(Dataset):
+    """Images as torchvision recommends it."""
+
+    def __init__(self, path, keeps=False, read=_decoded):
+        self.read = read
+        self.paths = [str(path / f"{number}.jpg") for number in range(24)]
+        self.transform = v2.Compose(
+            [
+                v2.RandomResizedCrop(128, antialias=True),
+                v2.RandomHorizontalFlip(),
+                FLOAT,
+                v2.Normalize(*NORMALIZE),
+            ]
+        )
+        self.kept = [] if keeps else None
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        image = self.read(self.paths[index])
+        made = self.transform(image)
+        mean = made.mean() if index % 2 else torch.zeros(())
+        if self.kept is not None:
+            self.kept.append((made, image))
+        return {
+            "image": made,
+            "index": index,
+            "mean": mean,
+        }
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for number in range(24):
+        size = 200 + 7 * number, 160
+        photo(np.random.default_rng(number), *size).save(tmp_path / f"{number}.jpg")
+    return tmp_path
+
+
+class Boxed:
+    """A batch of a class of the user's own."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+
+def _boxed(samples):
+    return Boxed(samples)
+
+
+def _listed(samples):
+    return [[sample["image"] for sample in samples], [sample["index"] for sample in samples]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "keeps", "collate", "read"),
+    [
+        (0, True, None, _decoded),
+        (2, False, None, _decoded),
+        (2, False, None, _as_image),
+        (2, True, None, _decoded),
+        (2, False, _listed, _decoded),
+        (2, False, _boxed, _as_image),
+    ],
+)
+def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, photos):
+    def make(**options):
+        dataset = Photos(photos, keeps, read)
+        return FusionLoader(dataset, 6, num_workers=workers, collate_fn=collate, **options)
+
+    def epoch(loader):
+        torch.manual_seed(1)
+        return [about(getattr(batch, "samples", batch)) for batch in loader]
+
+    loader = make()
+    assert epoch(loader) == epoch(make(deferred_images="off"))
+    found = loader.stats().deferred_images
+    assert found["recorded"]["resize"] >= 24  # a claim is made again when the layout is known
+    if workers and not keeps and collate is None:
+        assert found["results"]["tensor"] >= 12
+        assert found["collated"]["in place"] > 0
+
+
+class Typed(Photos):
+    """User code that wants to know more of a tensor than a deferred one can show."""
+
+    def __getitem__(self, index):
+        image = vision.read_image(self.paths[index], vision.ImageReadMode.RGB)
+        if type(image) is not torch.Tensor:
+            raise TypeError("not a tensor")
+        return self.transform(image)
+
+
+def test_what_a_deferred_tensor_cannot_show_is_decoded_at_once(photos, caplog):
+    def epoch(**options):
+        torch.manual_seed(1)
+        loader = FusionLoader(Typed(photos), 6, num_workers=1, **options)
+        return list(map(about, loader)), loader.stats().deferred_images["failed"]
+
+    made, failed = epoch()
+    assert failed == {"an image decoder": "TypeError: not a tensor"}
+    assert (made, {}) == epoch(deferred_images="off")
+
+
+def test_the_registry_is_as_it_was_afterwards():
+    kernels = [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()]
+    with deferring():
+        assert [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()] != kernels
+    assert [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()] == kernels
