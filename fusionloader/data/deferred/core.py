@@ -100,14 +100,23 @@ class DeferredCore:
             ValueError: the native executor refuses an operation.
         """
         width, height = self.size
-        channels = _CHANNELS[self.mode]
-        dtype = ELEMENT_TYPES[convert.element_type]
-        out = sample_tensor((channels, height, width), dtype)
-        # numpy has no bfloat16, and the executor takes bytes.
-        memory = (out.view(torch.uint8) if dtype is torch.bfloat16 else out).numpy()
-        self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
+        out = sample_tensor(
+            (_CHANNELS[self.mode], height, width), ELEMENT_TYPES[convert.element_type]
+        )
+        self.write(convert, out)
         counts().results["tensor"] += 1
         return out
+
+    def write(self, convert: Convert, out: torch.Tensor) -> None:
+        """Writes converted elements to a contiguous tensor, channels x height x width.
+
+        Raises:
+            ValueError: the native executor refuses an operation.
+        """
+        channels, height, width = out.shape
+        # numpy has no bfloat16, and the executor takes bytes.
+        memory = (out.view(torch.uint8) if out.dtype is torch.bfloat16 else out).numpy()
+        self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
 
 
 _run = guarded(DeferredCore._natively, DeferredCore._replayed, "the operations that were recorded")
