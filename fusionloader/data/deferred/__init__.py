@@ -21,6 +21,7 @@ Modules:
     methods, enhancing, functionals: the recorded functions of Pillow and torchvision.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
+    image_processors, image_stacks: the image processors of transformers, and tensors for them.
     array_decoders: the JPEG decoders of OpenCV and torchvision.
     opening, unparsed: JPEG files that are read once, and parsed on request.
     patches: the replaced functions, checked before they are replaced.

@@ -6,9 +6,10 @@ objects, which record what it does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -40,16 +41,30 @@ def preprocessing(original: Function) -> Function:
         first = images
         while isinstance(first, (list, tuple)) and first:
             first = first[0]
-        if not isinstance(first, Image.Image) or not _has_steps_of_transformers(self):
+        if _running.processor or not isinstance(first, Image.Image):
             return PLAIN
-        before, _running.processor = _running.processor, True
-        try:
+        if not has_steps_of_transformers(self):
+            return PLAIN
+        with _recording():
             made = call_library(functools.partial(original, self, images, *arguments, **options))
-        finally:
-            _running.processor = before
         return _finished(made)
 
     return guarded(attempt, original)
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    before, _running.processor = _running.processor, True
+    try:
+        yield
+    finally:
+        _running.processor = before
+
+
+def recorded(processor: Processor, image: Image.Image) -> Any:
+    """Returns what a processor makes of a deferred image, with an ``ImageStack`` for its tensor."""
+    with _recording():
+        return processor.preprocess(image)
 
 
 def process_image(
@@ -69,7 +84,7 @@ def process_image(
     return image_stack(core.as_mode("RGB"))
 
 
-def _has_steps_of_transformers(processor: Processor) -> bool:
+def has_steps_of_transformers(processor: Processor) -> bool:
     """Whether no code of the program gets the tensors, as far as classes and objects tell."""
     kind: Any = type(processor)
     return (

@@ -72,8 +72,12 @@ class _Pixels:
             self._make(sample_tensor((3, height, width), self.levels.dtype).unsqueeze_(0))
         return self.tensor()
 
+    @property
+    def convert(self) -> Convert:
+        return Convert(ELEMENTS[self.levels.dtype], self.levels.numpy().tobytes())
+
     def _make(self, out: torch.Tensor) -> None:
-        convert = Convert(ELEMENTS[self.levels.dtype], self.levels.numpy().tobytes())
+        convert = self.convert
         for core, image in zip(self.cores, out, strict=True):
             try:
                 core.write(convert, image)
