@@ -59,9 +59,9 @@ def compile_image_processor(processor: Any, decode: Decode) -> CompiledTransform
         if all(_gives(CompiledPlan(compiled), core) for core in cores):
             return compiled
     raise ValueError(
-        "a Preprocessor has workers that run no Python code, and of image processors it takes those "
-        f"that only resize, crop, rescale and normalize. {type(processor).__name__} with these "
-        "settings does more: call it in a dataset, with FusionLoader"
+        "a Preprocessor has workers that run no Python code, and of image processors it takes "
+        "those that only resize, crop, rescale and normalize. "
+        f"{type(processor).__name__} with these settings does more: call it in a dataset"
     )
 
 

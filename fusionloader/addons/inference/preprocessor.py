@@ -20,12 +20,12 @@ from PIL import ImageFile
 from torch.utils.data import TensorDataset
 
 from fusionloader.addons.inference.admission import Admission, AdmissionPlaces
-from fusionloader.addons.inference.dispatcher import Dispatcher
-from fusionloader.addons.inference.errors import PreprocessorClosed, bad_image, raise_forked
 from fusionloader.addons.inference.compiled_processors import (
     compile_image_processor,
     is_image_processor,
 )
+from fusionloader.addons.inference.dispatcher import Dispatcher
+from fusionloader.addons.inference.errors import PreprocessorClosed, bad_image, raise_forked
 from fusionloader.addons.inference.model_runner import Infer
 from fusionloader.addons.inference.options import PreprocessorOptions, WhenFull, check_number
 from fusionloader.addons.inference.request_queue import Image, RequestQueue, Target
