@@ -18,10 +18,10 @@ Modules:
     source: the file's bytes, decoded as seldom as possible.
     core: the recorded operations.
     formats: which files are deferred.
+    image_processors, image_stacks: the image processors of transformers, and tensors for them.
     methods, enhancing, functionals: the recorded functions of Pillow and torchvision.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
-    image_processors, image_stacks: the image processors of transformers, and tensors for them.
     array_decoders: the JPEG decoders of OpenCV and torchvision.
     opening, unparsed: JPEG files that are read once, and parsed on request.
     patches: the replaced functions, checked before they are replaced.

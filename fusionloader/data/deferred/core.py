@@ -119,7 +119,10 @@ class DeferredCore:
         self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
 
 
-_run = guarded(DeferredCore._natively, DeferredCore._replayed, "the operations that were recorded")
+OPERATIONS = "the operations that were recorded"
+"""Names them in warnings."""
+
+_run = guarded(DeferredCore._natively, DeferredCore._replayed, OPERATIONS)
 
 
 def find_core(image: Argument) -> DeferredCore | None:
