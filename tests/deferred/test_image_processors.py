@@ -372,3 +372,28 @@ def test_batches_of_a_loader(files):
             assert same_batches(list(loader), expected)
         told = loader.stats().deferred_images
     assert told["results"]["tensor"] == 40 and not told["failed"]
+
+
+class Opened(Dataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        return Image.open(io.BytesIO(self.files[index])).convert("RGB")
+
+
+def test_batches_of_a_processor_that_collates(files):
+    processor = processor_of("Qwen2VL", **OWN_STEPS["Qwen2VL"])
+
+    def collate(images):
+        return processor(images, return_tensors="pt")
+
+    dataset = Opened(files[:3] * 4)
+    expected = list(torch.utils.data.DataLoader(dataset, 4, collate_fn=collate))
+    with FusionLoader(dataset, 4, num_workers=1, collate_fn=collate) as loader:
+        assert_equal(list(loader), expected)
+        told = loader.stats().deferred_images
+    assert told["results"]["tensor"] == 12 and not told["failed"]
