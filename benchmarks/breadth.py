@@ -63,6 +63,7 @@ def contender(name: str, kind: Any, dataset: Any, options: Any, **more: Any) -> 
             shuffle=None if stream else True,
             num_workers=options.workers,
             persistent_workers=True,
+            collate_fn=getattr(dataset, "collate_fn", None),
             generator=torch.Generator().manual_seed(ORDER_SEED),
             **more,
         )

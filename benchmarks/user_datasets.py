@@ -249,12 +249,36 @@ class Arrays(Files):
 def _processor(paths: list[str], folder: Path) -> Any:
     from transformers import ViTImageProcessor
 
-    processor = ViTImageProcessor()
+    return _processed(paths, ViTImageProcessor())
 
+
+def _detector(paths: list[str], folder: Path) -> Any:
+    from transformers import RTDetrImageProcessor
+
+    return _processed(paths, RTDetrImageProcessor())
+
+
+def _processed(paths: list[str], processor: Any) -> Files:
     def sample(image: Image.Image, path: str) -> Sample:
         return {"pixel_values": processor(image, return_tensors="pt")["pixel_values"][0]}
 
     return Files(paths, sample)
+
+
+class Patches(Files):
+    """Image files as the patches that Qwen-VL's models take, as many as an image has."""
+
+    def __init__(self, paths: list[str], folder: Path) -> None:
+        from transformers import Qwen2VLImageProcessor
+
+        processor = Qwen2VLImageProcessor()
+        super().__init__(paths, lambda image, path: dict(processor(image, return_tensors="pt")))
+
+    @staticmethod
+    def collate_fn(samples: list[Sample]) -> Sample:
+        """Joins the patches of all images."""
+        names = "image_grid_thw", "pixel_values"
+        return {name: torch.cat([sample[name] for sample in samples]) for name in names}
 
 
 def _image_folder(paths: list[str], folder: Path) -> Any:
@@ -277,6 +301,8 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "timm": _timm,
     "hugging-face": _hugging_face,
     "processor": _processor,
+    "processor-rt-detr": _detector,
+    "processor-qwen-vl": Patches,
     "webdataset": _webdataset,
     "array": lambda paths, folder: Files(paths, _array),
     "progressive": lambda paths, folder: Files(

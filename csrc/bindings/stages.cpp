@@ -181,7 +181,8 @@ class Reader {
          }},
         {"CenterCrop",
          [](const Fields& given) {
-           return CenterCrop{given.whole("height"), given.whole("width")};
+           return CenterCrop{given.whole("height"), given.whole("width"),
+                             given.get<bool>("truncated")};
          }},
         {"ResizeKeepRatio", resize_keep_ratio},
         {"CropOrPad",

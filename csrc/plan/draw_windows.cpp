@@ -65,8 +65,11 @@ void Drawing::operator()(const CenterCrop& stage) {
   // Where the image is smaller it is padded evenly, the odd pixel at the right or bottom.
   const int pad_x = std::max(stage.width - size_.width, 0);
   const int pad_y = std::max(stage.height - size_.height, 0);
-  const int x = round_half_even((size_.width + pad_x - stage.width) / 2.0) - pad_x / 2;
-  const int y = round_half_even((size_.height + pad_y - stage.height) / 2.0) - pad_y / 2;
+  const auto half = [&](int spare) {
+    return stage.truncated ? spare / 2 : round_half_even(spare / 2.0);
+  };
+  const int x = half(size_.width + pad_x - stage.width) - pad_x / 2;
+  const int y = half(size_.height + pad_y - stage.height) - pad_y / 2;
   crop({x, y, stage.width, stage.height, {0, 0, 0}});
 }
 

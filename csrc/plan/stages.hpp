@@ -28,6 +28,7 @@ struct ResizeStage {
 };
 struct CenterCrop {
   int height, width;
+  bool truncated;  // an odd pixel more is at the right or bottom; else half to even
 };
 // The middle or a random window of the image, on a border of `mode` where the image is smaller;
 // then the image too is in the middle of the border or anywhere.

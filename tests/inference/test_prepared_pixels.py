@@ -1,6 +1,7 @@
 """What is prepared is what torchvision makes, and what a loader of the same plan delivers."""
 
 import asyncio
+import io
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader
-from fusionloader.addons.inference import BadImage
+from fusionloader.addons.inference import BadImage, Preprocessor
 
 TRANSFORMS = {
     "v1": eval_transform(),
@@ -67,6 +68,46 @@ def test_lists_and_single_images_have_torchvisions_pixels(make, jpegs, name):
         return await asyncio.gather(*map(prepare.asubmit, jpegs))
 
     assert all(map(torch.equal, asyncio.run(ask()), wanted))
+
+
+PROCESSORS = {
+    "CLIP": {"size": {"shortest_edge": 40}, "crop_size": 32},
+    "CLIP in one size": {
+        "size": {"height": 41, "width": 60},
+        "crop_size": {"height": 30, "width": 33},
+    },
+    "ConvNext": {"size": {"shortest_edge": 48}},
+    "RTDetr": {"size": {"height": 40, "width": 56}},
+    "Siglip": {"size": {"height": 32, "width": 32}, "do_normalize": False},
+    "ViT": {"size": 32, "do_rescale": False, "do_normalize": False},
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_image_processors_have_the_pixels_of_transformers(make, jpegs, name):
+    transformers = pytest.importorskip("transformers")
+    kind = name.split()[0]
+    processor = getattr(transformers, f"{kind}ImageProcessor")(**PROCESSORS[name])
+    images = [Image.open(io.BytesIO(content)).convert("RGB") for content in jpegs]
+    wanted = processor(images, return_tensors="pt")["pixel_values"]
+    prepared = make(processor)(jpegs)
+    assert prepared.dtype == wanted.dtype and torch.equal(prepared, wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Qwen2VL", {}),  # patches
+        ("Detr", {}),  # and a mask
+        ("ViT", {"resample": 0}),  # not recorded
+        ("CLIP", {"size": {"shortest_edge": 40}, "do_center_crop": False}),  # of several sizes
+    ],
+)
+def test_image_processors_that_do_more_are_refused(kind, options):
+    transformers = pytest.importorskip("transformers")
+    processor = getattr(transformers, f"{kind}ImageProcessor")(**options)
+    with pytest.raises(ValueError, match="does more|differ in size"):
+        Preprocessor(processor, num_workers=1)
 
 
 def test_images_of_any_mode_and_format_are_converted_as_by_torchvision(make, picture):

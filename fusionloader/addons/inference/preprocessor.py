@@ -20,6 +20,10 @@ from PIL import ImageFile
 from torch.utils.data import TensorDataset
 
 from fusionloader.addons.inference.admission import Admission, AdmissionPlaces
+from fusionloader.addons.inference.compiled_processors import (
+    compile_image_processor,
+    is_image_processor,
+)
 from fusionloader.addons.inference.dispatcher import Dispatcher
 from fusionloader.addons.inference.errors import PreprocessorClosed, bad_image, raise_forked
 from fusionloader.addons.inference.model_runner import Infer
@@ -71,7 +75,8 @@ class Preprocessor:
 
     Args:
         transform: a transform of torchvision (v1 or v2) or timm that is wholly compiled and ends in
-            tensors of one shape.
+            tensors of one shape; or an image processor of transformers that only resizes, crops,
+            rescales and normalizes to one shape: results are its ``pixel_values``.
         num_workers: number of worker processes; by default the cores of this process.
         max_batch: largest number of images in a dynamic batch.
         max_delay: how long ``infer`` waits for other images after the first one of its batch:
@@ -388,7 +393,8 @@ def _compile_wholly(transform: Transform, decode: Decode, seed: int | None) -> _
     """
     if decode not in _DECODE:
         raise ValueError(f"decode should be one of {_DECODE}, not {decode!r}")
-    compiled = compile_transform(transform, decode)
+    compile = compile_image_processor if is_image_processor(transform) else compile_transform
+    compiled = compile(transform, decode)
     plan, text = compiled.plan, compiled.explain()
     if compiled.tail is not None:
         raise ValueError(

@@ -19,6 +19,7 @@ Modules:
     core: the recorded operations.
     formats: which files are deferred.
     methods, enhancing, canvas, functionals: the recorded functions of Pillow and torchvision.
+    image_processors, image_stacks: the image processors of transformers, and tensors for them.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
     collating: the collate functions of torch and WebDataset, in these rows.

@@ -235,14 +235,24 @@ def _webdataset() -> list[Patch]:
 
 
 def _transformers() -> list[Patch]:
+    import torch
+    from torchvision.transforms.v2 import functional
+    from torchvision.transforms.v2.functional import _utils
+    from transformers.image_processing_backends import TorchvisionBackend
     from transformers.image_processing_utils import BaseImageProcessor
 
-    from fusionloader.data.deferred import image_processors
+    from fusionloader.data.deferred import image_processors, image_stacks
 
-    def make(original: Any) -> Any:
-        return guarded(image_processors.processing(original), original)
+    def kernel(name: str) -> Patch:
+        kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
+        made = image_stacks.kernel(name, kernels[torch.Tensor])
+        return Patch(kernels, image_stacks.ImageStack, make=lambda _: made, added=True)
 
-    return [Patch(BaseImageProcessor, "_preprocess_image_like_inputs", make=make)]
+    return [
+        *map(kernel, image_stacks.KERNELS),
+        Patch(BaseImageProcessor, "preprocess", make=image_processors.preprocessing),
+        Patch(TorchvisionBackend, "process_image", image_processors.process_image),
+    ]
 
 
 _MAKERS = (

@@ -112,10 +112,15 @@ class ResizeKeepRatio:
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """Crops the middle ``height`` x ``width`` pixels; pads a smaller image with zeros first."""
+    """Crops the middle ``height`` x ``width`` pixels; pads a smaller image with zeros first.
+
+    The half of an odd number of pixels, before the window, is rounded to an even number, or down if
+    ``truncated``.
+    """
 
     height: int
     width: int
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
