@@ -66,10 +66,11 @@ of Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`
 transforms and rotations by the nearest filter, without a difference
 (`tests/plan/test_tensor_levels.py`), and so have
 [deferred tensors](../guide/deferred_images.md#deferred-tensors) (`tests/deferred/test_tensors.py`).
-It leaves blurs and other warps [to torchvision](../guide/transforms.md#what-is-equal). With the nearest filter, points on an edge
-between two pixels go either way, and one such pixel may be black instead of white. Warps of tensors
-blend their border with the fill, which Pillow does not. Cases that torchvision refuses on tensors,
-or answers with another size, are left out, as are operations and filters that it lacks there.
+It leaves blurs and other warps [to torchvision](../guide/transforms.md#what-is-equal). With the
+nearest filter, points on an edge between two pixels go either way, and one such pixel may be black
+instead of white. Warps of tensors blend their border with the fill, which Pillow does not. Cases
+that torchvision refuses on tensors, or answers with another size, are left out, as are operations
+and filters that it lacks there.
 """
 _WORKER = """\
 Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),
