@@ -1,5 +1,6 @@
 """Pillow and torchvision are as they were when the training process's fetch returns."""
 
+import importlib
 import logging
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from support.images import photo
 from torchvision import transforms
 from torchvision.transforms import functional, v2
 
-from fusionloader.data.deferred import patches
-from fusionloader.data.deferred.core import DeferredCore
+from fusionloader.data.deferred import canvas, patches
+from fusionloader.data.deferred.core import Blank, DeferredCore
 from fusionloader.data.deferred.scope import deferring
 
 OWNERS = [
@@ -174,6 +175,8 @@ assert not {"PIL", "torchvision"} & set(sys.modules), sys.modules.keys()
 
 
 def test_the_table_holds_for_this_pillow(caplog):
+    for module in patches._MODULES:
+        importlib.import_module(module)
     with caplog.at_level(logging.WARNING), deferring():
         assert all(patches._made(module) for module in patches._MODULES)
     assert not caplog.records
@@ -190,6 +193,34 @@ def test_what_other_threads_make_of_an_image_is_pillows_afterwards(path):
         assert type(made[0]._im) is DeferredCore
     assert type(made[0]._im) is not DeferredCore
     assert np.array_equal(np.asarray(made[0]), expected)
+
+
+def test_another_thread_may_draw_on_a_canvas_meanwhile(path, monkeypatch):
+    """It does so here between two lines of the replaced functions."""
+    fill, find = Blank.pixels, canvas.deferred_core
+
+    def drawn(blank):
+        pixels = fill(blank)
+        image._im = fill(blank)
+        image.putpixel((0, 0), (9, 9, 9))
+        return pixels
+
+    def drawn_before(other):
+        if other is photograph:
+            image.putpixel((1, 0), (8, 8, 8))
+        return find(other)
+
+    with deferring():
+        image, photograph = Image.new("RGB", (70, 60)), rgb(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(Blank, "pixels", drawn)
+            image.load()
+        assert image.getpixel((0, 0)) == (9, 9, 9)
+        image = Image.new("RGB", (70, 60))
+        monkeypatch.setattr(canvas, "deferred_core", drawn_before)
+        image.paste(photograph, (0, 5))
+        assert image.getpixel((1, 0)) == (8, 8, 8)
+        assert np.array_equal(np.asarray(image)[5:55, :60], np.asarray(photograph))
 
 
 def test_an_enhancer_may_outlive_the_fetch(path):

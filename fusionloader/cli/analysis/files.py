@@ -69,7 +69,7 @@ class FileCacheLimit:
 
     def share_of(self, nbytes: float) -> float:
         """Returns the fraction, 0 to 1, of a dataset with so many bytes of files."""
-        return self.share if self.nbytes is None else min(1.0, self.nbytes / nbytes)
+        return self.share if self.nbytes is None else min(1.0, self.nbytes / max(nbytes, 1.0))
 
     def __str__(self) -> str:
         return f"{self.share:.0%}" if self.nbytes is None else f"{self.nbytes / (1 << 30):.4g}GiB"

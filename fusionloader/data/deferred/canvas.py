@@ -64,6 +64,8 @@ def paste(self: PillowImage, im: Argument, box: Argument = None, mask: Argument 
     if (left, upper) != (0, 0) or core.size != blank.size:
         window = ("crop", -left, -upper, *blank.size, blank.color)
         core = core.then(window, blank.size)
+    if self._im is not blank:  # another thread was faster
+        return PLAIN
     self._im = core
     core.source.track(self)
     return None

@@ -243,7 +243,10 @@ def settle(image: PillowImage, why: str = "") -> None:
     """Gives a deferred image its pixels; counted under ``why``, by default the calling function."""
     core = image._im
     if type(core) is Blank:
-        image._im = core.pixels()
+        pixels = core.pixels()
+        if image._im is core:  # else another thread was faster
+            image._im = pixels
+        core = image._im
     if type(core) is not DeferredCore:
         return
     made = _make_pixels(core)

@@ -119,6 +119,10 @@ def test_a_file_cache_of_a_limit_gives_the_rate_of_the_papers_equation(limit):
     assert predicted.rate == pytest.approx(expected, rel=0.05)
 
 
+def test_a_file_cache_holds_all_of_a_dataset_of_empty_files():
+    assert FileCacheLimit.parse("1GiB").share_of(0) == 1
+
+
 def test_a_file_cache_has_the_measured_storage_behind_it_unless_another_is_asked_for():
     half = Question(file_cache=FileCacheLimit(share=0.5))
     assert model_of(workers=8).predict(half).rate == pytest.approx(2 * 1e8 / FILE_BYTES, rel=0.05)
