@@ -109,7 +109,8 @@ def _tensor_parts(value: torch.Tensor | torch.UntypedStorage) -> Iterator[Any]:
         yield from (str(value.dtype), tuple(value.shape))
         value = value.detach().cpu().contiguous().flatten().view(torch.uint8)
     else:
-        value = torch.tensor([], dtype=torch.uint8).set_(value.cpu())  # type: ignore[call-overload]
+        storage: Any = value
+        value = torch.tensor([], dtype=torch.uint8).set_(storage.cpu())
     yield value.numpy().tobytes()
 
 

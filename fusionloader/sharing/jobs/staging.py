@@ -126,7 +126,8 @@ class Staging:
             SharedMemoryExhausted: there is no memory for its rows.
         """
         assert self.settings is not None
-        *lists, pickled = samples
+        items, keys, occurrences, rows, pickled = samples
+        lists = items, keys, occurrences, rows
         mini_batch = MiniBatch(number, (), *lists, key.seed, key.epoch, pickled)
         size, sequence = self.settings.tiny_size, self.queue.published
         batch = StagedBatch(batch=mini_batch, tiny_size=size, key=key, sequence=sequence)
