@@ -7,8 +7,10 @@ import random
 import signal
 
 import pytest
+import torch
 from jobs import alone, digest, make_loader
 from support.raised_at import CALLS, Steps
+from torch.utils.data import Dataset
 
 from fusionloader.transforms.executors.layout import Layout
 
@@ -20,6 +22,19 @@ ERRORS = {
     "EMFILE": lambda: OSError(errno.EMFILE, "Too many open files"),
 }
 MOST_STEPS = {"iter": 400, "next": 200}  # nearly all that there are
+
+
+class Noise(Dataset):
+    """Samples of user code, in batches that do not fit a message."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return torch.rand(3, 64, 64) + index, index
 
 
 class Interrupted:
@@ -51,14 +66,16 @@ def begun(loader, epoch):
 
 # An exception in a callback of the interpreter, as before a fork, cannot reach training.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("made_by", ["plan", "code"])
 @pytest.mark.parametrize(
     "error",
     ["EMFILE", *(pytest.param(e, marks=pytest.mark.matrix) for e in ERRORS if e != "EMFILE")],
 )
-def test_an_exception_at_any_step_loses_no_batch(word, train_set, error):
-    expected = alone(train_set, EPOCHS, **OPTIONS)
+def test_an_exception_at_any_step_loses_no_batch(word, train_set, error, made_by):
+    dataset = train_set if made_by == "plan" else Noise(48)
+    expected = alone(dataset, EPOCHS, **OPTIONS)
     interrupted = Interrupted(error, seed=ord(error[0]))
-    loader = make_loader(train_set, word, OPTIONS)
+    loader = make_loader(dataset, word, OPTIONS)
     try:
         for epoch in range(EPOCHS):
             begin = functools.partial(begun, loader, epoch)
