@@ -71,10 +71,13 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
         for process in trainer.processes():
             with contextlib.suppress(OSError):
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, healthy)
-        run.checks.mended(workers)
+        if not run.kind.in_training:
+            run.checks.mended(workers)
 
     def expire() -> None:
         own.times = 0
+        if run.kind.in_training:  # it may have been in the next epoch already
+            run.checks.mended(workers)
 
     run.for_a_moment(heal)
     run.later(3, expire)  # a thread of the loader may find it before, and say so then
