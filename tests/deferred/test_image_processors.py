@@ -1,7 +1,9 @@
 """Image processors of transformers: the tensors that they make of images that are not deferred."""
 
 import copy
+import functools
 import io
+import sys
 from collections.abc import Mapping
 from itertools import product
 
@@ -15,6 +17,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional
 
 from fusionloader import FusionLoader
+from fusionloader.data.deferred import image_processors
 from fusionloader.data.deferred.counts import counts, uncounted
 from fusionloader.data.deferred.scope import deferring
 
@@ -235,6 +238,46 @@ def test_what_the_program_replaces_is_called(files, monkeypatch):
         backends.TorchvisionBackend, "rescale", lambda self, image, scale: image[:, [2, 0, 1]] + 1
     )
     assert_same(transformers.ViTImageProcessor(size=96, do_normalize=False), files)
+
+
+def test_what_replaces_the_way_through_a_processor_gets_plain_tensors(files, monkeypatch):
+    original = backends.TorchvisionBackend._preprocess
+
+    @functools.wraps(original)
+    def turned(self, images, *arguments, **options):
+        for image in images:
+            image.transpose_(1, 2)
+        return original(self, images, *arguments, **options)
+
+    monkeypatch.setattr(backends.TorchvisionBackend, "_preprocess", turned)
+    assert_same(transformers.ViTImageProcessor(size=96), files, natively=False)
+
+
+def test_a_step_that_a_class_gets_later_is_called_with_plain_tensors(files):
+    class Later(transformers.ViTImageProcessor):
+        pass
+
+    assert_same(Later(size=96), files)
+    Later.rescale = lambda self, image, scale: image[:, [2, 0, 1]] + 1
+    assert_same(Later(size=96, do_normalize=False), files, natively=False)
+
+
+def test_an_interrupted_processor_leaves_nothing_behind(files):
+    processor = transformers.ViTImageProcessor(size=96)
+    kept = []
+
+    def interrupt(frame, event, argument):
+        if frame.f_code.co_name == "_recording" and event == "return" and not kept:
+            kept.append(KeyboardInterrupt())
+            raise kept[0]
+
+    with deferring(), pytest.raises(KeyboardInterrupt):
+        sys.setprofile(interrupt)
+        try:
+            processor(images(files)[0], return_tensors="pt")
+        finally:
+            sys.setprofile(None)
+    assert kept and not image_processors._running.processor
 
 
 def test_sizes_that_are_changed_in_place_are_noticed(files):

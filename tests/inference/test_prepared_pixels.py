@@ -101,6 +101,8 @@ def test_image_processors_have_the_pixels_of_transformers(make, jpegs, name):
         ("Detr", {}),  # and a mask
         ("ViT", {"resample": 0}),  # not recorded
         ("CLIP", {"size": {"shortest_edge": 40}, "do_center_crop": False}),  # of several sizes
+        # Other images than these would be resized to their longest edge.
+        ("CLIP", {"size": {"shortest_edge": 30, "longest_edge": 700}, "crop_size": 30}),
     ],
 )
 def test_image_processors_that_do_more_are_refused(kind, options):

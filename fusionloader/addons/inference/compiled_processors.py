@@ -46,7 +46,7 @@ def compile_image_processor(processor: Any, decode: Decode) -> CompiledTransform
         ValueError: it does more than resize, crop and convert each image.
     """
     with deferring(), uncounted():
-        tried = [_record(processor, size) for size in _TRIED]
+        tried = [] if _limits_long_images(processor) else [_record(processor, s) for s in _TRIED]
     results = [made for made in tried if made is not None]
     converts = {convert for _, convert in results}
     if len(results) == len(_TRIED) and len(converts) == 1:
@@ -63,6 +63,13 @@ def compile_image_processor(processor: Any, decode: Decode) -> CompiledTransform
         "those that only resize, crop, rescale and normalize. "
         f"{type(processor).__name__} with these settings does more: call it in a dataset"
     )
+
+
+def _limits_long_images(processor: Any) -> bool:
+    """Whether the images that were tried may not be long enough to be resized as all others are."""
+    size = getattr(processor, "size", None)
+    edges = getattr(size, "shortest_edge", None), getattr(size, "longest_edge", None)
+    return None not in edges
 
 
 def _record(processor: Any, size: tuple[int, int]) -> tuple[DeferredCore, Convert] | None:

@@ -6,10 +6,12 @@ objects, which record what it does.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import inspect
+import os
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ from fusionloader.data.deferred.unparsed import is_transparent
 # A TorchvisionBackend: transformers' types are not checked.
 Processor = Any
 Function = Callable[..., Any]
+
+_FOLDER = f"{Path(inspect.getfile(TorchvisionBackend)).parent}{os.sep}"
 
 
 class _Running(threading.local):
@@ -45,26 +49,28 @@ def preprocessing(original: Function) -> Function:
             return PLAIN
         if not has_steps_of_transformers(self):
             return PLAIN
-        with _recording():
-            made = call_library(functools.partial(original, self, images, *arguments, **options))
-        return _finished(made)
+        run = functools.partial(original, self, images, *arguments, **options)
+        return _finished(_recording(functools.partial(call_library, run)))
 
     return guarded(attempt, original)
 
 
-@contextlib.contextmanager
-def _recording() -> Iterator[None]:
-    before, _running.processor = _running.processor, True
+def _recording(run: Function) -> Any:
+    """Calls ``run`` with tensors of images that record.
+
+    No context manager: an exception may come between its ``__enter__`` and the block.
+    """
+    before = _running.processor
     try:
-        yield
+        _running.processor = True
+        return run()
     finally:
         _running.processor = before
 
 
 def recorded(processor: Processor, image: Image.Image) -> Any:
     """Returns what a processor makes of a deferred image, with an ``ImageStack`` for its tensor."""
-    with _recording():
-        return processor.preprocess(image)
+    return _recording(functools.partial(processor.preprocess, image))
 
 
 def process_image(
@@ -94,10 +100,10 @@ def has_steps_of_transformers(processor: Processor) -> bool:
     )
 
 
-@functools.lru_cache(256)
-def _is_of_transformers(kind: type) -> bool:
+def _is_of_transformers(kind: Any) -> bool:
     if kind.__module__.partition(".")[0] == "transformers":
-        return True
+        steps = getattr(getattr(kind, "_preprocess", None), "__code__", None)  # may be replaced
+        return steps is not None and steps.co_filename.startswith(_FOLDER)
     own = [value for name, value in vars(kind).items() if name[:2] != "__"]
     if any(callable(value) or hasattr(value, "__get__") for value in own):
         return False
