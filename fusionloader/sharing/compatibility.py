@@ -30,8 +30,9 @@ def digest_repr(value: object, nbytes: int) -> str:
 def digest_pickle(value: object, nbytes: int, most_bytes: int) -> str:
     """Returns a digest of a value's pickle, and of where its classes and functions are defined.
 
-    Values with equal digests are equal. Equal values may have different digests, such as sets of
-    strings, whose order differs between processes.
+    Values with equal digests have equal pickles. What a pickle lacks may differ: attributes of
+    classes, global variables, what ``__getstate__`` leaves out. Equal values may have different
+    digests, such as sets of strings, whose order differs between processes.
 
     Raises:
         PickleTooLong: the pickle is longer than ``most_bytes``.

@@ -4,22 +4,26 @@ import contextlib
 import os
 import pickle
 import random
+import secrets
 import time
 
 import pytest
 import torch
 from job import UNEVEN, Job, children, is_manager, kill_workers
 from support.campaigns import seeds
+from support.datasets import Numbers
 from support.images import train_transform, uneven_images
 from support.user_datasets import Brighter, Opened, Ranked
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
+from fusionloader import FusionLoader
 from fusionloader.observe.trace.files import read_timeline
 from fusionloader.workers import rank_reads
 
 SLOW_RANK_0 = UNEVEN["options"][0]
+SHARED = {"global_manager": "all"}
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +52,9 @@ def pickled(folder, tmp_path_factory):
 def common(request, pickled):
     """Arguments of all ranks, by what user code does: make samples, collate, transform."""
     if request.param == "whole batches":
-        return {"pickled": str(pickled / "samples"), "collate": 1}
+        return {"pickled": str(pickled / "samples"), "collate": 1, **SHARED}
     init = "notes" if request.param == "samples" else ""
-    return {"pickled": str(pickled / request.param), "init": init}
+    return {"pickled": str(pickled / request.param), "init": init, **SHARED}
 
 
 def workers_of(name, *more):
@@ -62,7 +66,7 @@ def workers_of(name, *more):
 @pytest.fixture(scope="module")
 def expected(folder, common):
     """The batches of both ranks without sharing."""
-    with Job(folder, global_manager="off", large_rank=1, **common) as job:
+    with Job(folder, large_rank=1, **{**common, "global_manager": "off"}) as job:
         digests = []
         for rank in job.ranks:
             batches, stats = rank.finish()
@@ -138,6 +142,7 @@ def test_the_death_of_a_rank_with_user_code_costs_the_other_nothing(
         pytest.param({}, {"init": "notes"}, "worker_init_fn", id="init", marks=pytest.mark.matrix),
         # Draws are of generators that are not seeded for a sample.
         pytest.param({"init": "own"}, {}, "", id="seeds", marks=pytest.mark.matrix),
+        pytest.param({"global_manager": "auto"}, {}, "", id="auto", marks=pytest.mark.matrix),
     ],
 )
 def test_ranks_whose_samples_may_differ_share_no_workers(
@@ -145,7 +150,7 @@ def test_ranks_whose_samples_may_differ_share_no_workers(
 ):
     def options(values):
         name = values.get("pickled", "samples")
-        return {**of_both, **values, "pickled": str(pickled / name)}
+        return {**SHARED, **of_both, **values, "pickled": str(pickled / name)}
 
     by_rank = {0: {**options({}), **SLOW_RANK_0}, 1: options(of_rank_1)}
     with Job(folder, large_rank=1, options=by_rank, log=1, epochs=1) as job:
@@ -159,11 +164,35 @@ def test_user_code_that_asks_for_its_rank_stays_in_it(folder, pickled):
     ranked = {"pickled": str(pickled / "ranked"), "epochs": 1}
     with Job(folder, global_manager="off", large_rank=1, **ranked) as job:
         alone = job.finish()
-    with Job(folder, **ranked, **UNEVEN) as job:
+    with Job(folder, **ranked, **SHARED, **UNEVEN) as job:
         for rank in reversed(job.ranks):
             rank.request_end()
         assert [rank.finish()[0] for rank in job.ranks] == alone
         assert all(set(rank.of("borrowed")) == {"0"} for rank in job.ranks)
+
+
+class Unpicklable(Numbers):
+    pickled = 0
+
+    def __getstate__(self):
+        type(self).pickled += 1
+        raise TypeError("it has a socket")
+
+
+def test_user_code_is_compared_only_on_request_and_before_workers_start(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", f"test-{secrets.token_hex(8)}")
+    options = {"num_workers": 1, "multiprocessing_context": "fork"}
+    loader = FusionLoader(Unpicklable(), 4, **options)
+    assert len(list(loader)) == len(loader)
+    assert not Unpicklable.pickled
+    assert "run user code (global_manager='all' shares them" in loader.explain()
+    loader = FusionLoader(Unpicklable(), 4, global_manager="all", **options)
+    batches = iter(loader)
+    assert Unpicklable.pickled  # training may change the dataset from here on
+    assert len(list(batches)) == len(loader)
+    assert "cannot be compared (TypeError: it has a socket)" in loader.explain()
 
 
 def test_who_asks_torch_distributed_is_noticed():
