@@ -19,6 +19,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
+from fusionloader._native import MemberView
 from fusionloader.observe.trace.files import read_timeline
 from fusionloader.workers import rank_reads
 
@@ -193,6 +194,20 @@ def test_user_code_is_compared_only_on_request_and_before_workers_start(monkeypa
     assert Unpicklable.pickled  # training may change the dataset from here on
     assert len(list(batches)) == len(loader)
     assert "cannot be compared (TypeError: it has a socket)" in loader.explain()
+
+
+def test_memory_for_other_ranks_is_used_again_and_within_its_limit():
+    options = {"num_workers": 2, "collate_fn": torch.stack, "max_shared_bytes": 300 << 10}
+    batches = iter(FusionLoader(Numbers(200), 4, multiprocessing_context="fork", **options))
+    rows, acquire = batches._manager._memory._rows, batches._manager._memory._acquire_room
+    given = []
+    batches._manager._memory._acquire_room = lambda: given.append(acquire()) or given[-1]
+    view = MemberView(batches._manager._control_fd, batches._manager._arena.fd)
+    view.watch(True)  # as when other ranks have idle workers
+    assert torch.cat(list(batches)).tolist() == list(range(200))
+    rooms = [room.number for room in given if room is not None]
+    assert len(rooms) > rows.count == len(set(rooms))
+    assert rows.peak_bytes <= 300 << 10
 
 
 def test_who_asks_torch_distributed_is_noticed():
