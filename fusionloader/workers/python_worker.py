@@ -197,6 +197,11 @@ class PythonWorker:
             self.sharing.report(WorkerActivity.IDLE)
         self.queue.sleep(seen, IDLE_SECONDS)
 
+    def close(self) -> None:
+        if self.sharing is not None:
+            self.sharing.leave(for_good=True)
+            self.sharing = None  # it refers to this worker, whose queue is to be unmapped now
+
     def _end(self, why: WorkerEvent) -> WorkerEvent:
         if self.sharing is not None:
             self.sharing.leave(for_good=why is WorkerEvent.RECALLED)
