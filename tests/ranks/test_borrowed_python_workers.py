@@ -19,9 +19,16 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader._native import MemberView
+from fusionloader._native import MemberView, process_identity
 from fusionloader.observe.trace.files import read_timeline
+from fusionloader.sharing.pool.served_loader import ServedLoader
+from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.shm.descriptor import Descriptor
+from fusionloader.transforms.executors.python import DatasetSource
 from fusionloader.workers import rank_reads
+from fusionloader.workers.batch_worker import Collating
+from fusionloader.workers.python_assignments import BorrowedBatchWorker, PythonAssignments
+from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
 
 SLOW_RANK_0 = UNEVEN["options"][0]
 SHARED = {"global_manager": "all"}
@@ -208,6 +215,54 @@ def test_memory_for_other_ranks_is_used_again_and_within_its_limit():
     rooms = [room.number for room in given if room is not None]
     assert len(rooms) > rows.count == len(set(rooms))
     assert rows.peak_bytes <= 300 << 10
+
+
+class Noting(Numbers):
+    """Notes its samples, and calls ``at_2`` with the third one."""
+
+    def __init__(self, at_2):
+        super().__init__(8)
+        self.at_2, self.made = at_2, []
+
+    def __getitem__(self, index):
+        self.made.append(index)
+        if index == 2:
+            self.at_2()
+        return super().__getitem__(index)
+
+
+def worker_of(home, dataset):
+    source = DatasetSource(dataset)
+    fds = Descriptor(home.control_fd), Descriptor(home.arena.fd), Descriptor(-1)
+    config = PythonWorkerConfig(0, 1, *fds, source, 0, None, "raise")
+    return PythonWorker(config, source, home.attach(), None)
+
+
+@pytest.mark.parametrize("own_work", [True, False])
+def test_a_whole_mini_batch_is_given_back_when_the_workers_rank_has_work(
+    make_control_block, own_work
+):
+    home, other = make_control_block(1), make_control_block(1, 8, 1, 1)
+    dataset = Noting(lambda: home.publish(0, 2) if own_work else home.manager.withdraw())
+    worker, guest = worker_of(home, dataset), other.attach()
+    other.publish(0, 8, tiny_size=8, payload_bytes=1 << 16)
+    assert guest.take_guest_slot(1, process_identity(os.getpid()))
+    borrowed = BorrowedBatchWorker(worker, worker.config, guest, Collating(torch.stack, True, 1))
+    borrowed.serve_claim(guest.claim_as_borrowed(0))
+    assert len(dataset.made) == (3 if own_work else 8)
+    assert other.open(0) == (int(own_work), 0)
+    assert not own_work or home.open(0) == (2, 0)
+
+
+def test_a_worker_of_a_pool_leaves_the_memory_of_another_rank_with_its_loader(make_control_block):
+    home, other = make_control_block(1), make_control_block(1, 8, 1, 1)
+    worker = worker_of(home, Numbers())
+    worker.sharing = PythonAssignments(worker, of_pool=True)
+    opened = os.listdir("/proc/self/fd")
+    sent = FdMessage({}, b"", (os.dup(other.control_fd), os.dup(other.arena.fd)))
+    assert worker.sharing._is_attached(1, sent)
+    ServedLoader(worker).close()
+    assert os.listdir("/proc/self/fd") == opened
 
 
 def test_who_asks_torch_distributed_is_noticed():
