@@ -15,6 +15,7 @@ from support.datasets import Numbers
 from support.images import train_transform, uneven_images
 from support.user_datasets import Brighter, Opened, Ranked
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
+from torch import distributed
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -265,12 +266,28 @@ def test_a_worker_of_a_pool_leaves_the_memory_of_another_rank_with_its_loader(ma
     assert os.listdir("/proc/self/fd") == opened
 
 
-def test_who_asks_torch_distributed_is_noticed():
+def rank_of_world():
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    rank_reads._found = False
+    distributed.group.WORLD.rank()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: os.environb.get(b"RANK"),
+        lambda: os.environ.get("SLURM_NODEID"),
+        distributed.get_rank,  # there is no group
+        rank_of_world,
+    ],
+    ids=["environb", "another launcher", "get_rank", "group"],
+)
+def test_who_asks_for_the_rank_is_noticed(ask):
     pid = os.fork()
     if pid == 0:
         rank_reads.watch()
         before = rank_reads.found()
-        with contextlib.suppress(ValueError):  # there is no group
-            torch.distributed.get_rank()
+        with contextlib.suppress(ValueError):
+            ask()
         os._exit(before or not rank_reads.found())
     assert os.waitpid(pid, 0)[1] == 0
