@@ -344,8 +344,8 @@ class PythonWorker:
             inputs = inputs and inputs[begin:end]
         if self.sample_rows is not None:
             make = finishing(make)
-        make = self._interruptible(make)
-        arguments = claim, begin, end - begin, inputs, make, samples, generators, source.seeding
+        made_by = self._interruptible(make)
+        arguments = claim, begin, end - begin, inputs, made_by, samples, generators, source.seeding
         while begin + len(samples) < end:
             try:
                 self.queue.make_samples(*arguments)
