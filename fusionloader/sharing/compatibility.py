@@ -28,12 +28,16 @@ def digest_repr(value: object, nbytes: int) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=nbytes).hexdigest()
 
 
-def digest_pickle(value: object, nbytes: int, most_bytes: int) -> str:
+def digest_pickle(
+    value: object, nbytes: int, most_bytes: int, tensors_were_sent: bool = False
+) -> str:
     """Returns a digest of a value's pickle, and of where its classes and functions are defined.
 
     Values with equal digests have equal pickles. What a pickle lacks may differ: attributes of
     classes, global variables, what ``__getstate__`` leaves out. Equal values may have different
-    digests, such as sets of strings, whose order differs between processes.
+    digests, such as sets of strings, whose order differs between processes. With
+    ``tensors_were_sent`` tensors may be in shared memory: torch moves them there when it spawns
+    workers.
 
     Raises:
         PickleTooLong: the pickle is longer than ``most_bytes``.
@@ -41,7 +45,7 @@ def digest_pickle(value: object, nbytes: int, most_bytes: int) -> str:
         Exception: the value cannot be pickled.
     """
     stream = _Digest(nbytes, most_bytes)
-    pickler = _DigestingPickler(stream)
+    pickler = _DigestingPickler(stream, tensors_were_sent)
     pickler.dump(value)
     # Not the paths as they are written: ranks may have been started by different names.
     return digest_repr((stream.hash.hexdigest(), sorted(pickler.files)), nbytes)
@@ -77,10 +81,10 @@ class _DigestingPickler(pickle.Pickler):
         files: names and files of the modules that define the classes and functions in the pickle.
     """
 
-    def __init__(self, stream: _Digest) -> None:
+    def __init__(self, stream: _Digest, tensors_were_sent: bool) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self._stream = stream
-        self._mapped = _mapped_memory()
+        self._mapped, self._tensors_were_sent = _mapped_memory(), tensors_were_sent
         self.files: set[tuple[str, str]] = set()
 
     def reducer_override(self, value: Any) -> Any:
@@ -96,7 +100,8 @@ class _DigestingPickler(pickle.Pickler):
             if value.device.type != "cpu":
                 raise pickle.PicklingError("a tensor on a device")
             if nbytes := value.nbytes():
-                self._check_address(value.data_ptr())
+                if not self._tensors_were_sent:
+                    self._check_address(value.data_ptr())
                 self._stream.write((ctypes.c_char * nbytes).from_address(value.data_ptr()))
             return type(value), (nbytes,)
         name = getattr(value, "__module__", None)

@@ -89,6 +89,13 @@ def test_memory_that_other_processes_may_change_cannot_be_compared(make, tmp_pat
         digest({"values": make(tmp_path / "values")})
 
 
+def test_tensors_that_were_sent_to_spawned_workers_can_be_compared():
+    value = {"values": torch.zeros(5)}
+    before = digest(value)
+    value["values"].share_memory_()  # as torch does
+    assert digest_pickle(value, 16, 1 << 20, tensors_were_sent=True) == before
+
+
 def test_an_array_that_is_too_long_is_not_copied():
     rows = np.lib.stride_tricks.as_strided(np.zeros(8), (1 << 40, 8), (0, 8))
     with pytest.raises(PickleTooLong):

@@ -57,6 +57,7 @@ class SharingOffers:
         self.ranks = ranks
         self.loader = next(_loaders)
         self.why_not = ""
+        self._has_compared = False
 
     def make(self, plan: Plan, table: DatasetTable) -> SharingOffer:
         """Returns the offer for a plan and a dataset.
@@ -78,7 +79,9 @@ class SharingOffers:
             return None
         try:
             kind = {
-                name: digest_pickle((value, os.getcwd()), _DIGEST_BYTES, _MOST_MIB << 20)
+                name: digest_pickle(
+                    (value, os.getcwd()), _DIGEST_BYTES, _MOST_MIB << 20, self._has_compared
+                )
                 for name, value in code.items()
             }
         except PickleTooLong:
@@ -87,6 +90,7 @@ class SharingOffers:
             why = f"{type(error).__name__}: {error}"
             self.why_not = f"the pickled dataset cannot be compared ({why})"
         else:
+            self._has_compared = True  # workers that are spawned now get the tensors
             return SharingOffer({**kind, **_settings()})
         log.info("this rank shares no Python workers: %s", self.why_not)
         return None
