@@ -73,6 +73,7 @@ class BorrowedBatchWorker(_Borrowed, BatchWorker):
             super()._serve_claim(claim)
         except _WantedAtHome:
             self.queue.end_samples(claim, claim.first, 0)
+            self.queue.end_span(claim, claim.first, 1, rest_is_python=True)
             self.queue.give_back(claim, claim.first)
 
     def _interruptible(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
