@@ -147,7 +147,7 @@ class RankContenders:
             num_workers=workers,
             collate_fn=collate if self._options.code == "batches" else None,
             seed=0,
-            global_manager="auto" if how == "sharing" else "off",
+            global_manager="all" if how == "sharing" else "off",
         )
         iterator = iter(loader)
         dist.barrier()

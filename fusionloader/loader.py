@@ -33,6 +33,7 @@ from fusionloader.options.loader_options import (
     FusionOptions,
     LoaderOptions,
     OnError,
+    RankSharing,
     Switch,
     WorkerPool,
     number_of_workers,
@@ -111,7 +112,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
         pool: a ``WorkerPool`` whose workers serve this loader and others. ``num_workers`` is then
             that of the pool, and need not be given.
         global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
-            idle workers, which changes no batch; ``"off"`` does not.
+            idle workers of plans, which changes no batch. ``"all"`` also shares workers that run
+            user code; samples then have to depend on the pickled dataset alone
+            (docs/scale/many_ranks.md). ``"off"`` shares none.
         share: a name; all jobs of this machine and user with the same name prepare each mini-batch
             once, for all of them. Everything that a batch depends on has to be equal
             (docs/scale/coordinated_prep.md).
@@ -133,7 +136,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
     augment_per: AugmentPer
     cache: Cache | None
     jpeg_index: str | os.PathLike[str] | None
-    global_manager: Switch
+    global_manager: RankSharing
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
@@ -174,7 +177,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         augment_per: Literal["sample", "tiny_batch"] = "sample",
         cache: Cache | None = None,
         jpeg_index: str | os.PathLike[str] | None = None,
-        global_manager: Literal["auto", "off"] = "auto",
+        global_manager: Literal["auto", "all", "off"] = "auto",
         pool: WorkerPool | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
         deferred_images: Literal["auto", "off"] = "auto",

@@ -25,6 +25,7 @@ Decode = Literal["exact", "fast"]
 OnError = Literal["raise", "skip", "substitute"]
 AugmentPer = Literal["sample", "tiny_batch"]
 Switch = Literal["auto", "off"]
+RankSharing = Literal["auto", "all", "off"]
 
 SWITCH = get_args(Switch)
 _REMOTE_IN_FLIGHT = 8
@@ -204,7 +205,7 @@ class FusionOptions:
     augment_per: AugmentPer
     cache: Cache | None
     jpeg_index: str | os.PathLike[str] | None
-    global_manager: Switch
+    global_manager: RankSharing
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
@@ -223,7 +224,7 @@ class FusionOptions:
             raise _unfit("strict", "True or False", self.strict)
         _check_choice("on_error", self.on_error, get_args(OnError))
         _check_choice("augment_per", self.augment_per, get_args(AugmentPer))
-        _check_choice("global_manager", self.global_manager, SWITCH)
+        _check_choice("global_manager", self.global_manager, get_args(RankSharing))
         _check_choice("cpu_affinity", self.cpu_affinity, SWITCH)
         _check_choice("deferred_images", self.deferred_images, SWITCH)
         if self.gpu_worker not in ("auto", None) and not isinstance(self.gpu_worker, GpuWorker):

@@ -15,11 +15,19 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.route import Route
 from fusionloader.sharing.ranks.discovery import ranks_here
 
+_LEFT_OUT = "; not where user code asks for its rank, or worker_init_fn seeds in a way of its own"
 
-def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float] = ()) -> str:
+
+def explained(
+    options: LoaderOptions,
+    route: Route,
+    part_seconds: Sequence[float] = (),
+    why_code_is_alone: str = "",
+) -> str:
     """Returns how a loader's samples are made, and why, a line per stage.
 
     With ``part_seconds``, the time spent on each part of a plan, lines have its share, too.
+    ``why_code_is_alone`` is why user code could not be offered to other ranks.
     """
     lines, compiled = [_first(options, route)], route.compiled
     if compiled is not None and not route.why_whole:
@@ -45,9 +53,10 @@ def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float
     if gpu := route.gpu.explain():
         lines.append(gpu)
     if has_workers and options.share is None and (ranks := ranks_here()) is not None:
-        why_own = _why_not_shared(options, route)
+        why_own = _why_not_shared(options, route) or (not route.is_native and why_code_is_alone)
         line = f"workers are not shared with other ranks: {why_own}"
         shared = f"idle workers also serve other ranks with the same data, of {ranks.count} here"
+        shared += "" if route.is_native else _LEFT_OUT
         lines.append(line if why_own else shared)
     if options.remote is not None and (why_local := _why_local(options, route)):
         lines.append(f"remote workers have no part: {why_local}")
@@ -105,6 +114,8 @@ def _why_not_shared(options: LoaderOptions, route: Route) -> str:
         return "global_manager is 'off'"
     if route.way == "own passes":
         return "each iterates over the dataset on its own"
+    if options.global_manager == "auto" and not route.is_native:
+        return "they run user code (global_manager='all' shares them, too)"
     return ""
 
 

@@ -112,15 +112,15 @@ class IteratorFactory:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._cache.for_images(options))
-            offers = None if passes is not None else self._offers(options)
+            offers = None if passes is not None else self._code_offers(options)
             return PythonBackend(
                 source, parts, remember, self._cache.epoch_ended, whole, passes, offers
             )
         planned: Source = make_source(options.dataset, plan)
         if plan.has_tail and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
-        offers = self._offers(options)
-        python = PythonBackend(planned, parts, remember, whole=whole, offers=offers)
+        code_offers = self._code_offers(options)
+        python = PythonBackend(planned, parts, remember, whole=whole, offers=code_offers)
         table = self._learned.tables.of(plan) if route.is_native else None
         if table is None:
             return python
@@ -131,7 +131,7 @@ class IteratorFactory:
             parts,
             self._cache.for_table(options, table, plan.kind in ("folder", "ranges")),
             functools.partial(self._remember_change, init_fingerprint(options), python),
-            offers,
+            self._offers(options),
         )
 
     def _offers(self, options: LoaderOptions) -> SharingOffers | None:
@@ -141,9 +141,14 @@ class IteratorFactory:
             self._made_offers = SharingOffers(ranks)
         return self._made_offers
 
+    def _code_offers(self, options: LoaderOptions) -> SharingOffers | None:
+        """Returns the offers of workers that run user code, which are shared on request alone."""
+        return self._offers(options) if options.global_manager == "all" else None
+
     def explain(self, options: LoaderOptions, part_seconds: Sequence[float] = ()) -> str:
         """Returns the text of ``FusionLoader.explain``; see ``explained``."""
-        return explained(options, find_route(options, self._learned), part_seconds)
+        why_alone = "" if self._made_offers is None else self._made_offers.why_not
+        return explained(options, find_route(options, self._learned), part_seconds, why_alone)
 
     def way(self, options: LoaderOptions) -> str:
         """Returns the name of the loader's ``Way``."""

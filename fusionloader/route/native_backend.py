@@ -139,9 +139,8 @@ class NativeBackend:
             if link is not None:
                 task = remote_task(options, link, self._plan, self._table)
                 participants.append(RemoteProxy(task))
-        if self._offers is not None:
-            offer = self._offer
-            participants.append(BorrowedWorkers(self._offers, lambda: offer, takes_long=False))
+        if self._offers is not None and self._offer is not None:
+            participants.append(BorrowedWorkers(self._offers, self._offer))
         binding = bind_to_pool(options)
         if binding is None:
             return Workforce(self._starter(options, base_seed), participants)

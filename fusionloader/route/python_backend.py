@@ -22,7 +22,7 @@ from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
 from fusionloader.sharing.pool.user_code import UserCode
 from fusionloader.sharing.ranks.borrowed_workers import BorrowedWorkers
-from fusionloader.sharing.ranks.sharing_offer import SharingOffers
+from fusionloader.sharing.ranks.sharing_offer import SharingOffer, SharingOffers
 from fusionloader.sharing.remote.remote_proxy import RemoteProxy
 from fusionloader.sharing.remote.remote_tasks import code_task
 from fusionloader.system import processes
@@ -59,7 +59,7 @@ class PythonBackend:
         """With ``whole``, workers make whole mini-batches, which user code collates.
 
         With ``passes``, which needs ``whole``, each worker iterates over the dataset on its own.
-        ``offers`` are made to the other ranks of the machine, if there are any.
+        ``offers`` are made to the other ranks of the machine, if user code is to be shared.
         """
         self.passes = passes
         self._source, self._parts, self._no_layout = source, parts, no_layout
@@ -118,25 +118,26 @@ class PythonBackend:
             task = code_task(options, self._parts.link, source, base_seed)
             if task is not None:
                 participants.append(RemoteProxy(task))
-        if self._offers is not None:
-            source = without_deferral(self._source)
-            # What a plan is compiled from, since the source has texts for messages, too.
-            made_of = type(source), source.dataset, options.decode, options.strict
-            code: dict[str, object] = {
-                "dataset": made_of,
-                "worker_init_fn": options.worker_init_fn,
-            }
-            if self.receiver is not None:
-                code["collate_fn"] = options.collate_fn, options.auto_collation
-            make = partial(self._offers.make_for_code, **code)
-            participants.append(BorrowedWorkers(self._offers, make, takes_long=True))
+        address = ""  # where workers are not shared
+        if self._offers is not None and (offer := self._offer(self._offers, options)) is not None:
+            participants.append(BorrowedWorkers(self._offers, offer))
+            address = self._offers.ranks.address
         binding = bind_to_pool(options)
         if binding is not None:
             participants.append(binding)
-        return Workforce(self._starter(options, base_seed, binding), participants)
+        return Workforce(self._starter(options, base_seed, binding, address), participants)
+
+    def _offer(self, offers: SharingOffers, options: LoaderOptions) -> SharingOffer | None:
+        source = without_deferral(self._source)
+        # What a plan is compiled from, since the source has texts for messages, too.
+        made_of = type(source), source.dataset, options.decode, options.strict
+        code: dict[str, object] = {"dataset": made_of, "worker_init_fn": options.worker_init_fn}
+        if self.receiver is not None:
+            code["collate_fn"] = options.collate_fn, options.auto_collation
+        return offers.make_for_code(**code)
 
     def _starter(
-        self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None
+        self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None, address: str
     ) -> StartWorker:
         """Returns a function that starts a worker in a multiprocessing process, or in a pool."""
         init, on_error = options.worker_init_fn, options.on_error
@@ -146,7 +147,6 @@ class PythonBackend:
             sends = partial(self.receiver.add_worker, most)
             whole = Collating(options.collate_fn, options.auto_collation, most)
         kind, drop_last = options.dataset_kind, options.drop_last
-        address = "" if self._offers is None else self._offers.ranks.address
         if binding is not None:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole, address)

@@ -154,13 +154,17 @@ class NativeWorker:
             elif event is WorkerEvent.ASSIGNMENT:
                 self._assignments.follow()
             else:
-                if event is WorkerEvent.RECALLED and self._made_assignments is not None:
-                    self._made_assignments.detach()
+                if event is WorkerEvent.RECALLED:
+                    self.close()
                 return event
 
     def rest(self, seen: int) -> None:
         """Sleeps until there may be work, of this rank or another."""
         self._loop.rest(seen)
+
+    def close(self) -> None:
+        if self._made_assignments is not None:
+            self._made_assignments.detach()
 
     @property
     def _assignments(self) -> PlanAssignments:

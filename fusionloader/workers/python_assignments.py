@@ -10,16 +10,18 @@ and is sent nowhere from then on.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fusionloader import _native
-from fusionloader._native import TinyBatchState, WorkerActivity
+from fusionloader._native import End, TinyBatchState, WorkerActivity
 from fusionloader.system.fd_messages import FdMessage
 from fusionloader.transforms.executors.batch_transport import pack_into
 from fusionloader.workers import messages, rank_reads
 from fusionloader.workers.assignments import Assignments
 from fusionloader.workers.batch_worker import BatchWorker, Collating
-from fusionloader.workers.python_worker import PythonWorker
+from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
 
 
 class _Borrowed(PythonWorker):
@@ -43,8 +45,58 @@ class BorrowedSampleWorker(_Borrowed):
         return bool(self.queue.layout_version)
 
 
+class _WantedAtHome(BaseException):
+    """Ends a claim of another rank; no error of a sample."""
+
+
 class BorrowedBatchWorker(_Borrowed, BatchWorker):
-    """Writes whole mini-batches into the memory that another rank has for them."""
+    """Writes whole mini-batches into the memory that another rank has for them.
+
+    One may take long. So the worker looks between two samples whether its own rank needs it, and
+    gives the mini-batch back then.
+    """
+
+    def __init__(
+        self,
+        home: PythonWorker,
+        config: PythonWorkerConfig,
+        queue: _native.WorkerQueue,
+        collating: Collating,
+    ) -> None:
+        super().__init__(config, home.source, queue, None, collating)
+        self._home = home
+        self._seen_at_home: int | None = None
+
+    def _serve_claim(self, claim: _native.Claim) -> None:
+        self._seen_at_home = None
+        try:
+            super()._serve_claim(claim)
+        except _WantedAtHome:
+            self.queue.end_samples(claim, claim.first, 0)
+            self.queue.end_span(claim, claim.first, 1, rest_is_python=True)
+            self.queue.give_back(claim, claim.first)
+
+    def _interruptible(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def make_unless_wanted(key: Any) -> Any:
+            if self._is_wanted_at_home():
+                raise _WantedAtHome
+            return make(key)
+
+        return make_unless_wanted
+
+    def _is_wanted_at_home(self) -> bool:
+        queue = self._home.queue
+        if queue.stopping or self._home.is_recalled:
+            return True
+        seen = queue.work_word
+        if seen == self._seen_at_home:
+            return False
+        self._seen_at_home = seen
+        found = queue.claim(End.SMALL, 0, 1)
+        if found is not None:
+            queue.give_back(found, found.first)  # claimed again when this claim has ended
+        queue.idle()
+        return found is not None
 
     def _sent(self, claim: _native.Claim, batch: object) -> TinyBatchState:
         is_written = False
@@ -98,7 +150,7 @@ class PythonAssignments(Assignments[PythonWorker]):
         worker: PythonWorker
         if isinstance(config.whole, Collating):
             collating = config.whole._replace(sends=None)
-            worker = BorrowedBatchWorker(config, self._worker.source, queue, None, collating)
+            worker = BorrowedBatchWorker(self._worker, config, queue, collating)
         else:
             worker = BorrowedSampleWorker(config, self._worker.source, queue, None)
         self._shared.attach(member, queue)  # last: it has only a pointer to the queue

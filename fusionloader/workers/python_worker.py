@@ -154,7 +154,7 @@ class PythonWorker:
         """
         queue = self.queue
         while not queue.stopping:
-            if self._pool is not None and self._pool.is_sent:
+            if self.is_recalled:
                 return self._end(WorkerEvent.RECALLED)
             seen = queue.work_word
             claim = None
@@ -174,6 +174,11 @@ class PythonWorker:
             if once:
                 return self._end(WorkerEvent.SERVED)
         return self._end(WorkerEvent.STOPPED)
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether the pool sends the worker to another loader."""
+        return self._pool is not None and self._pool.is_sent
 
     @property
     def claim_size(self) -> int:
@@ -196,6 +201,11 @@ class PythonWorker:
         if self.sharing is not None:
             self.sharing.report(WorkerActivity.IDLE)
         self.queue.sleep(seen, IDLE_SECONDS)
+
+    def close(self) -> None:
+        if self.sharing is not None:
+            self.sharing.leave(for_good=True)
+            self.sharing = None  # it refers to this worker, whose queue is to be unmapped now
 
     def _end(self, why: WorkerEvent) -> WorkerEvent:
         if self.sharing is not None:
@@ -334,7 +344,8 @@ class PythonWorker:
             inputs = inputs and inputs[begin:end]
         if self.sample_rows is not None:
             make = finishing(make)
-        arguments = claim, begin, end - begin, inputs, make, samples, generators, source.seeding
+        made_by = self._interruptible(make)
+        arguments = claim, begin, end - begin, inputs, made_by, samples, generators, source.seeding
         while begin + len(samples) < end:
             try:
                 self.queue.make_samples(*arguments)
@@ -345,6 +356,10 @@ class PythonWorker:
                     made = 1
                 finally:
                     self.queue.end_samples(claim, position // claim.tiny_size, made)
+
+    def _interruptible(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns what makes a sample, and may first raise what ends the claim."""
+        return make
 
     def _count(self, spent: Spent) -> None:
         if spent.part_seconds:
@@ -397,7 +412,7 @@ class PythonWorker:
                 return True
             if queue.stopping:
                 return False
-            if self._pool is not None and self._pool.is_sent:
+            if self.is_recalled:
                 return False  # training may be waiting for another loader of the pool
             if self._layout is None and not self._reported:
                 first = next(sample for sample in samples if sample is not SKIPPED)

@@ -6,13 +6,15 @@ import os
 import sys
 from typing import Any
 
-_VARIABLES = frozenset(
-    {
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
-        *("SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK", "PMIX_RANK"),
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    }
-)
+_NAMES = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "PALS_RANKID", "PALS_LOCAL_RANKID"),
+    *(f"OMPI_COMM_WORLD_{which}" for which in ("RANK", "LOCAL_RANK", "NODE_RANK")),
+    *(f"MV2_COMM_WORLD_{which}" for which in ("RANK", "LOCAL_RANK")),
+    *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+}
+_VARIABLES = frozenset({*_NAMES, *(name.encode() for name in _NAMES)})  # of os.environb, too
 
 _watches = _found = False
 
@@ -31,7 +33,7 @@ def watch() -> None:
     if _watches:
         return
     _watches = True
-    environment: Any = type(os.environ)
+    environment: Any = type(os.environ)  # and of os.environb
     read = environment.__getitem__
 
     def read_noticing(self: Any, key: Any) -> Any:
@@ -41,15 +43,21 @@ def watch() -> None:
 
     environment.__getitem__ = read_noticing
     distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    ask = getattr(distributed, "_get_default_group", None)  # which get_rank() calls
-    if ask is None:
+    # get_rank() calls the first, and the second if there is a group.
+    _notice_calls(distributed, "_get_default_group")
+    _notice_calls(getattr(distributed, "ProcessGroup", None), "rank")
+
+
+def _notice_calls(owner: Any, name: str) -> None:
+    call = getattr(owner, name, None)
+    if call is None:
         return
 
-    def ask_noticing() -> Any:
+    def call_noticing(*arguments: Any) -> Any:
         _note()
-        return ask()
+        return call(*arguments)
 
-    distributed._get_default_group = ask_noticing
+    setattr(owner, name, call_noticing)
 
 
 def _note() -> None:

@@ -1,8 +1,10 @@
 """When user code counts as the same in two ranks."""
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
+from pickle import PicklingError
 
 import numpy as np
 import pytest
@@ -61,6 +63,43 @@ def test_a_class_of_another_file_is_another_one(monkeypatch):
     before = digest(values())
     monkeypatch.setattr(sys.modules[Opened.__module__], "__file__", "/elsewhere/user_datasets.py")
     assert digest(values()) != before
+
+
+def shared_array(_):
+    return np.frombuffer(mmap.mmap(-1, 64), np.uint8)[8:16]
+
+
+def mapped_file(path):
+    path.write_bytes(bytes(64))
+    return np.memmap(path, np.uint8, "r")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        shared_array,
+        mapped_file,
+        lambda _: torch.zeros(5).share_memory_()[1:],
+        lambda path: torch.from_numpy(shared_array(path)),
+    ],
+    ids=["array", "file", "shared tensor", "tensor of an array"],
+)
+def test_memory_that_other_processes_may_change_cannot_be_compared(make, tmp_path):
+    with pytest.raises(PicklingError, match="shared memory"):
+        digest({"values": make(tmp_path / "values")})
+
+
+def test_tensors_that_were_sent_to_spawned_workers_can_be_compared():
+    value = {"values": torch.zeros(5)}
+    before = digest(value)
+    value["values"].share_memory_()  # as torch does
+    assert digest_pickle(value, 16, 1 << 20, tensors_were_sent=True) == before
+
+
+def test_an_array_that_is_too_long_is_not_copied():
+    rows = np.lib.stride_tricks.as_strided(np.zeros(8), (1 << 40, 8), (0, 8))
+    with pytest.raises(PickleTooLong):
+        digest(rows)
 
 
 @pytest.mark.parametrize("value", [np.zeros(200, np.uint8), torch.zeros(200), list(range(200))])

@@ -272,6 +272,7 @@ class SlotIterator(_BaseDataLoaderIter):
                 batch = to_device(super().__next__(), self._options.device)
                 job = self._here()[0]
                 returned = self._returned(job)
+                payload = job.unleased(whole=self._backend.receiver is not None)
         except StopIteration:
             raise
         except Exception as error:
@@ -282,7 +283,7 @@ class SlotIterator(_BaseDataLoaderIter):
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.
         self._epoch_state.returned = returned
-        job.payload = job.owner = job.result = None
+        job.payload, job.owner, job.result = payload, None, None
         job.returned = True
         return batch
 

@@ -127,24 +127,30 @@ class BatchMemory:
 
         ``None`` while the size of batches is unknown, and where there is too little memory.
         """
-        limit = self._options.max_shared_bytes
-        if limit is None:
-            limit = objects.free() // 4
-        if not self._whole_bytes or self._rows.resident_bytes + self._whole_bytes > limit:
-            return None
+        nbytes, rows = self._whole_bytes, self._rows
         with suppress(objects.SharedMemoryExhausted):
-            return self._rows.acquire(self._whole_bytes)
+            slot = rows.recycle(nbytes) if nbytes else None
+            if slot is not None or not nbytes:
+                return slot
+            limit = self._shared_limit()
+            if rows.resident_bytes + nbytes > limit:
+                rows.trim()  # the free ones are too small
+            if rows.resident_bytes + nbytes <= limit:
+                return rows.acquire(nbytes)
         return None
+
+    def _shared_limit(self) -> int:
+        limit = self._options.max_shared_bytes
+        return objects.free() // 4 if limit is None else limit
 
     def release(self, job: Job) -> None:
         """Frees the slots of a mini-batch. Rows that are leased are freed with their owner."""
         self._stop_copying(job)
         if job.descriptor is not None:
             self._descriptors.release(job.descriptor)
-        # The owner of a batch that an own worker has sent is of that worker's memory.
-        is_leased = job.owner is not None and not (self._options.receiver and job.spilled)
-        if job.payload is not None and not is_leased:
-            self._rows.release(job.payload)
+        payload = job.unleased(whole=self._options.receiver is not None)
+        if payload is not None:
+            self._rows.release(payload)
         if self._options.receiver is not None and job.owner is None and not job.returned:
             for packed in job.spilled.values():
                 self._options.receiver.drop(unpickled(packed))
@@ -173,10 +179,7 @@ class BatchMemory:
 
     def _fitting(self, nbytes: int, rows: int) -> int:
         """Returns how many mini-batches of ``nbytes`` each may be in flight."""
-        limit = self._options.max_shared_bytes
-        if limit is None:
-            limit = objects.free() // 4
-        self._limit_bytes = limit
+        self._limit_bytes = limit = self._shared_limit()
         fitting = max(limit // max(nbytes, 1), _FEWEST)
         if fitting < self._options.in_flight:
             log.info(

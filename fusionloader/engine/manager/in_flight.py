@@ -18,6 +18,7 @@ from fusionloader.engine.manager.publications import (
     describe_deaths,
 )
 from fusionloader.options.aliases import Batch, Index
+from fusionloader.system.shm.slots import Slot
 from fusionloader.transforms.executors.layout import Memory
 from fusionloader.workers import messages
 
@@ -65,6 +66,14 @@ class Job(PublishedBatch):
         """Whether a worker of another rank has written a whole batch into ``payload``."""
         reported = self.spilled or self.failures or self.skipped
         return self.payload is not None and bool(self.indices) and not reported
+
+    def unleased(self, whole: bool) -> Slot | None:
+        """Returns ``payload`` unless it is leased, when it is freed with ``owner``.
+
+        With ``whole``, the owner of a batch that an own worker has sent is of that worker's memory.
+        """
+        is_leased = self.owner is not None and not (whole and self.spilled)
+        return None if is_leased else self.payload
 
     def named(self, row: int) -> str:
         """Returns the name of a sample, or of the mini-batch if its samples have no names."""

@@ -21,6 +21,9 @@ class LoaderWorker(Protocol):
     def rest(self, seen: int) -> None:
         """Sleeps until there may be work; ``seen`` is the queue's word from before the last try."""
 
+    def close(self) -> None:
+        """Leaves the queue of another rank, and its memory."""
+
 
 def _nothing() -> None:
     pass
@@ -48,6 +51,7 @@ class ServedLoader:
 
     def close(self) -> None:
         """Unmaps the loader's memory."""
+        self.worker.close()
         del self.worker
         close_all(self.fds)
 

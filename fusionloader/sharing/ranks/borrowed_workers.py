@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 from fusionloader import _native
@@ -30,16 +29,9 @@ class BorrowedWorkers(Participant):
     places = GUEST_SLOTS
     are_guests = True
 
-    def __init__(
-        self, offers: SharingOffers, make: Callable[[], SharingOffer | None], takes_long: bool
-    ) -> None:
-        """``make`` returns what is offered, ``None`` for nothing.
-
-        If it ``takes_long``, it is called when workers are making the first batches.
-        """
+    def __init__(self, offers: SharingOffers, offer: SharingOffer) -> None:
         self._membership = Membership(offers.ranks, offers.loader)
-        self._make, self._takes_long = make, takes_long
-        self._has_offered = False
+        self._offer = offer
         self.event_fd = self._membership.event_fd
         self._checked = 0.0
         self._view: _native.MemberView | None = None
@@ -50,19 +42,10 @@ class BorrowedWorkers(Participant):
 
     def workers_started(self, workers: WorkerSet) -> None:
         """Offers the queue to other ranks."""
-        if not self._takes_long:
-            self._offer()
-
-    def _offer(self) -> None:
-        offer = self._make()
-        if offer is not None:
-            self._membership.join(offer, self._hub.control_fd, self._hub.data_fd)
-        self._has_offered = True
+        self._membership.join(self._offer, self._hub.control_fd, self._hub.data_fd)
 
     def look(self, handle: Handle, publications: Publications[Any]) -> None:
         """Takes back the claims of borrowed workers that have died; looks every 0.1 s at most."""
-        if not self._has_offered:
-            self._offer()
         self._membership.poll()
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:

@@ -50,12 +50,14 @@ class SharingOffers:
     Attributes:
         ranks: the rank that offers.
         loader: number of the loader in its process, the same in every rank of a script.
+        why_not: why user code cannot be offered, from then on; empty if it can.
     """
 
     def __init__(self, ranks: JobRanks) -> None:
         self.ranks = ranks
         self.loader = next(_loaders)
-        self._gives_up = False
+        self.why_not = ""
+        self._has_compared = False
 
     def make(self, plan: Plan, table: DatasetTable) -> SharingOffer:
         """Returns the offer for a plan and a dataset.
@@ -70,23 +72,27 @@ class SharingOffers:
     def make_for_code(self, **code: object) -> SharingOffer | None:
         """Returns the offer for user code, given as what has to be equal, by name.
 
-        ``None`` if no other rank can know that it has the same, from then on.
+        To be called before workers get the dataset: training may change it afterwards. Returns
+        ``None`` if it cannot be compared with that of other ranks, from then on.
         """
-        if self._gives_up:
+        if self.why_not:
             return None
         try:
             kind = {
-                name: digest_pickle((value, os.getcwd()), _DIGEST_BYTES, _MOST_MIB << 20)
+                name: digest_pickle(
+                    (value, os.getcwd()), _DIGEST_BYTES, _MOST_MIB << 20, self._has_compared
+                )
                 for name, value in code.items()
             }
         except PickleTooLong:
-            why = f"the pickled dataset has more than {_MOST_MIB} MiB"
+            self.why_not = f"the pickled dataset has more than {_MOST_MIB} MiB"
         except Exception as error:
-            why = f"the dataset cannot be pickled ({type(error).__name__}: {error})"
+            why = f"{type(error).__name__}: {error}"
+            self.why_not = f"the pickled dataset cannot be compared ({why})"
         else:
+            self._has_compared = True  # workers that are spawned now get the tensors
             return SharingOffer({**kind, **_settings()})
-        self._gives_up = True
-        log.info("this rank shares no Python workers: %s", why)
+        log.info("this rank shares no Python workers: %s", self.why_not)
         return None
 
 

@@ -202,9 +202,17 @@ class SlotPool:
         Raises:
             SharedMemoryExhausted: there is too little memory.
         """
-        self._collect()
-        slot = self._recycled(nbytes)
+        slot = self.recycle(nbytes)
         return self._fresh(nbytes) if slot is None else slot
+
+    def recycle(self, nbytes: int) -> Slot | None:
+        """Returns a free slot of at least ``nbytes``; ``None`` if there is none.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
+        self._collect()
+        return self._recycled(nbytes)
 
     def _fresh(self, nbytes: int) -> Slot:
         locking = self._page_locking

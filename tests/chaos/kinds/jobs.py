@@ -23,7 +23,7 @@ def _rank_of(setting: Setting, transform: Any, **options: Any) -> Epochs:
     if setting.plain:
         return epochs_of(part(num_workers=1, global_manager="off"))
     torch.distributed.init_process_group("gloo")
-    made = epochs_of(part(num_workers=1, timeout=PATIENCE))
+    made = epochs_of(part(num_workers=1, timeout=PATIENCE, global_manager="all"))
 
     def close() -> None:
         made.close()
