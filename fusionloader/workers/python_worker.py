@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerActivity, WorkerEvent
-from fusionloader.data.deferred import counts
+from fusionloader.data.deferred import activity, counts
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.rows.sample_rows import SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource, without_deferral
@@ -266,6 +266,8 @@ class PythonWorker:
     def _begin_deferral(self) -> None:
         if isinstance(self.source, DeferringSource):
             self.source.begin()
+        else:
+            activity.defer_nowhere()
 
     def _finish_empty(
         self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]
@@ -332,7 +334,7 @@ class PythonWorker:
         else:
             make, inputs = partial(getitem, source.dataset), read_indices(claim)
             inputs = inputs and inputs[begin:end]
-        if self.sample_rows is not None:
+        if isinstance(self.source, DeferringSource) and self.source.tensors:
             make = finishing(make)
         arguments = claim, begin, end - begin, inputs, make, samples, generators, source.seeding
         while begin + len(samples) < end:

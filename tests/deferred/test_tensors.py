@@ -24,7 +24,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 from fusionloader.data.deferred import core, counts, guard
 from fusionloader.data.deferred.composed import compose, recorders
 from fusionloader.data.deferred.scope import deferring
@@ -67,7 +67,7 @@ def outcome(use):
 
 def assert_is_as_usual(use):
     expected = outcome(use)
-    with deferring():
+    with deferring(tensors=True):
         made = outcome(use)
     assert made == expected
     assert not counts.counts().failed
@@ -139,7 +139,7 @@ def test_a_conversion_by_other_numbers_each_time_is_left_to_torch():
 
 
 def test_a_sample_has_plain_tensors():
-    with deferring():
+    with deferring(tensors=True):
         image = decoded()
         crop = image[:, 3:9]
         sample = {"image": [FLOAT(image)], "crops": (crop, crop), "other": image.flip(-1)}
@@ -155,7 +155,7 @@ def test_nothing_is_deferred_where_nothing_is_recorded(monkeypatch):
     fresh = {"FIRST": 4, "decoded": 0, "deferred": 0, "recorded": 0}
     for name, value in fresh.items():
         monkeypatch.setattr(tensor_view.Uses, name, value)
-    with deferring():
+    with deferring(tensors=True):
         found = [is_deferred(decoded()) for _ in range(100)]
         assert all(found[:4]) and found[4:].count(True) == 1
         made = [decoded().flip(-1) for _ in range(100)]
@@ -197,7 +197,7 @@ def test_torch_does_what_a_bug_prevents(where, monkeypatch):
 
     expected = outcome(use)
     monkeypatch.setattr(*PLANTS[where], wrong)
-    with deferring():
+    with deferring(tensors=True):
         assert outcome(use) == expected
     assert counts.take().failed
 
@@ -282,6 +282,7 @@ def _listed(samples):
 def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, photos):
     def make(**options):
         dataset = Photos(photos, keeps, read)
+        options = {"deferred_images": "tensors", **options}
         return FusionLoader(dataset, 6, num_workers=workers, collate_fn=collate, **options)
 
     def epoch(loader):
@@ -297,6 +298,38 @@ def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, 
         assert found["collated"]["in place"] > 0
 
 
+class Types(Photos):
+    """The types that user code finds."""
+
+    def __getitem__(self, index):
+        images = self.read(self.paths[index]), _as_image(self.paths[index])
+        opened = functional.pil_to_tensor(Image.open(self.paths[index]))
+        first = functional.resize(images[0], [20, 20])
+        return [is_deferred(each) for each in (*images, opened, first)]
+
+
+class ManyTypes(Types):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Types, ManyTypes])
+def test_each_loader_of_a_pool_has_its_own_choice(kind, photos):
+    with WorkerPool(1) as pool:
+        for how in ("auto", "tensors", "auto", "off", "tensors"):
+            loader = FusionLoader(kind(photos), 6, pool=pool, deferred_images=how)
+            (batch, *_) = list(loader)
+            assert all(bool(each.all()) is (how == "tensors") for each in batch)
+            assert bool(loader.stats().deferred_images["files"]) is (how != "off")
+
+
+@pytest.mark.parametrize("how", ["auto", "off"])
+def test_tensors_are_deferred_only_if_asked_for(how, photos):
+    for workers in (0, 1):
+        (batch, *_) = FusionLoader(Types(photos), 6, num_workers=workers, deferred_images=how)
+        assert not any(each.any() for each in batch)
+
+
 class Typed(Photos):
     """User code that wants to know more of a tensor than a deferred one can show."""
 
@@ -308,18 +341,21 @@ class Typed(Photos):
 
 
 def test_what_a_deferred_tensor_cannot_show_is_decoded_at_once(photos, caplog):
-    def epoch(**options):
+    def epoch(how):
         torch.manual_seed(1)
-        loader = FusionLoader(Typed(photos), 6, num_workers=1, **options)
+        loader = FusionLoader(Typed(photos), 6, num_workers=1, deferred_images=how)
         return list(map(about, loader)), loader.stats().deferred_images["failed"]
 
-    made, failed = epoch()
+    made, failed = epoch("tensors")
     assert failed == {"an image decoder": "TypeError: not a tensor"}
-    assert (made, {}) == epoch(deferred_images="off")
+    assert (made, {}) == epoch("off") == epoch("auto")
 
 
 def test_the_registry_is_as_it_was_afterwards():
     kernels = [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()]
-    with deferring():
+    with deferring(tensors=True):
         assert [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()] != kernels
+        with deferring():  # a loader in the dataset
+            assert not is_deferred(decoded())
+        assert is_deferred(decoded())
     assert [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()] == kernels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import Any, TypeGuard
 import torch
 
 from fusionloader._native import OpenedJpeg
+from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.core import DeferredCore
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN
@@ -155,7 +155,7 @@ def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
 
     ``None`` if hardly any operation was recorded of the images before.
     """
-    if not Uses.are_worth_it():
+    if not (activity.defers_tensors() and Uses.are_worth_it()):
         return None
     Uses.deferred += 1
     height, width, _ = pixels.shape
@@ -163,32 +163,14 @@ def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
 
 
-def is_deferring() -> bool:
-    """Whether tensors were deferred in this process, and still are."""
-    return Uses.any and not Uses.is_off
-
-
-def decode_at_once() -> None:
-    """Defers no more tensors in this process."""
-    Uses.is_off = True
-
-
-@contextlib.contextmanager
-def decoding_at_once() -> Iterator[None]:
-    """Defers no tensors within the block."""
-    before, Uses.is_off = Uses.is_off, True
-    try:
-        yield
-    finally:
-        Uses.is_off = before
-
-
 def defer(encoded: memoryview) -> DeferredTensor | None:
     """Returns the tensor of a JPEG file in RGB; ``None`` if it has to be decoded at once.
 
     Its bytes are copied, because user code may change them.
     """
-    if not Uses.are_worth_it() or len(encoded) > MOST_ENCODED_BYTES:
+    if not (activity.defers_tensors() and Uses.are_worth_it()):
+        return None
+    if len(encoded) > MOST_ENCODED_BYTES:
         return None
     opened = OpenedJpeg.of(bytes(encoded))
     if opened is None or opened.components not in (1, 3):
@@ -201,7 +183,7 @@ def defer(encoded: memoryview) -> DeferredTensor | None:
 
 def tensor_of(core: DeferredCore, kind: type[DeferredTensor] = DeferredTensor) -> Any:
     """Returns the tensor of a deferred image of Pillow; ``PLAIN`` if it has to be made at once."""
-    if core.mode != "RGB" or Uses.is_off:
+    if core.mode != "RGB" or not activity.defers_tensors():
         return PLAIN
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
 
@@ -233,7 +215,7 @@ _CPU = torch.device("cpu")
 # The error for C++ code that reads the memory of an argument without calling torch.
 _NO_MEMORY = (
     "this tensor of an image decoder has no pixels yet: call a function of torch before, such as "
-    "image.clone(), or set deferred_images='off'"
+    "image.clone(), or set deferred_images='auto'"
 )
 
 
@@ -272,6 +254,10 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
         _become(tensor, plain, view)
 
 
+_SHORT = 64
+_VALUES = frozenset([int, float, bool, str, bytes])
+
+
 def _set_plain_class(tensor: DeferredTensor) -> None:
     kind = type(tensor)
     if isinstance(kind, LikePlain):
@@ -306,16 +292,21 @@ if hasattr(os, "register_at_fork"):  # another thread may hold it
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def finish_sample(sample: Any, depth: int = 0) -> None:
+def finish_sample(sample: Any) -> None:
     """Makes the tensors in a sample, in their rows where that is possible."""
+    if Uses.any:
+        _finish(sample, 0)
+
+
+def _finish(sample: Any, depth: int) -> None:
     if is_deferred(sample):
         _make_in_row(sample)
     elif type(sample) is dict and depth < _MOST_NESTED:
         for value in sample.values():
-            finish_sample(value, depth + 1)
-    elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED:
+            _finish(value, depth + 1)
+    elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED and _may_hold_tensors(sample):
         for value in sample:
-            finish_sample(value, depth + 1)
+            _finish(value, depth + 1)
 
 
 def finishing(make: Function) -> Function:
@@ -323,11 +314,15 @@ def finishing(make: Function) -> Function:
 
     def make_finished(key: Any) -> Any:
         sample = make(key)
-        if Uses.any:
-            finish_sample(sample)
+        finish_sample(sample)
         return sample
 
     return make_finished
+
+
+def _may_hold_tensors(values: Any) -> bool:
+    """Whether a sequence is short, or does not begin with a number or a text."""
+    return len(values) <= _SHORT or type(values[0]) not in _VALUES
 
 
 def make_all_plain(batch: Any) -> None:

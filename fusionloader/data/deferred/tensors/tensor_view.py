@@ -17,17 +17,14 @@ class Uses:
 
     Attributes:
         any: whether there was a deferred tensor in this process.
-        is_off: whether no further tensors are deferred.
     """
 
     FIRST, OTHERS = 32, 64
     decoded = deferred = recorded = 0
-    any = is_off = False
+    any = False
 
     @classmethod
     def are_worth_it(cls) -> bool:
-        if cls.is_off:
-            return False
         cls.decoded += 1
         few = cls.decoded <= cls.FIRST or cls.decoded % cls.OTHERS == 0
         return few or 4 * cls.recorded > cls.deferred
