@@ -358,7 +358,8 @@ class PythonWorker:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
         (key,) = read_keys(claim, position, position + 1)
         if isinstance(self.source, DeferringSource):
-            for sample in self.source.load_at_once(key, error):
+            made, error = self.source.load_at_once(key, error)
+            for sample in made:
                 return sample
         failure = self._capture(error, self.source.name(key), position)
         found = resolve(

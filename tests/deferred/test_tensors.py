@@ -162,6 +162,56 @@ def test_nothing_is_deferred_where_nothing_is_recorded(monkeypatch):
     assert all(torch.equal(each, made[0]) for each in made)
 
 
+def test_a_signal_handler_may_use_tensors_meanwhile(monkeypatch):
+    swap, made = torch._C._swap_tensor_impl, []
+
+    def interrupted(*tensors):
+        if not made:
+            made.append(None)
+            made[0] = decoded().sum()  # as a handler or __del__ would, within the lock
+        swap(*tensors)
+
+    monkeypatch.setattr(torch._C, "_swap_tensor_impl", interrupted)
+    with deferring(tensors=True):
+        assert decoded().sum() == made[0]
+
+
+def test_user_code_that_runs_while_pixels_are_made_has_torchs_functions(monkeypatch):
+    write, seen = core.DeferredCore.write, []
+
+    def noting(*arguments):
+        seen.append(torch._C._is_torch_function_enabled())
+        return write(*arguments)
+
+    monkeypatch.setattr(core.DeferredCore, "write", noting)
+    with deferring(tensors=True):
+        FLOAT(decoded()).sum()
+        finish_sample([FLOAT(decoded())])
+    assert seen == [True, True]
+
+
+def test_tables_have_a_budget(monkeypatch):
+    monkeypatch.setattr(level_tables.LevelTable, "_count", 0)
+    made = []
+
+    def tables(level):
+        return level.then(("x", len(made)), lambda levels: levels.float() + len(made))
+
+    levels = [level_tables.LevelTable(torch.zeros(3, 16, 16)) for _ in range(20)]
+    for _ in range(20):
+        made += [tables(each) for each in levels]
+    assert sum(each is not None for each in made) == level_tables._MOST_TABLES
+
+
+def test_lists_of_labels_are_not_searched():
+    class Labels(list):
+        def __iter__(self):
+            raise AssertionError
+
+    with deferring(tensors=True):
+        finish_sample([decoded(), Labels(range(1000))])
+
+
 # Bugs
 
 
@@ -264,6 +314,16 @@ def _boxed(samples):
     return Boxed(samples)
 
 
+class Own(torch.Tensor):
+    """A tensor of the user's own class."""
+
+
+def _of_types(samples):
+    images = [sample["image"] for sample in samples]
+    assert all(type(image) is torch.Tensor for image in images)
+    return torch.stack([Own(image).as_subclass(torch.Tensor) for image in images])
+
+
 def _listed(samples):
     return [[sample["image"] for sample in samples], [sample["index"] for sample in samples]]
 
@@ -277,6 +337,7 @@ def _listed(samples):
         (2, True, None, _decoded),
         (2, False, _listed, _decoded),
         (2, False, _boxed, _as_image),
+        (2, False, _of_types, _decoded),
     ],
 )
 def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, photos):
@@ -340,14 +401,53 @@ class Typed(Photos):
         return self.transform(image)
 
 
-def test_what_a_deferred_tensor_cannot_show_is_decoded_at_once(photos, caplog):
+class ManyTyped(Typed):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Failing(Photos):
+    """User code that fails by itself, and counts its calls."""
+
+    def __init__(self, path, calls, error, again):
+        super().__init__(path)
+        self.calls, self.error, self.again = calls, error, again
+
+    def __getitem__(self, index):
+        image = None if self.again == "without" else self.read(self.paths[index])
+        with open(self.calls, "a") as file:
+            file.write("x")
+        if self.again == "another" and not is_deferred(image):
+            raise ValueError("another")
+        raise self.error("bad")
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "raised", "calls"),
+    [
+        (OSError, "same", OSError, 1),
+        (ValueError, "without", ValueError, 1),
+        (TypeError, "same", TypeError, 2),
+        (TypeError, "another", ValueError, 2),
+    ],
+)
+def test_other_errors_are_raised(error, again, raised, calls, photos):
+    dataset = Failing(photos, str(photos / "calls"), error, again)
+    with pytest.raises(raised) as caught:
+        list(FusionLoader(dataset, 1, num_workers=1, deferred_images="tensors", sampler=[3]))
+    assert "load_at_once" not in str(caught.value)
+    assert len((photos / "calls").read_text()) == calls
+
+
+@pytest.mark.parametrize("kind", [Typed, ManyTyped])
+def test_what_a_deferred_tensor_cannot_show_is_decoded_at_once(kind, photos):
     def epoch(how):
         torch.manual_seed(1)
-        loader = FusionLoader(Typed(photos), 6, num_workers=1, deferred_images=how)
+        loader = FusionLoader(kind(photos), 6, num_workers=1, deferred_images=how)
         return list(map(about, loader)), loader.stats().deferred_images["failed"]
 
     made, failed = epoch("tensors")
-    assert failed == {"an image decoder": "TypeError: not a tensor"}
+    assert failed == {"deferred tensors": "TypeError: not a tensor"}
     assert (made, {}) == epoch("off") == epoch("auto")
 
 

@@ -177,6 +177,11 @@ def _tensors() -> list[Patch]:
     from torchvision.transforms.v2.functional import _type_conversion, _utils
 
     from fusionloader.data.deferred.tensors import deferred_image, recorded
+    from fusionloader.data.deferred.tensors.deferred_tensor import taking_plain
+
+    def constructor(name: str, wrap: Callable[[Any], Any] = lambda made: made) -> Patch:
+        made = wrap(taking_plain(getattr(torch.Tensor, name)))
+        return Patch(torch.Tensor, name, make=lambda _: made, added=True)
 
     def kernels(kind: type, recorders: dict[str, Any]) -> list[Patch]:
         registry = _utils._KERNEL_REGISTRY
@@ -190,6 +195,9 @@ def _tensors() -> list[Patch]:
         *kernels(tv_tensors.Image, recorded.IMAGE_KERNELS),
         Patch(_type_conversion, "to_image", deferred_image.to_image),
         Patch(functional, "to_image", deferred_image.to_image),
+        constructor("as_subclass"),
+        constructor("__new__", staticmethod),
+        constructor("_make_subclass", staticmethod),
     ]
 
 

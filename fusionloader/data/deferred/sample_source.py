@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.deferred import activity, counts, file_cache, patches
 from fusionloader.data.deferred.file_cache import OpenStores
 from fusionloader.data.deferred.scope import begin_in_worker
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
+from fusionloader.data.deferred.tensors.tensor_view import Uses
 from fusionloader.transforms.executors.python import Dataset, Sample, SampleKey, Seeding, Source
 from fusionloader.transforms.plan.parts import Spent
+
+_OF_OTHERS = (OSError, MemoryError)  # errors that deferred tensors never cause
 
 
 class DeferringSource:
@@ -48,29 +51,44 @@ class DeferringSource:
 
     def load(self, key: SampleKey) -> Sample:
         self.begin()
+        self.begin_sample()
         sample = self.inner.load(key)
         if self.tensors:
             finish_sample(sample)
         return sample
 
-    def load_at_once(self, key: SampleKey, error: Exception) -> list[Sample]:
-        """Returns a failed sample that can be made without deferred tensors; else nothing.
+    def begin_sample(self) -> None:
+        """Notes that user code makes a sample, or a list of samples, from here on."""
+        Uses.begin_sample()
+
+    def load_at_once(self, key: SampleKey, error: Exception) -> tuple[list[Sample], Exception]:
+        """Makes a failed sample again; see ``make_at_once``."""
+        return self.make_at_once(lambda: self.inner.load(key), error)
+
+    def make_at_once(
+        self, make: Callable[[], Sample], error: Exception
+    ) -> tuple[list[Sample], Exception]:
+        """Calls ``make`` without deferred tensors, if they may be why it has failed.
 
         User code may have asked for the exact type of a tensor, or may have given it to C++ code
         that reads its memory. Then this process defers tensors of this loader no more.
+
+        Returns:
+            A list of the result, or an empty one, and the error of user code.
         """
-        if not activity.defers_tensors():
-            return []
+        is_ours = self.tensors and activity.defers_tensors() and Uses.are_in_sample()
+        if not is_ours or isinstance(error, _OF_OTHERS):
+            return [], error
         try:
             with activity.tensors_at_once():
-                sample = self.inner.load(key)
-        except Exception:
-            return []
+                made = make()
+        except Exception as again:
+            return [], error if type(again) is type(error) else again
         self._gave_up = True
         self.begin()
         failed = counts.counts().failed
-        failed.setdefault("an image decoder", f"{type(error).__name__}: {error}")
-        return [sample]
+        failed.setdefault(counts.REPEATED, f"{type(error).__name__}: {error}")
+        return [made], error
 
     def begin(self) -> None:
         """Defers the images that this process opens from now on, and uses this loader's stores."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -23,7 +24,7 @@ from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 
 Function = Callable[..., Any]
 
-_VIEW = "_fusionloader_view"
+_VIEW = "_fusionloader_view"  # begins the name of an attribute
 _set_class = object.__dict__["__class__"].__set__
 # The caller's containers of samples may be nested, or contain themselves.
 _MOST_NESTED = 8
@@ -42,6 +43,15 @@ class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
 
     def __hash__(cls) -> int:
         return hash(cls.plain)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.plain(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.plain)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.plain)
 
     def become(cls, plain: type[torch.Tensor]) -> None:
         """Sets the class that its tensors will be."""
@@ -188,6 +198,19 @@ def tensor_of(core: DeferredCore, kind: type[DeferredTensor] = DeferredTensor) -
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
 
 
+def taking_plain(original: Function) -> Function:
+    """Returns a constructor of torch that calls no hook, for arguments that are made before."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **named: Any) -> Any:
+        for value in (*args, *named.values()):
+            if is_deferred(value):
+                make_plain(value, _find_name(original))
+        return original(*args, **named)
+
+    return call
+
+
 def deferred_tensor(
     view: TensorView, kind: type[DeferredTensor] = DeferredTensor
 ) -> DeferredTensor:
@@ -205,8 +228,9 @@ def deferred_tensor(
         )
         storage = made.untyped_storage()._cdata
         torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
-    made.__dict__[_VIEW] = view
+    _set_view(made, view)
     Uses.any = True
+    Uses.made += 1
     view.core.source.track(made)
     return made
 
@@ -219,6 +243,15 @@ _NO_MEMORY = (
 )
 
 
+def _set_view(tensor: torch.Tensor, view: TensorView) -> None:
+    """Keeps a view for a tensor, by a name that is its own: user code may copy attributes."""
+    tensor.__dict__[f"{_VIEW}_{id(tensor)}"] = view
+
+
+def _get_view(tensor: torch.Tensor) -> TensorView | None:
+    return tensor.__dict__.get(f"{_VIEW}_{id(tensor)}")
+
+
 def find_view(tensor: object) -> TensorView | None:
     """Returns the view of a tensor that is not made; ``None`` for any other object.
 
@@ -226,7 +259,7 @@ def find_view(tensor: object) -> TensorView | None:
     """
     if not is_deferred(tensor):
         return None
-    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    view = _get_view(tensor)
     if view is None or view.memory.is_made:
         make_plain(tensor)
         return None
@@ -235,7 +268,7 @@ def find_view(tensor: object) -> TensorView | None:
 
 def make_plain(tensor: DeferredTensor, why: str = "") -> None:
     """Makes a tensor; ``why`` is the name of the function that needs its pixels."""
-    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    view = _get_view(tensor)
     if view is None:  # it was interrupted, or another thread was faster
         _set_plain_class(tensor)
         return
@@ -246,12 +279,21 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
             counts().ended[why] += 1
         else:
             counts().results["tensor"] += 1
+    if memory.is_inference is torch.is_inference_mode_enabled():
+        _become(tensor, _plain(view), view)
+        return
+    with torch.inference_mode(memory.is_inference):
+        plain = _plain(view)
+    _become(tensor, plain, view)
+
+
+def _plain(view: TensorView) -> torch.Tensor:
+    """Returns a plain tensor in the view's memory, which is made here."""
+    whole = view.memory.tensor()  # may run signal handlers, which have torch's functions
+    shape, strides = (3, *view.core.size[::-1]), view.memory.strides
     with torch._C.DisableTorchFunction():
-        whole = memory.tensor()
         plain = torch.empty(0, dtype=whole.dtype, device=_CPU)
-        shape, strides = (3, *view.core.size[::-1]), memory.strides
-        plain.set_(whole.untyped_storage(), view.offset, shape, strides)
-        _become(tensor, plain, view)
+        return plain.set_(whole.untyped_storage(), view.offset, shape, strides)
 
 
 _SHORT = 64
@@ -260,11 +302,13 @@ _VALUES = frozenset([int, float, bool, str, bytes])
 
 def _set_plain_class(tensor: DeferredTensor) -> None:
     kind = type(tensor)
+    for name in [name for name in tensor.__dict__ if str(name).startswith(_VIEW)]:
+        del tensor.__dict__[name]  # also those that were copied from other tensors
     if isinstance(kind, LikePlain):
         _set_class(tensor, kind.plain)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # signal handlers may make tensors, too
 
 
 def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> None:
@@ -275,17 +319,18 @@ def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> No
     with _lock:
         if not is_deferred(tensor):  # another thread was faster
             return
-        plain.__dict__[_VIEW] = view
+        _set_view(plain, view)
         _set_class(plain, type(tensor))
+        if not is_deferred(tensor):  # a signal handler was
+            return
         # If this is interrupted, the next use of the tensor does it again.
         torch._C._swap_tensor_impl(tensor, plain)
         _set_plain_class(tensor)
-        tensor.__dict__.pop(_VIEW, None)
 
 
 def _renew_lock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # another thread may hold it
@@ -313,11 +358,22 @@ def finishing(make: Function) -> Function:
     """Returns ``make`` with the tensors of its samples made in their rows."""
 
     def make_finished(key: Any) -> Any:
+        Uses.begin_sample()
         sample = make(key)
         finish_sample(sample)
         return sample
 
     return make_finished
+
+
+def finished_first(collate: Function) -> Function:
+    """Returns a collate function of user code that gets plain tensors."""
+
+    def call(samples: Any) -> Any:
+        finish_sample(samples)
+        return collate(samples)
+
+    return call
 
 
 def _may_hold_tensors(values: Any) -> bool:
@@ -340,10 +396,12 @@ def _make_in_row(tensor: DeferredTensor) -> None:
     if sys.getrefcount(memory) > _REFERENCES:  # others share it
         make_plain(tensor, "other tensors over the same pixels")
         return
-    with torch._C.DisableTorchFunction():
-        made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
-        TensorView.of_all(view.core, memory.levels, False).memory.write(made)
-        _become(tensor, made, view)
+    if memory.is_inference is not torch.is_inference_mode_enabled():
+        make_plain(tensor, "inference mode")
+        return
+    made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
+    TensorView.of_all(view.core, memory.levels, False).memory.write(made)
+    _become(tensor, made, view)
     counts().results["tensor"] += 1
 
 
