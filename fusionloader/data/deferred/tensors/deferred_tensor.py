@@ -217,15 +217,15 @@ def deferred_tensor(
     """Returns a new tensor of a class of deferred tensors."""
     width, height = view.core.size
     memory = view.memory
+    made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
+        kind,
+        (3, height, width),
+        strides=memory.strides,
+        storage_offset=view.offset,
+        dtype=memory.levels.dtype,
+        device=_CPU,
+    )
     with torch._C.DisableTorchFunction():
-        made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
-            kind,
-            (3, height, width),
-            strides=memory.strides,
-            storage_offset=view.offset,
-            dtype=memory.levels.dtype,
-            device=_CPU,
-        )
         storage = made.untyped_storage()._cdata
         torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
     _set_view(made, view)
@@ -289,11 +289,12 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
 
 def _plain(view: TensorView) -> torch.Tensor:
     """Returns a plain tensor in the view's memory, which is made here."""
-    whole = view.memory.tensor()  # may run signal handlers, which have torch's functions
+    # Signal handlers and finalizers that run meanwhile have torch's functions.
+    whole = view.memory.tensor()
+    storage, plain = whole.untyped_storage(), torch.empty(0, dtype=whole.dtype, device=_CPU)
     shape, strides = (3, *view.core.size[::-1]), view.memory.strides
     with torch._C.DisableTorchFunction():
-        plain = torch.empty(0, dtype=whole.dtype, device=_CPU)
-        return plain.set_(whole.untyped_storage(), view.offset, shape, strides)
+        return plain.set_(storage, view.offset, shape, strides)
 
 
 _SHORT = 64
