@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
 from benchmarks.study import parser_of, publish
-from benchmarks.user_datasets import DATASETS, FOLDERS, first_samples
+from benchmarks.user_datasets import DATASETS, FOLDERS, TENSORS, first_samples
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import ORDER_SEED, batch_length, close_loader
@@ -45,7 +45,7 @@ def assert_exact(name: str, dataset: Any, count: int) -> None:
     """Compares samples of a dataset with and without deferred images."""
     slack = 1.01 / 255 / 0.2 if name in _BLURRED else 0.0
     expected = list(first_samples(dataset, count))
-    with deferring():
+    with deferring(tensors=name in TENSORS):
         found = list(first_samples(dataset, count))
     for index, pair in enumerate(zip(expected, found, strict=True)):
         if not is_same(*pair, slack):
@@ -89,7 +89,8 @@ def main() -> None:
             assert_exact(name, dataset, min(options.exact, len(paths)))
             torchs = contender("torch", DataLoader, dataset, options)
             off = contender("off", FusionLoader, dataset, options, deferred_images="off")
-            ours = contender("fusionloader", FusionLoader, dataset, options)
+            how = "tensors" if name in TENSORS else "auto"
+            ours = contender("fusionloader", FusionLoader, dataset, options, deferred_images=how)
             announce(f"---- {name}")
             results, _ = measure([torchs, off, ours], options.rounds, retries=0, announce=announce)
             told = [summary(result, results[0]) for result in results]

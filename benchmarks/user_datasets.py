@@ -319,6 +319,8 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "image-folder-simclr": _two_views_of_folder,
 }
 FOLDERS = {"timm", "image-folder", "image-folder-simclr"}
+# The tensors of decoders are deferred.
+TENSORS = {"torchcodec", "torchcodec-png", "torchcodec-jitter", "to-image"}
 # Workers make whole batches of these, in an order and with draws that depend on the worker.
 STREAMS = {"webdataset"}
 

@@ -30,6 +30,7 @@ from fusionloader.options.gpu_settings import GpuWorker
 from fusionloader.options.loader_options import (
     AugmentPer,
     Decode,
+    DeferredImages,
     FusionOptions,
     LoaderOptions,
     OnError,
@@ -86,7 +87,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
             transforms of their own, and Python transforms are drawn for every sample in both.
         deferred_images: ``"auto"`` decodes image files that user code opens with Pillow natively,
             with their crops and transforms, when the pixels are first used: in workers, and in the
-            training process while it fetches. ``"off"`` leaves them to Pillow.
+            training process while it fetches. ``"tensors"`` also defers the tensors that image
+            decoders, ``ToImage`` and ``PILToTensor`` return; a sample whose code fails with them
+            is made again without. ``"off"`` leaves images to the libraries.
         cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core if the machine has
             enough cores; ``"off"`` leaves placement to the kernel. An affinity set by
             ``worker_init_fn`` is kept. For workers of a pool, the pool's setting applies.
@@ -139,7 +142,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
     global_manager: RankSharing
     pool: WorkerPool | None
     cpu_affinity: Switch
-    deferred_images: Switch
+    deferred_images: DeferredImages
     max_shared_bytes: int | str | None
     share: str | None
     stall_timeout: float | None
@@ -180,7 +183,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         global_manager: Literal["auto", "all", "off"] = "auto",
         pool: WorkerPool | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
-        deferred_images: Literal["auto", "off"] = "auto",
+        deferred_images: Literal["auto", "tensors", "off"] = "auto",
         max_shared_bytes: int | str | None = None,
         share: str | None = None,
         stall_timeout: float | None = None,

@@ -26,8 +26,10 @@ OnError = Literal["raise", "skip", "substitute"]
 AugmentPer = Literal["sample", "tiny_batch"]
 Switch = Literal["auto", "off"]
 RankSharing = Literal["auto", "all", "off"]
+DeferredImages = Literal["auto", "tensors", "off"]
 
 SWITCH = get_args(Switch)
+_DEFERRED_IMAGES = get_args(DeferredImages)
 _REMOTE_IN_FLIGHT = 8
 _STALLED_PLAN_SECONDS = 60.0
 _SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
@@ -208,7 +210,7 @@ class FusionOptions:
     global_manager: RankSharing
     pool: WorkerPool | None
     cpu_affinity: Switch
-    deferred_images: Switch
+    deferred_images: DeferredImages
     max_shared_bytes: int | str | None
     share: str | None
     stall_timeout: float | None
@@ -226,7 +228,7 @@ class FusionOptions:
         _check_choice("augment_per", self.augment_per, get_args(AugmentPer))
         _check_choice("global_manager", self.global_manager, get_args(RankSharing))
         _check_choice("cpu_affinity", self.cpu_affinity, SWITCH)
-        _check_choice("deferred_images", self.deferred_images, SWITCH)
+        _check_choice("deferred_images", self.deferred_images, _DEFERRED_IMAGES)
         if self.gpu_worker not in ("auto", None) and not isinstance(self.gpu_worker, GpuWorker):
             raise _unfit("gpu_worker", '"auto", None or a GpuWorker', self.gpu_worker)
         if isinstance(self.gpu_worker, GpuWorker) and self.num_workers == 0:

@@ -50,6 +50,8 @@ def explained(
     if _is_cuda(options) and options.num_workers > 0 and not route.why_whole:
         plan = compiled.plan if compiled is not None and compiled.complete else None
         lines.append(level_rows.explain(plan))
+    if options.deferred_images == "tensors" and defers(options) and not route.is_native:
+        lines.append("tensors of image decoders are made when they are needed (deferred_images)")
     if gpu := route.gpu.explain():
         lines.append(gpu)
     if has_workers and options.share is None and (ranks := ranks_here()) is not None:

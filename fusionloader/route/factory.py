@@ -110,17 +110,19 @@ class IteratorFactory:
         plan, whole = route.plan, bool(route.why_whole)
         if plan is None:
             source: Source = DatasetSource(options.dataset)
-            if options.deferred_images == "auto":
-                source = DeferringSource(source, self._cache.for_images(options))
+            if options.deferred_images != "off":
+                stores = self._cache.for_images(options)
+                source = DeferringSource(source, stores, options.deferred_images == "tensors")
             offers = None if passes is not None else self._code_offers(options)
             return PythonBackend(
                 source, parts, remember, self._cache.epoch_ended, whole, passes, offers
             )
         planned: Source = make_source(options.dataset, plan)
-        if plan.has_tail and options.deferred_images == "auto":
-            planned = DeferringSource(planned, NO_STORES)
-        code_offers = self._code_offers(options)
-        python = PythonBackend(planned, parts, remember, whole=whole, offers=code_offers)
+        if plan.has_tail and options.deferred_images != "off":
+            tensors = options.deferred_images == "tensors"
+            planned = DeferringSource(planned, NO_STORES, tensors)
+        offers = self._code_offers(options)
+        python = PythonBackend(planned, parts, remember, whole=whole, offers=offers)
         table = self._learned.tables.of(plan) if route.is_native else None
         if table is None:
             return python

@@ -10,7 +10,7 @@ from fusionloader._native import TinyBatchState
 from fusionloader.data.deferred.collating import default_collate
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.sample_source import DeferringSource
-from fusionloader.data.deferred.tensors.deferred_tensor import make_all_plain
+from fusionloader.data.deferred.tensors.deferred_tensor import finished_first, make_all_plain
 from fusionloader.transforms.executors.batch_transport import Sender, Sends, StagedSender
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
@@ -75,6 +75,8 @@ class BatchWorker(PythonWorker):
             self._rows = memory.BatchRows(cast(Any, self._sender))
             if is_of_collate(self._collate, "default_collate"):
                 self._collate = default_collate(self._rows)
+            elif source.tensors:
+                self._collate = finished_first(self._collate)
 
     def may_claim(self) -> bool:
         return True
@@ -166,13 +168,29 @@ class BatchWorker(PythonWorker):
             indices = claim.sample_keys(0, claim.samples)[0]
         self._seed(claim)
         self.queue.begin_sample(claim, claim.first, 0)
-        try:
-            samples = list(self._fetch(indices))
-        except Exception as error:
-            raise BadSample(self._capture(error, "", 0)) from error
+        samples = self._fetched_list(claim, self._fetch, indices)
         self.queue.end_samples(claim, claim.first, claim.samples)
         self._count(self.source.take_spent())
         return samples
+
+    def _fetched_list(
+        self, claim: _native.Claim, fetch: Callable[[Any], Any], indices: Any
+    ) -> list[Any]:
+        def again() -> list[Any]:
+            self._seed(claim)
+            return list(fetch(indices))
+
+        try:
+            if isinstance(self.source, DeferringSource):
+                self.source.begin_sample()
+            return list(fetch(indices))
+        except Exception as error:
+            found = error
+            if isinstance(self.source, DeferringSource):
+                made, found = self.source.make_at_once(again, error)
+                for samples in made:
+                    return samples  # type: ignore[no-any-return]
+            raise BadSample(self._capture(found, "", 0)) from found
 
     def _seed(self, claim: _native.Claim) -> None:
         """Seeds the generators for draws that belong to the mini-batch as a whole."""

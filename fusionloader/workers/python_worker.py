@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerActivity, WorkerEvent
-from fusionloader.data.deferred import counts
+from fusionloader.data.deferred import activity, counts
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.rows.sample_rows import SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource, without_deferral
@@ -276,6 +276,8 @@ class PythonWorker:
     def _begin_deferral(self) -> None:
         if isinstance(self.source, DeferringSource):
             self.source.begin()
+        else:
+            activity.defer_nowhere()
 
     def _finish_empty(
         self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]
@@ -342,7 +344,7 @@ class PythonWorker:
         else:
             make, inputs = partial(getitem, source.dataset), read_indices(claim)
             inputs = inputs and inputs[begin:end]
-        if self.sample_rows is not None:
+        if isinstance(self.source, DeferringSource) and self.source.tensors:
             make = finishing(make)
         made_by = self._interruptible(make)
         arguments = claim, begin, end - begin, inputs, made_by, samples, generators, source.seeding
@@ -371,7 +373,8 @@ class PythonWorker:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
         (key,) = read_keys(claim, position, position + 1)
         if isinstance(self.source, DeferringSource):
-            for sample in self.source.load_at_once(key, error):
+            made, error = self.source.load_at_once(key, error)
+            for sample in made:
                 return sample
         failure = self._capture(error, self.source.name(key), position)
         found = resolve(

@@ -255,6 +255,49 @@ def named():
     return image.name, reference() is image, mark == hash(image), list(vars(image))
 
 
+class Own(torch.Tensor):
+    """A tensor of the user's own class."""
+
+
+def of_own_types():
+    made = (
+        Own(decoded()),
+        torch.Tensor._make_subclass(Own, decoded()),
+        torch.Tensor.as_subclass(FLOAT(decoded()), Own),
+        decoded().as_subclass(Own),
+    )
+    return [(type(each).__name__, each.detach().as_subclass(torch.Tensor)) for each in made]
+
+
+def with_copied_attributes():
+    image = decoded()
+    image.path = "a"
+    crop, plain = image[:, 3:9], torch.ones(2)
+    for name, value in vars(image).items():
+        setattr(crop, name, value)
+    plain.__dict__.update(vars(image))
+    copied = pickle.loads(pickle.dumps(plain))
+    shown = image, crop.clone(), crop.path, copied.path
+    return *shown, list(vars(crop))
+
+
+def of_the_same_type():
+    image = decoded()
+    kind = type(image)
+    made = isinstance(torch.ones(2), kind), issubclass(torch.Tensor, kind), kind([1.0, 2.0])
+    return *made, kind(FLOAT(image)), issubclass(kind, torch.Tensor)
+
+
+def after_inference():
+    image = FLOAT(decoded())
+    with torch.inference_mode():
+        image.mean()
+        inner = decoded() / 255
+    image.requires_grad_()
+    (image * image).sum().backward()
+    return image.grad, inner.is_inference(), inner.sum(), inner.is_inference()
+
+
 def of_other_types():
     image = decoded()
     boxes = tv_tensors.BoundingBoxes([[1, 2, 9, 9]], format="XYXY", canvas_size=(37, 53))
@@ -285,6 +328,14 @@ USES = {
     "scripted": lambda: _scripted(decoded()),
     "named": named,
     "of other types": of_other_types,
+    "of own types": of_own_types,
+    "with copied attributes": with_copied_attributes,
+    "of the same type": of_the_same_type,
+    "after inference": after_inference,
+    "an index of arrays": lambda: (decoded()[:, np.arange(4)], decoded()[..., np.arange(4)]),
+    "negative zeros": lambda: (
+        *(torch.copysign(torch.ones(()), decoded() * zero)[0, 0] for zero in (0.0, -0.0)),
+    ),
     "compared": lambda: (decoded() == decoded(), decoded() is None, decoded()[0, 0, 0] == 3),
     "compared with itself": lambda: torch.equal(decoded(), decoded()),
     "copied": lambda: (copy.copy(decoded()), copy.deepcopy(FLOAT(decoded()))),

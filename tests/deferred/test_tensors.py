@@ -24,7 +24,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 from fusionloader.data.deferred import core, counts, guard
 from fusionloader.data.deferred.composed import compose, recorders
 from fusionloader.data.deferred.scope import deferring
@@ -67,7 +67,7 @@ def outcome(use):
 
 def assert_is_as_usual(use):
     expected = outcome(use)
-    with deferring():
+    with deferring(tensors=True):
         made = outcome(use)
     assert made == expected
     assert not counts.counts().failed
@@ -139,7 +139,7 @@ def test_a_conversion_by_other_numbers_each_time_is_left_to_torch():
 
 
 def test_a_sample_has_plain_tensors():
-    with deferring():
+    with deferring(tensors=True):
         image = decoded()
         crop = image[:, 3:9]
         sample = {"image": [FLOAT(image)], "crops": (crop, crop), "other": image.flip(-1)}
@@ -155,11 +155,61 @@ def test_nothing_is_deferred_where_nothing_is_recorded(monkeypatch):
     fresh = {"FIRST": 4, "decoded": 0, "deferred": 0, "recorded": 0}
     for name, value in fresh.items():
         monkeypatch.setattr(tensor_view.Uses, name, value)
-    with deferring():
+    with deferring(tensors=True):
         found = [is_deferred(decoded()) for _ in range(100)]
         assert all(found[:4]) and found[4:].count(True) == 1
         made = [decoded().flip(-1) for _ in range(100)]
     assert all(torch.equal(each, made[0]) for each in made)
+
+
+def test_a_signal_handler_may_use_tensors_meanwhile(monkeypatch):
+    swap, made = torch._C._swap_tensor_impl, []
+
+    def interrupted(*tensors):
+        if not made:
+            made.append(None)
+            made[0] = decoded().sum()  # as a handler or __del__ would, within the lock
+        swap(*tensors)
+
+    monkeypatch.setattr(torch._C, "_swap_tensor_impl", interrupted)
+    with deferring(tensors=True):
+        assert decoded().sum() == made[0]
+
+
+def test_user_code_that_runs_while_pixels_are_made_has_torchs_functions(monkeypatch):
+    write, seen = core.DeferredCore.write, []
+
+    def noting(*arguments):
+        seen.append(torch._C._is_torch_function_enabled())
+        return write(*arguments)
+
+    monkeypatch.setattr(core.DeferredCore, "write", noting)
+    with deferring(tensors=True):
+        FLOAT(decoded()).sum()
+        finish_sample([FLOAT(decoded())])
+    assert seen == [True, True]
+
+
+def test_tables_have_a_budget(monkeypatch):
+    monkeypatch.setattr(level_tables.LevelTable, "_count", 0)
+    made = []
+
+    def tables(level):
+        return level.then(("x", len(made)), lambda levels: levels.float() + len(made))
+
+    levels = [level_tables.LevelTable(torch.zeros(3, 16, 16)) for _ in range(20)]
+    for _ in range(20):
+        made += [tables(each) for each in levels]
+    assert sum(each is not None for each in made) == level_tables._MOST_TABLES
+
+
+def test_lists_of_labels_are_not_searched():
+    class Labels(list):
+        def __iter__(self):
+            raise AssertionError
+
+    with deferring(tensors=True):
+        finish_sample([decoded(), Labels(range(1000))])
 
 
 # Bugs
@@ -197,7 +247,7 @@ def test_torch_does_what_a_bug_prevents(where, monkeypatch):
 
     expected = outcome(use)
     monkeypatch.setattr(*PLANTS[where], wrong)
-    with deferring():
+    with deferring(tensors=True):
         assert outcome(use) == expected
     assert counts.take().failed
 
@@ -264,6 +314,16 @@ def _boxed(samples):
     return Boxed(samples)
 
 
+class Own(torch.Tensor):
+    """A tensor of the user's own class."""
+
+
+def _of_types(samples):
+    images = [sample["image"] for sample in samples]
+    assert all(type(image) is torch.Tensor for image in images)
+    return torch.stack([Own(image).as_subclass(torch.Tensor) for image in images])
+
+
 def _listed(samples):
     return [[sample["image"] for sample in samples], [sample["index"] for sample in samples]]
 
@@ -277,11 +337,13 @@ def _listed(samples):
         (2, True, None, _decoded),
         (2, False, _listed, _decoded),
         (2, False, _boxed, _as_image),
+        (2, False, _of_types, _decoded),
     ],
 )
 def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, photos):
     def make(**options):
         dataset = Photos(photos, keeps, read)
+        options = {"deferred_images": "tensors", **options}
         return FusionLoader(dataset, 6, num_workers=workers, collate_fn=collate, **options)
 
     def epoch(loader):
@@ -297,6 +359,38 @@ def test_loaders_deliver_what_they_do_without_it(workers, keeps, collate, read, 
         assert found["collated"]["in place"] > 0
 
 
+class Types(Photos):
+    """The types that user code finds."""
+
+    def __getitem__(self, index):
+        images = self.read(self.paths[index]), _as_image(self.paths[index])
+        opened = functional.pil_to_tensor(Image.open(self.paths[index]))
+        first = functional.resize(images[0], [20, 20])
+        return [is_deferred(each) for each in (*images, opened, first)]
+
+
+class ManyTypes(Types):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Types, ManyTypes])
+def test_each_loader_of_a_pool_has_its_own_choice(kind, photos):
+    with WorkerPool(1) as pool:
+        for how in ("auto", "tensors", "auto", "off", "tensors"):
+            loader = FusionLoader(kind(photos), 6, pool=pool, deferred_images=how)
+            (batch, *_) = list(loader)
+            assert all(bool(each.all()) is (how == "tensors") for each in batch)
+            assert bool(loader.stats().deferred_images["files"]) is (how != "off")
+
+
+@pytest.mark.parametrize("how", ["auto", "off"])
+def test_tensors_are_deferred_only_if_asked_for(how, photos):
+    for workers in (0, 1):
+        (batch, *_) = FusionLoader(Types(photos), 6, num_workers=workers, deferred_images=how)
+        assert not any(each.any() for each in batch)
+
+
 class Typed(Photos):
     """User code that wants to know more of a tensor than a deferred one can show."""
 
@@ -307,19 +401,61 @@ class Typed(Photos):
         return self.transform(image)
 
 
-def test_what_a_deferred_tensor_cannot_show_is_decoded_at_once(photos, caplog):
-    def epoch(**options):
+class ManyTyped(Typed):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Failing(Photos):
+    """User code that fails by itself, and counts its calls."""
+
+    def __init__(self, path, calls, error, again):
+        super().__init__(path)
+        self.calls, self.error, self.again = calls, error, again
+
+    def __getitem__(self, index):
+        image = None if self.again == "without" else self.read(self.paths[index])
+        with open(self.calls, "a") as file:
+            file.write("x")
+        if self.again == "another" and not is_deferred(image):
+            raise ValueError("another")
+        raise self.error("bad")
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "raised", "calls"),
+    [
+        (OSError, "same", OSError, 1),
+        (ValueError, "without", ValueError, 1),
+        (TypeError, "same", TypeError, 2),
+        (TypeError, "another", ValueError, 2),
+    ],
+)
+def test_other_errors_are_raised(error, again, raised, calls, photos):
+    dataset = Failing(photos, str(photos / "calls"), error, again)
+    with pytest.raises(raised) as caught:
+        list(FusionLoader(dataset, 1, num_workers=1, deferred_images="tensors", sampler=[3]))
+    assert "load_at_once" not in str(caught.value)
+    assert len((photos / "calls").read_text()) == calls
+
+
+@pytest.mark.parametrize("kind", [Typed, ManyTyped])
+def test_what_a_deferred_tensor_cannot_show_is_decoded_at_once(kind, photos):
+    def epoch(how):
         torch.manual_seed(1)
-        loader = FusionLoader(Typed(photos), 6, num_workers=1, **options)
+        loader = FusionLoader(kind(photos), 6, num_workers=1, deferred_images=how)
         return list(map(about, loader)), loader.stats().deferred_images["failed"]
 
-    made, failed = epoch()
-    assert failed == {"an image decoder": "TypeError: not a tensor"}
-    assert (made, {}) == epoch(deferred_images="off")
+    made, failed = epoch("tensors")
+    assert failed == {"deferred tensors": "TypeError: not a tensor"}
+    assert (made, {}) == epoch("off") == epoch("auto")
 
 
 def test_the_registry_is_as_it_was_afterwards():
     kernels = [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()]
-    with deferring():
+    with deferring(tensors=True):
         assert [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()] != kernels
+        with deferring():  # a loader in the dataset
+            assert not is_deferred(decoded())
+        assert is_deferred(decoded())
     assert [dict(each) for each in functional._utils._KERNEL_REGISTRY.values()] == kernels

@@ -8,27 +8,55 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-_everywhere = False
+_everywhere = _tensors = False
 
 
 class _Thread(threading.local):
     active = 0
     suspended = 0
+    tensors: bool | None = None  # as ``defers_tensors``; None: as in the process
     images: list[weakref.ref[Any]] | None = None  # deferred images, which may outlive the fetch
 
 
 _thread = _Thread()
 
 
-def defer_everywhere() -> None:
-    """Defers in all threads of this process from now on; for worker processes."""
+def defer_everywhere(tensors: bool) -> None:
+    """Defers in all threads of this process from now on; for worker processes.
+
+    ``tensors`` is whether those of decoders are deferred, too.
+    """
+    global _everywhere, _tensors
+    _everywhere, _tensors = True, tensors
+
+
+def defer_nowhere() -> None:
+    """Defers nothing from now on, for a loader of a pool whose images are not deferred."""
     global _everywhere
-    _everywhere = True
+    _everywhere = False
 
 
 def is_active() -> bool:
     """Whether this thread defers the images that it opens now."""
     return (_everywhere or _thread.active > 0) and not _thread.suspended
+
+
+def defers_tensors() -> bool:
+    """Whether this thread defers the tensors of decoders, and those of deferred images."""
+    chosen = _thread.tensors
+    return (_tensors if chosen is None else chosen) and is_active()
+
+
+@contextlib.contextmanager
+def tensors_at_once() -> Iterator[None]:
+    """Defers no tensors within the block, in all threads of a worker."""
+    global _tensors
+    before = _tensors, _thread.tensors
+    _tensors = _thread.tensors = False
+    try:
+        yield
+    finally:
+        _tensors, _thread.tensors = before
 
 
 def fetched_images() -> list[weakref.ref[Any]] | None:
@@ -40,17 +68,17 @@ def fetched_images() -> list[weakref.ref[Any]] | None:
 
 
 @contextlib.contextmanager
-def active() -> Iterator[list[weakref.ref[Any]]]:
-    """Defers images in this thread; yields references to those deferred in the block."""
-    outer = _thread.images
+def active(tensors: bool) -> Iterator[list[weakref.ref[Any]]]:
+    """Defers images in this thread, and ``tensors`` of decoders; yields references to all."""
+    outer, chosen = _thread.images, _thread.tensors
     images: list[weakref.ref[Any]] = [] if outer is None else outer
-    _thread.images = images
+    _thread.images, _thread.tensors = images, tensors
     _thread.active += 1
     try:
         yield images
     finally:
         _thread.active -= 1
-        _thread.images = outer
+        _thread.images, _thread.tensors = outer, chosen
 
 
 @contextlib.contextmanager

@@ -23,6 +23,12 @@ _FAILED = (
     "training goes on. Please report this line. deferred_images='off' leaves images to Pillow."
 )
 
+_REPEATED = (
+    "a sample was made again because its code fails with %s: %s. Such tensors are deferred no more "
+    "in this worker. deferred_images='auto' never defers them."
+)
+REPEATED = "deferred tensors"  # what failed in ``Counts.failed``, and is no bug
+
 # Names with a word in shared memory, in the order of the words; other counts are sent.
 RESULTS = ("tensor", "array", "pixels")
 COLLATED = ("in place", "copied", "kept by user code")
@@ -82,7 +88,7 @@ class Counts:
             getattr(self, name).update(getattr(other, name))
         for name, error in other.failed.items():
             if self.failed.setdefault(name, error) is error:
-                log.warning(_FAILED, name, error)
+                log.warning(_REPEATED if name == REPEATED else _FAILED, name, error)
         self.read_seconds += other.read_seconds
         self.decode_seconds += other.decode_seconds
         self.read_bytes += other.read_bytes

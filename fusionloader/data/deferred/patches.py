@@ -147,24 +147,13 @@ def _torchvision() -> list[Patch]:
 
 
 def _torchvision_v2() -> list[Patch]:
-    import torch
     from PIL import Image
-    from torchvision import tv_tensors
     from torchvision.transforms import v2
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _type_conversion, _utils
 
     from fusionloader.data.deferred import functionals
     from fusionloader.data.deferred.composed import compose
-    from fusionloader.data.deferred.tensors import deferred_image, recorded
-
-    def recorded_kernels(kind: type, recorders: dict[str, Any]) -> list[Patch]:
-        return [
-            Patch(
-                _utils._KERNEL_REGISTRY[getattr(functional, name)], kind, recorded.kernel(recorder)
-            )
-            for name, recorder in recorders.items()
-        ]
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
@@ -175,13 +164,40 @@ def _torchvision_v2() -> list[Patch]:
         kernel("adjust_hue", functionals.adjust_hue),
         kernel("pad", functionals.pad),
         kernel("gaussian_blur", functionals.gaussian_blur),
-        *recorded_kernels(torch.Tensor, recorded.KERNELS),
-        *recorded_kernels(tv_tensors.Image, recorded.IMAGE_KERNELS),
-        Patch(_type_conversion, "to_image", deferred_image.to_image),
-        Patch(functional, "to_image", deferred_image.to_image),
         Patch(_type_conversion, "pil_to_tensor", make=pil_to_tensor),
         Patch(functional, "pil_to_tensor", make=pil_to_tensor),
         Patch(v2.Compose, "forward", make=compose.calling),
+    ]
+
+
+def _tensors() -> list[Patch]:
+    import torch
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
+    from torchvision.transforms.v2.functional import _type_conversion, _utils
+
+    from fusionloader.data.deferred.tensors import deferred_image, recorded
+    from fusionloader.data.deferred.tensors.deferred_tensor import taking_plain
+
+    def constructor(name: str, wrap: Callable[[Any], Any] = lambda made: made) -> Patch:
+        made = wrap(taking_plain(getattr(torch.Tensor, name)))
+        return Patch(torch.Tensor, name, make=lambda _: made, added=True)
+
+    def kernels(kind: type, recorders: dict[str, Any]) -> list[Patch]:
+        registry = _utils._KERNEL_REGISTRY
+        return [
+            Patch(registry[getattr(functional, name)], kind, recorded.kernel(recorder))
+            for name, recorder in recorders.items()
+        ]
+
+    return [
+        *kernels(torch.Tensor, recorded.KERNELS),
+        *kernels(tv_tensors.Image, recorded.IMAGE_KERNELS),
+        Patch(_type_conversion, "to_image", deferred_image.to_image),
+        Patch(functional, "to_image", deferred_image.to_image),
+        constructor("as_subclass"),
+        constructor("__new__", staticmethod),
+        constructor("_make_subclass", staticmethod),
     ]
 
 
@@ -259,7 +275,8 @@ _MAKERS = (
     *(_pillow, _torchvision, _torchvision_v2, _torchvision_io),
     *(_torchcodec, _opencv, _webdataset, _transformers),
 )
-_TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
+_TENSORS = "deferred tensors"  # in torchvision's v2, if a loader asks for them
+_TABLES = {**dict(zip(_MODULES, _MAKERS, strict=True)), _TENSORS: _tensors}
 
 # Types of compiled functions. A replacement by the program would be a Python function.
 _COMPILED = (types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
@@ -267,7 +284,8 @@ _COMPILED = (types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 _lock = threading.RLock()
 _users: set[object] = set()
 seen_modules = 0  # number of loaded modules at the last check
-_installed: set[str] = set()  # members of _MODULES
+_installed: set[str] = set()  # keys of _TABLES
+_with_tensors = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,20 +297,25 @@ class _Made:
     replacement: Any
 
 
-def install(user: object = None) -> None:
-    """Installs the patches of all imported modules, in a worker for good."""
+def install(user: object = None, tensors: bool = False) -> None:
+    """Installs the patches of all imported modules, in a worker for good.
+
+    ``tensors`` is whether those of deferred tensors are installed, too.
+    """
+    global _with_tensors
     with _lock:
         _users.add(user)
-        if len(_users) == 1 or len(_installed) < len(_MODULES):
+        _with_tensors = _with_tensors or tensors
+        if len(_users) == 1 or len(_installed) < len(_TABLES):
             _install_imported()
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[None]:
+def installed(tensors: bool) -> Iterator[None]:
     """Installs the patches for a block."""
     user = object()
     try:
-        install(user)
+        install(user, tensors)
         yield
     finally:
         _uninstall(user)
@@ -308,7 +331,7 @@ def prepare() -> None:
 def install_imported() -> None:
     """Installs the patches of modules that were imported since the last call."""
     global seen_modules
-    if seen_modules != len(sys.modules) and len(_installed) < len(_MODULES):
+    if seen_modules != len(sys.modules) and len(_installed) < len(_TABLES):
         seen_modules = len(sys.modules)
         with _lock:
             _install_imported()
@@ -316,7 +339,7 @@ def install_imported() -> None:
 
 def _uninstall(user: object) -> None:
     """Undoes ``install``; the last call restores what the program has not replaced since."""
-    global seen_modules
+    global seen_modules, _with_tensors
     with _lock:
         _users.discard(user)
         seen_modules = 0
@@ -327,11 +350,15 @@ def _uninstall(user: object) -> None:
                 if made.patch.get() is made.replacement:
                     made.patch.set(made.original)
         _installed.clear()
+        _with_tensors = False
 
 
 def _install_imported() -> None:
-    for module in _MODULES:
-        if module in sys.modules and module not in _installed:
+    wanted = [module for module in _MODULES if module in sys.modules]
+    if _with_tensors and "torchvision.transforms.v2" in wanted:
+        wanted.append(_TENSORS)
+    for module in wanted:
+        if module not in _installed:
             for made in _made(module):
                 if made.patch.get() is made.original:
                     made.patch.set(made.replacement)

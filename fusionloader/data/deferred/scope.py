@@ -9,18 +9,21 @@ from typing import Any
 from fusionloader.data.deferred import activity, patches
 
 
-def begin_in_worker() -> None:
-    patches.install()
-    activity.defer_everywhere()
+def begin_in_worker(tensors: bool = False) -> None:
+    patches.install(tensors=tensors)
+    activity.defer_everywhere(tensors)
 
 
 @contextlib.contextmanager
-def deferring() -> Iterator[None]:
-    """Defers images that this thread opens; at the end they get pixels, and Pillow is restored."""
+def deferring(tensors: bool = False) -> Iterator[None]:
+    """Defers images that this thread opens; at the end they get pixels, and Pillow is restored.
+
+    ``tensors`` is whether the tensors of decoders are deferred, too.
+    """
     images: list[Any] = []
-    with patches.installed():
+    with patches.installed(tensors):
         try:
-            with activity.active() as images:
+            with activity.active(tensors) as images:
                 yield
         finally:
             _settle(images)

@@ -18,7 +18,7 @@ _LOOKED_AT_EVERY = 100
 
 
 def defers(options: LoaderOptions) -> bool:
-    return options.deferred_images == "auto" and missing() is None
+    return options.deferred_images != "off" and missing() is None
 
 
 class _Fetches:
@@ -68,7 +68,7 @@ class Deferral:
         from fusionloader.data.deferred.scope import deferring
 
         try:
-            with deferring():
+            with deferring(self._options.deferred_images == "tensors"):
                 yield
         finally:
             counted = counts.take()

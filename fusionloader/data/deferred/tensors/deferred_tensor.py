@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import sys
 import threading
@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import torch
 
 from fusionloader._native import OpenedJpeg
+from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.core import DeferredCore
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN
@@ -23,7 +24,7 @@ from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 
 Function = Callable[..., Any]
 
-_VIEW = "_fusionloader_view"
+_VIEW = "_fusionloader_view"  # begins the name of an attribute
 _set_class = object.__dict__["__class__"].__set__
 # The caller's containers of samples may be nested, or contain themselves.
 _MOST_NESTED = 8
@@ -42,6 +43,15 @@ class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
 
     def __hash__(cls) -> int:
         return hash(cls.plain)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.plain(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.plain)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.plain)
 
     def become(cls, plain: type[torch.Tensor]) -> None:
         """Sets the class that its tensors will be."""
@@ -155,7 +165,7 @@ def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
 
     ``None`` if hardly any operation was recorded of the images before.
     """
-    if not Uses.are_worth_it():
+    if not (activity.defers_tensors() and Uses.are_worth_it()):
         return None
     Uses.deferred += 1
     height, width, _ = pixels.shape
@@ -163,32 +173,14 @@ def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
 
 
-def is_deferring() -> bool:
-    """Whether tensors were deferred in this process, and still are."""
-    return Uses.any and not Uses.is_off
-
-
-def decode_at_once() -> None:
-    """Defers no more tensors in this process."""
-    Uses.is_off = True
-
-
-@contextlib.contextmanager
-def decoding_at_once() -> Iterator[None]:
-    """Defers no tensors within the block."""
-    before, Uses.is_off = Uses.is_off, True
-    try:
-        yield
-    finally:
-        Uses.is_off = before
-
-
 def defer(encoded: memoryview) -> DeferredTensor | None:
     """Returns the tensor of a JPEG file in RGB; ``None`` if it has to be decoded at once.
 
     Its bytes are copied, because user code may change them.
     """
-    if not Uses.are_worth_it() or len(encoded) > MOST_ENCODED_BYTES:
+    if not (activity.defers_tensors() and Uses.are_worth_it()):
+        return None
+    if len(encoded) > MOST_ENCODED_BYTES:
         return None
     opened = OpenedJpeg.of(bytes(encoded))
     if opened is None or opened.components not in (1, 3):
@@ -201,9 +193,22 @@ def defer(encoded: memoryview) -> DeferredTensor | None:
 
 def tensor_of(core: DeferredCore, kind: type[DeferredTensor] = DeferredTensor) -> Any:
     """Returns the tensor of a deferred image of Pillow; ``PLAIN`` if it has to be made at once."""
-    if core.mode != "RGB" or Uses.is_off:
+    if core.mode != "RGB" or not activity.defers_tensors():
         return PLAIN
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
+
+
+def taking_plain(original: Function) -> Function:
+    """Returns a constructor of torch that calls no hook, for arguments that are made before."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **named: Any) -> Any:
+        for value in (*args, *named.values()):
+            if is_deferred(value):
+                make_plain(value, _find_name(original))
+        return original(*args, **named)
+
+    return call
 
 
 def deferred_tensor(
@@ -212,19 +217,20 @@ def deferred_tensor(
     """Returns a new tensor of a class of deferred tensors."""
     width, height = view.core.size
     memory = view.memory
+    made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
+        kind,
+        (3, height, width),
+        strides=memory.strides,
+        storage_offset=view.offset,
+        dtype=memory.levels.dtype,
+        device=_CPU,
+    )
     with torch._C.DisableTorchFunction():
-        made: DeferredTensor = torch.Tensor._make_wrapper_subclass(
-            kind,
-            (3, height, width),
-            strides=memory.strides,
-            storage_offset=view.offset,
-            dtype=memory.levels.dtype,
-            device=_CPU,
-        )
         storage = made.untyped_storage()._cdata
         torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
-    made.__dict__[_VIEW] = view
+    _set_view(made, view)
     Uses.any = True
+    Uses.made += 1
     view.core.source.track(made)
     return made
 
@@ -233,8 +239,17 @@ _CPU = torch.device("cpu")
 # The error for C++ code that reads the memory of an argument without calling torch.
 _NO_MEMORY = (
     "this tensor of an image decoder has no pixels yet: call a function of torch before, such as "
-    "image.clone(), or set deferred_images='off'"
+    "image.clone(), or set deferred_images='auto'"
 )
+
+
+def _set_view(tensor: torch.Tensor, view: TensorView) -> None:
+    """Keeps a view for a tensor, by a name that is its own: user code may copy attributes."""
+    tensor.__dict__[f"{_VIEW}_{id(tensor)}"] = view
+
+
+def _get_view(tensor: torch.Tensor) -> TensorView | None:
+    return tensor.__dict__.get(f"{_VIEW}_{id(tensor)}")
 
 
 def find_view(tensor: object) -> TensorView | None:
@@ -244,7 +259,7 @@ def find_view(tensor: object) -> TensorView | None:
     """
     if not is_deferred(tensor):
         return None
-    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    view = _get_view(tensor)
     if view is None or view.memory.is_made:
         make_plain(tensor)
         return None
@@ -253,7 +268,7 @@ def find_view(tensor: object) -> TensorView | None:
 
 def make_plain(tensor: DeferredTensor, why: str = "") -> None:
     """Makes a tensor; ``why`` is the name of the function that needs its pixels."""
-    view: TensorView | None = tensor.__dict__.get(_VIEW)
+    view = _get_view(tensor)
     if view is None:  # it was interrupted, or another thread was faster
         _set_plain_class(tensor)
         return
@@ -264,21 +279,37 @@ def make_plain(tensor: DeferredTensor, why: str = "") -> None:
             counts().ended[why] += 1
         else:
             counts().results["tensor"] += 1
+    if memory.is_inference is torch.is_inference_mode_enabled():
+        _become(tensor, _plain(view), view)
+        return
+    with torch.inference_mode(memory.is_inference):
+        plain = _plain(view)
+    _become(tensor, plain, view)
+
+
+def _plain(view: TensorView) -> torch.Tensor:
+    """Returns a plain tensor in the view's memory, which is made here."""
+    # Signal handlers and finalizers that run meanwhile have torch's functions.
+    whole = view.memory.tensor()
+    storage, plain = whole.untyped_storage(), torch.empty(0, dtype=whole.dtype, device=_CPU)
+    shape, strides = (3, *view.core.size[::-1]), view.memory.strides
     with torch._C.DisableTorchFunction():
-        whole = memory.tensor()
-        plain = torch.empty(0, dtype=whole.dtype, device=_CPU)
-        shape, strides = (3, *view.core.size[::-1]), memory.strides
-        plain.set_(whole.untyped_storage(), view.offset, shape, strides)
-        _become(tensor, plain, view)
+        return plain.set_(storage, view.offset, shape, strides)
+
+
+_SHORT = 64
+_VALUES = frozenset([int, float, bool, str, bytes])
 
 
 def _set_plain_class(tensor: DeferredTensor) -> None:
     kind = type(tensor)
+    for name in [name for name in tensor.__dict__ if str(name).startswith(_VIEW)]:
+        del tensor.__dict__[name]  # also those that were copied from other tensors
     if isinstance(kind, LikePlain):
         _set_class(tensor, kind.plain)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # signal handlers may make tensors, too
 
 
 def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> None:
@@ -289,45 +320,66 @@ def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> No
     with _lock:
         if not is_deferred(tensor):  # another thread was faster
             return
-        plain.__dict__[_VIEW] = view
+        _set_view(plain, view)
         _set_class(plain, type(tensor))
+        if not is_deferred(tensor):  # a signal handler was
+            return
         # If this is interrupted, the next use of the tensor does it again.
         torch._C._swap_tensor_impl(tensor, plain)
         _set_plain_class(tensor)
-        tensor.__dict__.pop(_VIEW, None)
 
 
 def _renew_lock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # another thread may hold it
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def finish_sample(sample: Any, depth: int = 0) -> None:
+def finish_sample(sample: Any) -> None:
     """Makes the tensors in a sample, in their rows where that is possible."""
+    if Uses.any:
+        _finish(sample, 0)
+
+
+def _finish(sample: Any, depth: int) -> None:
     if is_deferred(sample):
         _make_in_row(sample)
     elif type(sample) is dict and depth < _MOST_NESTED:
         for value in sample.values():
-            finish_sample(value, depth + 1)
-    elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED:
+            _finish(value, depth + 1)
+    elif isinstance(sample, (list, tuple)) and depth < _MOST_NESTED and _may_hold_tensors(sample):
         for value in sample:
-            finish_sample(value, depth + 1)
+            _finish(value, depth + 1)
 
 
 def finishing(make: Function) -> Function:
     """Returns ``make`` with the tensors of its samples made in their rows."""
 
     def make_finished(key: Any) -> Any:
+        Uses.begin_sample()
         sample = make(key)
-        if Uses.any:
-            finish_sample(sample)
+        finish_sample(sample)
         return sample
 
     return make_finished
+
+
+def finished_first(collate: Function) -> Function:
+    """Returns a collate function of user code that gets plain tensors."""
+
+    def call(samples: Any) -> Any:
+        finish_sample(samples)
+        return collate(samples)
+
+    return call
+
+
+def _may_hold_tensors(values: Any) -> bool:
+    """Whether a sequence is short, or does not begin with a number or a text."""
+    return len(values) <= _SHORT or type(values[0]) not in _VALUES
 
 
 def make_all_plain(batch: Any) -> None:
@@ -345,10 +397,12 @@ def _make_in_row(tensor: DeferredTensor) -> None:
     if sys.getrefcount(memory) > _REFERENCES:  # others share it
         make_plain(tensor, "other tensors over the same pixels")
         return
-    with torch._C.DisableTorchFunction():
-        made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
-        TensorView.of_all(view.core, memory.levels, False).memory.write(made)
-        _become(tensor, made, view)
+    if memory.is_inference is not torch.is_inference_mode_enabled():
+        make_plain(tensor, "inference mode")
+        return
+    made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
+    TensorView.of_all(view.core, memory.levels, False).memory.write(made)
+    _become(tensor, made, view)
     counts().results["tensor"] += 1
 
 

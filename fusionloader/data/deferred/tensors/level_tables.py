@@ -11,6 +11,7 @@ from fusionloader.transforms.plan.torchvision.conversions import ELEMENTS
 
 # A table takes 30 us, so a conversion that is another one for each image is not recorded.
 _MOST_FOLLOWING = 32
+_MOST_TABLES = 256  # of a process
 
 # Finds functions that depend on the place of a pixel.
 _ORDER = (torch.arange(256, device="cpu") * 77 + 13) % 256
@@ -25,6 +26,7 @@ class LevelTable:
     """
 
     __slots__ = ("_following", "_values", "convert", "dtype")
+    _count = 0
 
     def __init__(self, values: torch.Tensor) -> None:
         """``values`` has 3 x 16 x 16 elements of a dtype in ``ELEMENTS``."""
@@ -44,8 +46,9 @@ class LevelTable:
         """
         key = key, torch.get_default_dtype()
         if key not in self._following:
-            if len(self._following) >= _MOST_FOLLOWING:
+            if len(self._following) >= _MOST_FOLLOWING or LevelTable._count >= _MOST_TABLES:
                 return None
+            LevelTable._count += 1
             self._following[key] = self.after(function)
         return self._following[key]
 

@@ -41,8 +41,8 @@ def crop(view: TensorView, left: int, top: int, width: int, height: int) -> Tens
 def _index(view: TensorView, index: Argument) -> Any:
     """Records an index of slices without steps, of all channels."""
     slices = list(index) if type(index) is tuple else [index]
-    if Ellipsis in [each for each in slices if type(each) is not slice]:
-        at = [type(each) is slice for each in slices].index(False)
+    at = next((at for at, each in enumerate(slices) if each is Ellipsis), None)
+    if at is not None:
         slices[at : at + 1] = [slice(None)] * (4 - len(slices))
     slices += [slice(None)] * (3 - len(slices))
     if len(slices) != 3 or not all(map(_is_plain_slice, slices)):
@@ -89,11 +89,11 @@ def _contiguous(view: TensorView, *arguments: Argument, **named: Argument) -> An
 
 
 def _converted(view: TensorView, name: str, function: Function, *key: Argument) -> Any:
-    """Records an elementwise function; ``key`` has its arguments."""
+    """Records an elementwise function; ``key`` has its arguments, numbers or a dtype."""
     if min(view.core.size) < 2:
         return PLAIN
     before = view.memory.levels
-    after = before.then((name, *((type(each), each) for each in key)), function)
+    after = before.then((name, *((type(each), repr(each)) for each in key)), function)
     if after is None:
         return PLAIN
     return view if after is before else view.converted(after)

@@ -17,17 +17,24 @@ class Uses:
 
     Attributes:
         any: whether there was a deferred tensor in this process.
-        is_off: whether no further tensors are deferred.
+        made: number of deferred tensors.
     """
 
     FIRST, OTHERS = 32, 64
-    decoded = deferred = recorded = 0
-    any = is_off = False
+    decoded = deferred = recorded = made = _before = 0
+    any = False
+
+    @classmethod
+    def begin_sample(cls) -> None:
+        cls._before = cls.made
+
+    @classmethod
+    def are_in_sample(cls) -> bool:
+        """Whether user code got a deferred tensor since the last ``begin_sample``."""
+        return cls.made > cls._before
 
     @classmethod
     def are_worth_it(cls) -> bool:
-        if cls.is_off:
-            return False
         cls.decoded += 1
         few = cls.decoded <= cls.FIRST or cls.decoded % cls.OTHERS == 0
         return few or 4 * cls.recorded > cls.deferred
@@ -39,16 +46,18 @@ class TensorMemory:
     Attributes:
         core: the operations that make its pixels.
         is_interleaved: whether the channels of a pixel lie side by side.
+        is_inference: whether it was recorded in torch's inference mode.
         levels: what is made of the pixels' levels.
         strides: of the channels, rows and columns, in elements.
     """
 
-    __slots__ = ("_made", "core", "is_interleaved", "levels", "strides")
+    __slots__ = ("_made", "core", "is_inference", "is_interleaved", "levels", "strides")
 
     def __init__(self, core: DeferredCore, levels: LevelTable, is_interleaved: bool) -> None:
         self.core, self.levels, self.is_interleaved = core, levels, is_interleaved
         width, height = core.size
         self.strides = (1, 3 * width, 3) if is_interleaved else (height * width, width, 1)
+        self.is_inference = torch.is_inference_mode_enabled()
         self._made: dict[None, torch.Tensor] = {}
 
     @property
@@ -103,6 +112,9 @@ class TensorView:
 
     def __init__(self, memory: TensorMemory, core: DeferredCore, offset: int = 0) -> None:
         self.memory, self.core, self.offset = memory, core, offset
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # user code has copied it to the attributes of another object
 
     @staticmethod
     def of_all(core: DeferredCore, levels: LevelTable, is_interleaved: bool) -> TensorView:
