@@ -120,8 +120,7 @@ def _shared(cache: Cache, wanted: WantedCache) -> Obtained:
         name=wanted.name or "a dataset",
     )
     attached = client.attach(request)
-    fds = {name: os.dup(fd) for name, fd in attached.fds.items()}
-    return Obtained(DatasetMemory.of(fds, attached.nbytes), attached)
+    return Obtained(DatasetMemory.of(attached.fds, attached.nbytes), attached)
 
 
 def _private(cache: Cache, wanted: WantedCache, held: _Held) -> Obtained | None:

@@ -1,7 +1,9 @@
 """One memory for the ranks, loaders and jobs of a machine."""
 
 import contextlib
+import itertools
 import os
+import resource
 
 import pytest
 from support.cache_jobs import (
@@ -21,6 +23,7 @@ from support.waiting import gone, left_behind, wait_until
 
 from fusionloader.cache import client
 from fusionloader.cache.client import HolderUnavailable
+from fusionloader.cache.tiers.cache_memory import DatasetMemory
 
 
 def test_four_ranks_have_one_memory(cache_job):
@@ -43,6 +46,33 @@ def test_a_loader_learns_what_it_has(runtime_folder, tmp_path):
         for name, nbytes in attached.nbytes.items():
             assert os.fstat(attached.fds[name]).st_size == nbytes
         assert not any(os.get_inheritable(fd) for fd in attached.fds.values())
+
+
+def memory_files():
+    """The shared memory that this process has opened, once for each descriptor."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # of the listing
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(path for path in found if "memfd:fusionloader" in path)
+
+
+def test_memory_that_cannot_be_opened_for_too_many_files_leaves_none_open(runtime_folder):
+    """After each number of them: the fifth would be the last one."""
+    with contextlib.closing(client.attach(request())) as attached:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        before = memory_files()
+        opened = {int(fd) for fd in os.listdir("/proc/self/fd")}
+        free = (fd for fd in itertools.count() if fd not in opened)
+        for limit in itertools.islice(free, len(attached.fds)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            try:
+                with pytest.raises(OSError, match="Too many open files"):
+                    DatasetMemory.of(attached.fds, attached.nbytes)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert memory_files() == before
+        DatasetMemory.of(attached.fds, attached.nbytes).close()
 
 
 def test_without_a_reference_to_it_the_use_has_ended(runtime_folder):

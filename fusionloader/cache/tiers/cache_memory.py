@@ -134,11 +134,24 @@ class DatasetMemory:
 
     @classmethod
     def of(cls, fds: Mapping[str, int], nbytes: Mapping[str, int]) -> DatasetMemory:
-        """Opens the memory behind descriptors by name, and takes ownership of them."""
-        stores = {
-            name: FileStore.of_descriptor(fds[name], nbytes[name]) for name in STORES if name in fds
-        }
-        return cls(Ledger(fds["ledger"]), CacheControl(fds["control_page"]), stores)
+        """Opens the memory behind descriptors by name, of which it duplicates each.
+
+        Raises:
+            OSError: too many files are open.
+        """
+        names = [name for name in STORES if name in fds]
+        copies: list[int] = []
+        try:
+            # One call, which keeps what it has made before an error.
+            copies.extend(map(os.dup, map(fds.__getitem__, ("ledger", "control_page", *names))))
+            copies.reverse()
+            ledger, control = Ledger(copies.pop()), CacheControl(copies.pop())
+            stores = {name: _opened(copies.pop(), nbytes[name]) for name in names}
+            return cls(ledger, control, stores)
+        except BaseException:
+            for fd in copies:
+                os.close(fd)
+            raise
 
     def fds(self) -> dict[str, int]:
         stores = {name: store.fd for name, store in self.stores.items()}
@@ -170,6 +183,14 @@ class DatasetMemory:
         self.control.close()
         for store in self.stores.values():
             store.close()
+
+
+def _opened(fd: int, nbytes: int) -> FileStore:
+    try:
+        return FileStore.of_descriptor(fd, nbytes)
+    except Exception:
+        os.close(fd)
+        raise
 
 
 def _spared() -> int:
