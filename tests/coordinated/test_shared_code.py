@@ -74,12 +74,32 @@ def padded(samples):
     return images, torch.tensor([target for _, target in samples])
 
 
+class Views(Noisy):
+    """Views of tensors in shared memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.arange(40 * 2048.0).reshape(40, 2048).share_memory_()
+
+    def __getitem__(self, index):
+        return self.rows[index], torch.tensor([index])
+
+
+def first(samples):
+    return samples[0]
+
+
+def named(samples):
+    return [*default_collate(samples), [f"{number} of a batch" for number in range(8192)]]
+
+
 CODE = {
     "an own dataset": (Noisy(), {}),
     "a collate function": (Noisy(), {"collate_fn": flipped}),
     "lists of samples": (Lists(), {}),
     "samples of other shapes": (Uneven(), {"collate_fn": padded}),
     "indices that are no integers": (Noisy(), {"sampler": Pairs()}),
+    "views of shared memory": (Views(), {"collate_fn": first}),
 }
 
 
@@ -126,9 +146,11 @@ def test_batches_may_be_of_any_type(word):
     loaders[1].close()
 
 
-def test_a_job_may_keep_all_batches_of_user_code(word):
-    expected = make_loader(Noisy(), None, {})
-    loader = make_loader(Noisy(), word, {})
+@pytest.mark.parametrize("collate", [default_collate, named], ids=["tensors", "long pickles"])
+@pytest.mark.few(2)
+def test_a_job_may_keep_all_batches_of_user_code(word, collate):
+    expected = make_loader(Noisy(), None, {"collate_fn": collate})
+    loader = make_loader(Noisy(), word, {"collate_fn": collate})
     for _ in range(2):
         kept = list(loader)
         assert list(map(digest, kept)) == list(map(digest, expected))

@@ -10,6 +10,7 @@ from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
+from fusionloader.sharing.jobs.agreement import WHOLE
 from fusionloader.sharing.jobs.member import EpochKey
 from fusionloader.sharing.jobs.sample_lists import SampleLists
 from fusionloader.sharing.jobs.staging import RowSettings, Staging
@@ -259,3 +260,21 @@ def test_a_mini_batch_of_a_stopped_worker_waits_for_memory(area, stopped, monkey
     assert batch.payload.number == rows
     area.look_twice()
     assert batch.payload.number != rows
+
+
+def test_a_slot_is_not_exchanged_under_a_worker_that_writes_to_it(area, monkeypatch):
+    area.staging.settings = RowSettings(WHOLE, 0, ())
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    first = area.workers[0].claim(End.SMALL, 0, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(area.staging._rows, "acquire", exhausted)
+        messages.send(area.pipes[0], messages.SlotWanted(first.sequence, 100_000))
+        area.staging.receive()
+        area.staging.recover(area.records.find(0))
+    claim = area.workers[1].claim(End.SMALL, 0, 1)
+    area.staging.look_for_stopped()
+    assert claim.payload is None  # it has not asked for one
+    for _ in range(2):
+        messages.send(area.pipes[1], messages.SlotWanted(claim.sequence, 100_000))
+    area.staging.receive()
+    assert claim.payload == batch.payload.number == 1

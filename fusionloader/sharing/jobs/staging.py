@@ -221,8 +221,10 @@ class Staging:
         old = [entry.batch for entry in self._quarantined]
         for batch in [*self._batches, *old]:
             held = {each.worker for each in self.queue.held(batch.slot)}
-            if batch.sequence == message.sequence and record.number in held:
-                batch.wanted = message.nbytes
+            if batch.sequence != message.sequence or record.number not in held:
+                continue
+            if batch.payload is None or batch.payload.nbytes < message.nbytes:
+                batch.wanted = message.nbytes  # else a worker may write to the slot that it has
                 self._provide(batch)
 
     # ---- workers that have ended, or are stopped -----------------------------------------------
@@ -231,6 +233,9 @@ class Staging:
         """Takes back the claims of a worker that has ended."""
         record.receiver.handle(partial(self._note, record))
         self._workers.remove(record)
+        for batch in [*self._batches, *(entry.batch for entry in self._quarantined)]:
+            if record.number in {each.worker for each in self.queue.held(batch.slot)}:
+                batch.wanted = 0  # the next worker asks itself, once it knows what it needs
         self._batches.give_back(record.number, self.queue.worker(record.number).pid, "died")
 
     def look_for_stopped(self) -> None:

@@ -270,7 +270,7 @@ class StagedSender(Sender):
         return None
 
     def pack(self, batch: Batch) -> Packed:
-        pickled, found = pickle_apart(batch)
+        pickled, found = pickle_apart(batch, alone=True)  # torch sends shared memory only once
         in_slot = len(pickled) >= _LONG_PICKLE
         if in_slot:
             found.append(FoundMemory(pickled, 0, len(pickled), None, (), None))
@@ -400,7 +400,7 @@ class BatchReceiver:
             assert owner is not None
             *placed, last = placed
             begin: Any = last[0]
-            pickled = ctypes.string_at(ctypes.addressof(owner) + begin, last[1])
+            pickled = bytes(memoryview(owner).cast("B")[begin : begin + last[1]])
         values = [made_value(owner, *each) for each in placed]
         return BatchUnpickler(io.BytesIO(pickled), values).load()
 
