@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fusionloader.sharing.jobs.code_digest import digest_code
@@ -77,6 +78,34 @@ CHANGES = {
     "a global constant": ("N = 1\ndef f(x): return x + N", "N = 2\ndef f(x): return x + N"),
     "a method": ("class Own:\n def m(self): return 1", "class Own:\n def m(self): return 2"),
     "an attribute": ("class Own:\n size = 1", "class Own:\n size = 2"),
+    "a method under a decorator of torch": (
+        "import torch\nclass Own:\n @torch.no_grad()\n def m(self): return 1",
+        "import torch\nclass Own:\n @torch.no_grad()\n def m(self): return 2",
+    ),
+    "a list of a class": ("class Own:\n sizes = [1]", "class Own:\n sizes = [2]"),
+    "a cached property": (
+        "import functools\nclass Own:\n @functools.cached_property\n def m(self): return 1",
+        "import functools\nclass Own:\n @functools.cached_property\n def m(self): return 2",
+    ),
+    "a property that can be set": (
+        "class Own:\n m = property(None, lambda self, to: 1)",
+        "class Own:\n m = property(None, lambda self, to: 2)",
+    ),
+    "a cached function": (
+        "import functools\n@functools.cache\ndef g(): return 1\ndef f(x): return g()",
+        "import functools\n@functools.cache\ndef g(): return 2\ndef f(x): return g()",
+    ),
+    "a global partial function": (
+        "import functools\ng = functools.partial(max, 1)\ndef f(x): return g(x)",
+        "import functools\ng = functools.partial(max, 2)\ndef f(x): return g(x)",
+    ),
+    "a global list": ("N = [1]\ndef f(x): return N[0]", "N = [2]\ndef f(x): return N[0]"),
+    "a module of the user": (
+        "import types\nown = types.ModuleType('own')\nown.__file__ = 'own.py'\nown.g = 1\n"
+        "def f(x): return own.g",
+        "import types\nown = types.ModuleType('own')\nown.__file__ = 'own.py'\nown.g = 2\n"
+        "def f(x): return own.g",
+    ),
     "a base": (
         "class B:\n size = 1\nclass Own(B): pass",
         "class B:\n size = 2\nclass Own(B): pass",
@@ -95,6 +124,12 @@ VALUES = {
     "numbers": (1, 2),
     "types": (1, 1.0),
     "tensors": (torch.zeros(2), torch.ones(2)),
+    "subclasses": (tv_tensors.Image(torch.zeros(2, 2)), tv_tensors.Mask(torch.zeros(2, 2))),
+    "gradients": (torch.zeros(2), torch.zeros(2, requires_grad=True)),
+    "formats": tuple(
+        tv_tensors.BoundingBoxes(torch.zeros(1, 4), format=name, canvas_size=(9, 9))
+        for name in ("XYXY", "XYWH")
+    ),
     "shapes": (torch.zeros(2, 2), torch.zeros(4)),
     "arrays": (np.zeros(2), np.ones(2)),
     "sets": ({"a", "b"}, {"a", "c"}),

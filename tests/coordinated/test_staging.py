@@ -278,3 +278,39 @@ def test_a_slot_is_not_exchanged_under_a_worker_that_writes_to_it(area, monkeypa
         messages.send(area.pipes[1], messages.SlotWanted(claim.sequence, 100_000))
     area.staging.receive()
     assert claim.payload == batch.payload.number == 1
+
+
+class Finishing:
+    """A queue in which a worker finishes its claim while the coordinator looks at the states."""
+
+    def __init__(self, queue, finish):
+        self._queue, self._finish = queue, finish
+
+    def __getattr__(self, name):
+        found = getattr(self._queue, name)
+        if name not in ("held", "in_state"):
+            return found
+
+        def look(*arguments):
+            seen = found(*arguments)
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+            return seen
+
+        return look
+
+
+def test_a_message_of_a_whole_batch_counts_while_its_worker_finishes(area):
+    area.staging.settings = RowSettings(WHOLE, 0, ())
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    claim = area.workers[0].claim(End.SMALL, 0, 1)
+    messages.send(area.pipes[0], messages.SamplesSpilled(claim.sequence, claim.first, b"batch"))
+
+    def finish():
+        area.workers[0].finish(claim, claim.first, TinyBatchState.SPILLED)
+
+    area.staging.queue = Finishing(area.staging.queue, finish)
+    area.staging.receive()
+    assert area.staging.completed() == [batch]
+    assert batch.spilled == {claim.first: b"batch"}

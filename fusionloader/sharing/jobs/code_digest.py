@@ -7,6 +7,7 @@ constants that it uses, and is that of the values alone.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -14,7 +15,13 @@ import pickle
 import sys
 import sysconfig
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import (
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -24,6 +31,8 @@ _OF_CLASS = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate_func__")
     + ("__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl")
 )
+_OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
+_CACHED = type(functools.lru_cache(lambda: None))
 _INSTALLED = "site-packages", "dist-packages"
 _BUILT_IN = "<built in>"
 
@@ -39,8 +48,8 @@ def digest_code(*values: Any) -> str:
     digest = _Digest()
     try:
         digest.dump(values)
-    except (pickle.PicklingError, AttributeError, RecursionError, ValueError) as error:
-        raise TypeError(str(error)) from error
+    except Exception as error:
+        raise TypeError(str(error) or type(error).__name__) from error
     return digest.hashed.hexdigest()
 
 
@@ -86,7 +95,13 @@ class _Digest(pickle.Pickler):
         if isinstance(value, (staticmethod, classmethod)):
             return _write, (type(value).__name__, value.__func__)
         if isinstance(value, property):
-            return _write, ("property", value.fget)
+            return _write, ("property", value.fget, value.fset, value.fdel)
+        if isinstance(value, functools.cached_property):
+            return _write, ("property", value.func)
+        if isinstance(value, functools.partialmethod):
+            return _write, ("partial", value.func, value.args, value.keywords)
+        if isinstance(value, _CACHED):
+            return _write, ("function", value.__wrapped__)
         return NotImplemented
 
     def _reduce_code(self, value: Any) -> Any:
@@ -104,10 +119,12 @@ def _write(*parts: Any) -> None:
 
 
 def _tensor_parts(value: torch.Tensor | torch.UntypedStorage) -> Iterator[Any]:
-    yield "tensor"
+    yield type(value)
     if isinstance(value, torch.Tensor):
-        yield from (str(value.dtype), tuple(value.shape))
-        value = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+        yield from (str(value.dtype), tuple(value.shape), value.requires_grad)
+        yield sorted(vars(value).items())
+        plain = value.detach().as_subclass(torch.Tensor)
+        value = plain.cpu().contiguous().flatten().view(torch.uint8)
     else:
         storage: Any = value
         value = torch.empty(0, dtype=torch.uint8).set_(storage.cpu())
@@ -117,8 +134,7 @@ def _tensor_parts(value: torch.Tensor | torch.UntypedStorage) -> Iterator[Any]:
 def _class_parts(value: type) -> Iterator[Any]:
     yield value.__bases__
     for name, part in vars(value).items():
-        is_code = isinstance(part, (FunctionType, staticmethod, classmethod, property, type))
-        if name not in _OF_CLASS and (is_code or isinstance(part, _CONSTANTS)):
+        if name not in _OF_CLASS and not isinstance(part, _OF_SLOTS):
             yield name, part
 
 
@@ -131,7 +147,11 @@ def _function_parts(function: FunctionType) -> Iterator[Any]:
         yield tuple(each for each in code.co_consts if not isinstance(each, CodeType))
         for name in code.co_names:
             used = function.__globals__.get(name)
-            if isinstance(used, (FunctionType, type, ModuleType, *_CONSTANTS)):
+            if isinstance(used, ModuleType):
+                yield name, used.__name__
+                if not _is_installed_module(used):
+                    yield [(each, vars(used).get(each)) for each in code.co_names]
+            elif used is not None and name != "__class__":
                 yield name, used
 
 
@@ -155,12 +175,21 @@ def _is_installed(value: Any) -> bool:
     """Whether a function or class is of an installed package or of Python, and has a name there."""
     module = sys.modules.get(value.__module__)
     if isinstance(value, FunctionType):
+        if module is None or not _is_installed_module(module):
+            return False  # though an installed decorator may have made it of the user's function
         path = value.__code__.co_filename
     elif module is None or value.__module__ == "__main__":
         return False
     else:
         path = getattr(module, "__file__", None) or _BUILT_IN
-    package = str(value.__module__).partition(".")[0]
-    is_of_package = package == "fusionloader" or any(name in path for name in _INSTALLED)
-    is_of_python = path == _BUILT_IN or path.startswith(sysconfig.get_paths()["stdlib"] + os.sep)
-    return (is_of_package or is_of_python) and "<" not in value.__qualname__
+    return _is_installed_path(str(value.__module__), path) and "<" not in value.__qualname__
+
+
+def _is_installed_module(module: ModuleType) -> bool:
+    return _is_installed_path(module.__name__, getattr(module, "__file__", None) or _BUILT_IN)
+
+
+def _is_installed_path(name: str, path: str) -> bool:
+    if name.partition(".")[0] == "fusionloader" or any(each in path for each in _INSTALLED):
+        return True
+    return path == _BUILT_IN or path.startswith(sysconfig.get_paths()["stdlib"] + os.sep)

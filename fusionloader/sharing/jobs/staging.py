@@ -213,8 +213,9 @@ class Staging:
         """Whether a whole batch lies in the present slots, and not in some that were replaced."""
         if not isinstance(message, messages.SamplesSpilled):
             return True
+        held = self.queue.held(batch.slot)  # first: the worker may finish it between the two calls
         whole = self.queue.in_state(batch.slot, TinyBatchState.SPILLED)
-        return record.number in {each.worker for each in [*self.queue.held(batch.slot), *whole]}
+        return record.number in {each.worker for each in [*held, *whole]}
 
     def _note_wanted(self, record: WorkerRecord, message: messages.SlotWanted) -> None:
         """Gives the worker that waits for it a slot, even if the batch is not needed any more."""
