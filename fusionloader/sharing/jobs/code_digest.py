@@ -40,7 +40,7 @@ _BUILT_IN = "<built in>"
 def digest_code(*values: Any) -> str:
     """Returns a digest of values and of the user's code in them, as hexadecimal digits.
 
-    Global variables that functions use count if they are constants, functions or classes.
+    Global variables that functions use count, too.
 
     Raises:
         TypeError: a value cannot be pickled, or refers to itself.
@@ -48,6 +48,8 @@ def digest_code(*values: Any) -> str:
     digest = _Digest()
     try:
         digest.dump(values)
+    except (MemoryError, OSError):  # not of what is digested
+        raise
     except Exception as error:
         raise TypeError(str(error) or type(error).__name__) from error
     return digest.hashed.hexdigest()
