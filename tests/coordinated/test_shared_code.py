@@ -171,35 +171,24 @@ def test_errors_of_user_code_are_for_every_job_what_they_are_alone(group, on_err
             job.take(1)
 
 
-def test_killed_workers_of_user_code_lose_no_batch(group):
+@pytest.mark.parametrize(
+    ("signals", "taken"),
+    [((signal.SIGKILL,) * 3, 8), ((signal.SIGSTOP, signal.SIGCONT), 12)],
+    ids=["killed", "stopped"],
+)
+def test_workers_of_user_code_that_die_or_stop_lose_no_batch(group, signals, taken):
     options = {"sampler": [index * 7 % 40 for index in range(160)], "prefetch_factor": 2}
     jobs = group(2, dataset=Noisy(), **options)
     (expected,) = alone(Noisy(), **options)
     found = begin(jobs)
-    for _ in range(3):
-        for job in jobs:
-            for worker in job.ask("workers"):
-                os.kill(worker, signal.SIGKILL)
-        for job in jobs:
-            job.tell("take", 8)
-        for batches, job in zip(found, jobs, strict=True):
-            batches += job.answer()
-    for batches, more in zip(found, rest(jobs), strict=True):
-        batches += more
-    assert found == [expected] * 2
-
-
-def test_a_stopped_worker_of_user_code_spoils_no_batch(group):
-    options = {"sampler": [index * 7 % 40 for index in range(160)], "prefetch_factor": 2}
-    jobs = group(2, dataset=Noisy(), **options)
-    (expected,) = alone(Noisy(), **options)
-    found = begin(jobs)
-    workers = jobs[0].ask("workers")
-    for number in (signal.SIGSTOP, signal.SIGCONT):
+    for number in signals:
+        if number != signal.SIGCONT:  # which is for those that were stopped
+            struck = jobs if number == signal.SIGKILL else jobs[:1]
+            workers = [worker for job in struck for worker in job.ask("workers")]
         for worker in workers:
             os.kill(worker, number)
         for job in jobs:
-            job.tell("take", 12)
+            job.tell("take", taken)
         for batches, job in zip(found, jobs, strict=True):
             batches += job.answer()
     for batches, more in zip(found, rest(jobs), strict=True):

@@ -12,6 +12,7 @@ import psutil
 from support import warm_start
 from support.waiting import PATIENCE, wait_until
 
+from fusionloader.observe.trace.files import read_timeline
 from fusionloader.sharing.ranks.discovery import ranks_here
 from fusionloader.system import fd_messages
 
@@ -19,6 +20,14 @@ SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
 # Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
 UNEVEN = {"options": {0: {"step_seconds": 0.15}}, "large_rank": 1}
+
+
+def assert_borrowed_workers_are_in(trace):
+    """They have spans and the instants of their coming in the trace of the rank that had them."""
+    timeline = read_timeline(trace)
+    borrowed = {w.number for w in timeline.meta.workers if w.kind == "borrowed"}
+    assert borrowed & {span.worker for span in timeline.spans}
+    assert borrowed == {each.worker for each in timeline.instants if each.kind == "borrowed"}
 
 
 class Rank:

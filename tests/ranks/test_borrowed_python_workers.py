@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from job import UNEVEN, Job, children, is_manager, kill_workers
+from job import UNEVEN, Job, assert_borrowed_workers_are_in, children, is_manager, kill_workers
 from support.campaigns import seeds
 from support.datasets import Numbers
 from support.images import train_transform, uneven_images
@@ -21,7 +21,6 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader._native import MemberView, process_identity
-from fusionloader.observe.trace.files import read_timeline
 from fusionloader.sharing.pool.served_loader import ServedLoader
 from fusionloader.system.fd_messages import FdMessage
 from fusionloader.system.shm.descriptor import Descriptor
@@ -106,10 +105,7 @@ def test_borrowed_workers_run_user_code_for_the_same_batches(
         )
         wait_until(lambda: gone(manager.pid))
     wait_until_nothing_is_left(*job.pids)
-    timeline = read_timeline(tmp_path / "rank1.json")
-    borrowed = {w.number for w in timeline.meta.workers if w.kind == "borrowed"}
-    assert borrowed & {span.worker for span in timeline.spans}
-    assert borrowed == {each.worker for each in timeline.instants if each.kind == "borrowed"}
+    assert_borrowed_workers_are_in(tmp_path / "rank1.json")
 
 
 @pytest.mark.kills

@@ -7,15 +7,13 @@ import signal
 import time
 
 import pytest
-from job import UNEVEN, Job, children, is_manager, kill_workers
+from job import UNEVEN, Job, assert_borrowed_workers_are_in, children, is_manager, kill_workers
 from support.campaigns import seeds
 from support.images import train_transform, uneven_images
 from support.remote_workers import RemoteWorker
 from support.shards import shards_of
 from support.waiting import gone, wait_until, wait_until_gone, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
-
-from fusionloader.observe.trace.files import read_timeline
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +62,7 @@ def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
         assert job.finish() == expected
         wait_until(lambda: gone(manager.pid))
     wait_until_nothing_is_left(*job.pids)
-    timeline = read_timeline(tmp_path / "rank1.json")
-    borrowed = {w.number for w in timeline.meta.workers if w.kind == "borrowed"}
-    assert borrowed & {span.worker for span in timeline.spans}
-    assert borrowed == {each.worker for each in timeline.instants if each.kind == "borrowed"}
+    assert_borrowed_workers_are_in(tmp_path / "rank1.json")
 
 
 def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_folder, expected):
