@@ -36,6 +36,9 @@ USER_CODE = {
     "dino": "ten crops of an image (DINO)",
     "v2": "torchvision v2",
     "boxes": "torchvision v2 with boxes",
+    "letterbox": "pasted on a square canvas, resized",
+    "fit": "`ImageOps.fit`, gamma",
+    "thumbnail": "`thumbnail`, center crop",
     "timm": "timm's transforms",
     "hugging-face": "Hugging Face `with_transform`",
     "webdataset": 'WebDataset `decode("pil")`',
@@ -88,12 +91,17 @@ _EXTRAS = {"with `jpeg_index`": "fusionloader-index", "with `DecodedCache`": "fu
 
 def user_code() -> Iterator[Row]:
     """Yields datasets whose Python code runs in workers, as it is."""
-    yield ["dataset", "`DataLoader`, samples/s", "FusionLoader", "processor time"]
-    rows = {row["workload"]: row for row in _study("breadth")["table"]}
+    yield ["dataset", "`DataLoader`, samples/s", "FusionLoader", "processor time", "AVX2 alone"]
+    rows, older = (
+        {row["workload"]: row for row in _study(name)["table"]}
+        for name in ("breadth", "breadth-avx2")
+    )
     for name, words in USER_CODE.items():
         row = rows[name]
         spared = _number(row["torch us"]) / _number(row["us"])
-        yield [words, row["torch /s"], f"**{_times(_number(row['x']))}**", f"1/{spared:.1f}"]
+        with_avx2 = _times(_number(older[name]["x"])) if name in older else ""
+        times = f"**{_times(_number(row['x']))}**"
+        yield [words, row["torch /s"], times, f"1/{spared:.1f}", with_avx2]
 
 
 def whole_batches() -> Iterator[Row]:
