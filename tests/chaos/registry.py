@@ -5,6 +5,7 @@ from chaos.kinds import (
     gpu_workers,
     image_plans,
     jobs,
+    own_images,
     pools,
     remote,
     serving,
@@ -14,7 +15,7 @@ from chaos.kinds import (
 )
 
 _ROOMS = (
-    *(image_plans, user_code, pools, jobs, caches, written, remote, streams, serving),
+    *(image_plans, own_images, user_code, pools, jobs, caches, written, remote, streams, serving),
     gpu_workers,
 )
 KINDS = {kind.name: kind for room in _ROOMS for kind in room.KINDS}

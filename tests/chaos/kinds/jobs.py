@@ -12,7 +12,7 @@ from torchvision import transforms
 
 from chaos.kinds.image_plans import Tail, epochs_of, images_of, part_of
 from chaos.kinds.setting import EpochKind, Epochs, Setting
-from chaos.kinds.user_code import Collate
+from chaos.kinds.user_code import Collate, noise_part
 
 _SIZE = 160  # so large that a rank waits for workers
 
@@ -47,9 +47,22 @@ def _rank_of_whole_batches(setting: Setting) -> Epochs:
 
 
 def job(setting: Setting) -> Epochs:
+    return epochs_of(part_of(images_of(setting), setting, 0, **_shared(setting)))
+
+
+def _job_of_user_code(setting: Setting) -> Epochs:
+    return epochs_of(noise_part(setting, worker_init_fn=None, **_shared(setting)))
+
+
+def _job_of_whole_batches(setting: Setting) -> Epochs:
+    collate = Collate(setting.folder)
+    options = {"worker_init_fn": None, "collate_fn": collate, **_shared(setting)}
+    return epochs_of(noise_part(setting, **options))
+
+
+def _shared(setting: Setting) -> dict[str, Any]:
     share = None if setting.plain else f"chaos-{setting.word}"
-    options = {"num_workers": 1, "share": share, "prefetch_factor": 4}
-    return epochs_of(part_of(images_of(setting), setting, 0, **options))
+    return {"num_workers": 1, "share": share, "prefetch_factor": 4}
 
 
 KINDS = (
@@ -57,4 +70,6 @@ KINDS = (
     EpochKind("ranks with Python workers", _rank_in_python, processes=2, leaves=1),
     EpochKind("ranks with whole batches", _rank_of_whole_batches, processes=2, leaves=1),
     EpochKind("jobs that share preparation", job, processes=2),
+    EpochKind("jobs that share user code", _job_of_user_code, processes=2),
+    EpochKind("jobs that share whole batches", _job_of_whole_batches, processes=2),
 )
