@@ -2,16 +2,18 @@
 
 import os
 import random
+import resource
 import signal
 
 import numpy as np
 import pytest
 import torch
-from jobs import OPTIONS, alone, digest, left, make_loader
+from jobs import OPTIONS, alone, coordinators, digest, left, make_loader
 from support.datasets import Random
 from torch.utils.data import Dataset, default_collate
 
 from fusionloader import FusionLoader
+from fusionloader.sharing.jobs.address import coordinator_address
 
 
 class Noisy(Dataset):
@@ -89,6 +91,10 @@ def first(samples):
     return samples[0]
 
 
+def last_is_large(samples):
+    return torch.zeros(1 << 24 if samples[0][1] == 36 else 1 << 16, dtype=torch.uint8)
+
+
 def named(samples):
     return [*default_collate(samples), [f"{number} of a batch" for number in range(8192)]]
 
@@ -155,6 +161,20 @@ def test_a_job_may_keep_all_batches_of_user_code(word, collate):
         kept = list(loader)
         assert list(map(digest, kept)) == list(map(digest, expected))
     del kept
+    loader.close()
+
+
+def test_a_job_goes_on_alone_when_there_is_no_memory_for_a_batch(word):
+    options = {"collate_fn": last_is_large, "shuffle": False, "prefetch_factor": 2}
+    loader = make_loader(Noisy(), word, options)
+    iterator = iter(loader)
+    sizes = [len(next(iterator))]
+    (pid,) = {each.pid for each in coordinators(coordinator_address(word))}
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 23, most))
+    sizes += map(len, iterator)
+    assert sizes == [1 << 16] * 9 + [1 << 24]
+    assert "shared memory" in loader.stats().shared_prep.why_alone
     loader.close()
 
 

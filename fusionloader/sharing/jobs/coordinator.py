@@ -131,6 +131,7 @@ class Coordinator(LocalService[GroupMember]):
             self._ticked = now
             staging.look_for_stopped()
             group.look_for_stopped(now)
+            group.look_for_lacking()
         for run in group.runs():
             self._advance_run(run, now)
         return _TICK_SECONDS if staging.busy or group.needs_ticks else None

@@ -295,6 +295,13 @@ class Group:
                 if late and run.epoch.untaken(number) and member.is_stopped():
                     self.evict(member, "it was stopped by a signal")
 
+    def look_for_lacking(self) -> None:
+        """Evicts the members of an epoch who wait for a batch that there is no memory for."""
+        for batch in self._staging.lacking():
+            run = self.find_run(batch)
+            if run.epoch.is_starved():  # else training may still release memory
+                self.evict_all(run, batch.lack)
+
     def consider_gathering(self, run: EpochRun, now: float) -> None:
         """Closes an epoch to new members, unless one is about to join it."""
         epoch = run.epoch

@@ -53,6 +53,7 @@ class StagedBatch(PublishedBatch):
     Attributes:
         key: the epoch.
         wanted: bytes that a worker needs for the batch that it has made whole, 0 if it has them.
+        lack: why there was no memory for ``wanted`` bytes at the last attempt.
         held: tiny-batch and worker of each claim at the last check.
         given_up: tiny-batches that were given up, each with the pid of the last dead worker.
         made: number of samples, by the pid of the job whose workers made them, once complete.
@@ -62,6 +63,7 @@ class StagedBatch(PublishedBatch):
 
     key: EpochKey
     wanted: int = 0
+    lack: str = ""
     held: frozenset[tuple[int, int]] = frozenset()
     given_up: list[tuple[int, int | None]] = field(default_factory=list)
     made: Counter[int] = field(default_factory=Counter)
@@ -162,14 +164,21 @@ class Staging:
 
     def _provide(self, batch: StagedBatch) -> None:
         """Gives a whole batch the slot that its worker waits for; a later call tries again."""
-        with contextlib.suppress(SharedMemoryExhausted):
+        try:
             rows = self._rows.acquire(batch.wanted)
-            self.largest, batch.wanted = max(self.largest, batch.wanted), 0
-            if batch.payload is not None:
-                self._rows.release(batch.payload)
-            batch.payload = rows
-            self.queue.set_payload(batch.slot, rows.number)
-            self.queue.search(batch.slot)  # wakes the worker
+        except SharedMemoryExhausted as error:
+            batch.lack = str(error)
+            return
+        self.largest, batch.wanted = max(self.largest, batch.wanted), 0
+        if batch.payload is not None:
+            self._rows.release(batch.payload)
+        batch.payload = rows
+        self.queue.set_payload(batch.slot, rows.number)
+        self.queue.search(batch.slot)  # wakes the worker
+
+    def lacking(self) -> list[StagedBatch]:
+        """Returns the mini-batches whose workers wait for memory."""
+        return [batch for batch in self._batches if batch.wanted]
 
     # ---- what workers have done ----------------------------------------------------------------
 
