@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serve.add_argument("--memory", help="with --path: the budget of shared memory before the disk")
     listing = actions.add_parser("ls", help="show what is held, and who uses it")
     listing.add_argument("--json", action="store_true", help="print it for programs")
-    drop = actions.add_parser("drop", help="free datasets that nobody uses")
+    drop = actions.add_parser("drop", help="free unused datasets")
     drop.add_argument("fingerprint", help="the beginning of a dataset's fingerprint, or: all")
 
 

@@ -54,7 +54,7 @@ def _init(path: Path) -> int:
     made = make_token_file(path)
     read_token(path)
     print(f"{'a new token is' if made else 'there is a token'} in {path}")
-    print("copy it to the other machines, where nobody else may read it (chmod 600) either;")
+    print("copy it to the other machines, where only its owner may read it (chmod 600);")
     print("who has it may use the workers that are started with it")
     return 0
 

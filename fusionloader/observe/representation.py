@@ -38,7 +38,7 @@ class DescribedLoader:
     """What a loader shows of itself.
 
     Attributes:
-        name: of its class.
+        name: name of its class.
         way: how samples are made, in two words.
         explain: returns the same, a line per stage.
     """

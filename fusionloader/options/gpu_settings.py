@@ -32,7 +32,7 @@ class GpuWorker:
         sharing: ``"temporal"`` lets the worker run only while training waits for a batch,
             ``"spatial"`` always. ``"auto"`` tries both, and no GPU worker, for a few iterations
             each, and stays with the fastest.
-        memory_limit: of the device's memory, in bytes or as ``"2GiB"``; ``None`` sets no limit.
+        memory_limit: limit of device memory, in bytes or as ``"2GiB"``; ``None`` sets no limit.
         memory: whether the worker may borrow, while training waits for a batch, memory that
             training's allocator holds but does not use. ``"share"``: whenever its own allocations
             fail. ``"auto"``: only if the memory peaks of both were found not to fit on the device

@@ -21,14 +21,14 @@ class Drain:
     """What a loader delivers to a consumer that takes batches as fast as they come.
 
     Attributes:
-        workers: that it had.
-        samples: that were counted.
+        workers: number of its workers.
+        samples: number of counted samples.
         seconds: they took.
-        delivery_seconds: of a core of this process, for a batch.
+        delivery_seconds: processor time of this process for a batch.
         stages: what workers spent where; empty for torch's ``DataLoader``.
-        hit_share: of the samples, how many came from a decoded cache.
-        stored_bytes: that the cache takes for a sample; 0 without one.
-        cpu_seconds: that workers have counted for the samples, of a core; 0 if they count nothing.
+        hit_share: fraction of samples that came from a decoded cache.
+        stored_bytes: bytes of the cache for a sample; 0 without one.
+        cpu_seconds: processor time that workers counted for the samples; 0 if they count nothing.
     """
 
     workers: int
@@ -56,7 +56,7 @@ def drain(loader: AnyLoader, seconds: float, settle: int = 0) -> Drain:
 
     Args:
         loader: one without end.
-        seconds: to measure.
+        seconds: duration of the measurement.
         settle: mini-batches to take first, beside those that the workers begin with.
     """
     batches = forever(loader)

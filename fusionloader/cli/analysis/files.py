@@ -26,8 +26,8 @@ class FilePart(NamedTuple):
     """Bytes of a file that a sample takes: all of them, or a range.
 
     Attributes:
-        path: of the file.
-        offset: of the first byte.
+        path: path of the file.
+        offset: offset of the first byte.
         nbytes: how many there are.
     """
 
@@ -77,7 +77,7 @@ class FileCacheLimit:
 
 @dataclass(slots=True)
 class _Opened:
-    """What is opened for reading while somebody listens; audit hooks cannot be taken out again."""
+    """Files opened for reading while it is active; audit hooks cannot be removed."""
 
     paths: list[str] | None = None
     installed: bool = False
@@ -201,7 +201,7 @@ class ReadRates:
     """How fast files, or their parts, are read, by themselves.
 
     Attributes:
-        mean_bytes: of a part.
+        mean_bytes: mean size of a part.
         memory: bytes a second from the file cache, one reader.
         storage: bytes a second from storage, many readers; ``None`` where the cache stays.
         latency: seconds until the first byte of a part comes from storage, one reader.

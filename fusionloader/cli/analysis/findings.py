@@ -24,15 +24,15 @@ class LoaderShape:
     """The arguments of a loader that its speed depends on.
 
     Attributes:
-        samples: of the dataset; ``None`` where it has no length.
+        samples: length of the dataset; ``None`` where it has none.
         steps: mini-batches of an epoch; ``None`` where that is not known.
         batch_size: samples of a mini-batch.
         workers: processes.
         prefetch_factor: mini-batches that are made ahead, for each worker.
         tiny_batch_size: samples that a worker claims; ``None`` where it makes whole mini-batches.
         on_device: whether training uses a CUDA device, and so runs ahead of it.
-        cores: that this process and its workers may use, where other ranks use theirs.
-        memory_bytes: of the machine.
+        cores: cores that this process and its workers may use beside other ranks.
+        memory_bytes: memory of the machine, in bytes.
         cache_bytes: budget of the loader's decoded cache, 0 without one.
         jpeg_index: whether the loader has one.
         ranks: number of ranks that share the machine and its storage.
@@ -75,7 +75,7 @@ class LoaderFindings:
     """What was measured on one loader.
 
     Attributes:
-        place: where the script makes it.
+        place: line of the script that makes it.
         kind: the name of its class.
         phases: results, those that could be measured.
         skipped: why phases were not.

@@ -30,11 +30,11 @@ class PhaseResult:
     """The steps of a window.
 
     Attributes:
-        steps: that were measured.
-        samples: of their batches.
+        steps: number of measured steps.
+        samples: number of samples in their batches.
         seconds: wall time of the steps: waiting, and training.
         waited: seconds of it within ``next()``.
-        cpu_seconds: of the training process, all threads.
+        cpu_seconds: processor time of the training process, all threads.
         processors: what the loader's workers got of them; ``None`` where that was not measured.
     """
 
@@ -64,8 +64,8 @@ class MeasuredWindow:
         waits: seconds of each step within ``next()``.
 
     Args:
-        phase: that is measured.
-        seconds: of measured steps that are enough.
+        phase: the measured phase.
+        seconds: duration of measured steps that is enough.
         skip: steps that are left out whenever workers have just begun: they have no backlog yet,
             and what they make comes in bursts.
     """

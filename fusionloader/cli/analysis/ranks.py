@@ -43,8 +43,8 @@ class AnalyzedRanks:
     Attributes:
         rank: number of this one.
         count: number of ranks.
-        cores: that this rank and its workers may use: those that several ranks of a machine may
-            use are divided among them.
+        cores: cores that this rank and its workers may use; ranks of one machine divide the
+            machine's cores among them.
         sharing: number of ranks on this machine.
     """
 
@@ -143,7 +143,7 @@ def together(results: list[PhaseResult], waits: list[list[float]]) -> PhaseResul
     """Returns the result of a job, whose steps are over when the last rank has its data.
 
     Args:
-        results: of each rank, in the same window.
+        results: results of each rank, in the same window.
         waits: seconds of each step within ``next()``, by rank.
     """
     slowest = max(results, key=lambda each: each.waited)

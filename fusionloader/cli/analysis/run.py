@@ -26,7 +26,7 @@ class Findings:
         loaders: those that training was done on, in the order of their first batch.
         runs: how often the script was run.
         stopped: whether it was stopped before its end.
-        apart: where loaders are made that not all ranks iterate.
+        apart: lines that make loaders which not all ranks iterate.
     """
 
     loaders: tuple[LoaderFindings, ...]
@@ -49,11 +49,11 @@ def analyze(
 
     Args:
         training: runs it, from its start.
-        name: of it, for messages.
-        seconds: of each measurement.
+        name: its name, for messages.
+        seconds: duration of each measurement.
         announce: is told what is measured now.
         file_cache: what the file cache holds of the files, in ``Phase.COLD``.
-        ranks: of the training, all of which call this; this process alone unless given.
+        ranks: ranks of the training, all of which call this; by default this process alone.
 
     Raises:
         AnalysisError: nothing could be measured.

@@ -50,14 +50,14 @@ class SampleService:
     """What a loader's samples cost.
 
     Attributes:
-        warm: with the workers that it has, files in memory.
+        warm: time with its present workers and files in memory.
         alone: the same with one worker; ``None`` where that is what it has.
         reads: reading by itself; ``None`` without files.
         costs: costs of samples that were made one by one.
-        wake_seconds: from the end of a wait until the process that waits runs.
-        cached: with decoded images in memory; ``None`` where that is not possible.
-        indexed: with a JPEG index; ``None`` where that is not possible.
-        fused: with ``FusionLoader`` in the place of torch's loader; ``None`` where it is one.
+        wake_seconds: time from the end of a wait until the waiting process runs.
+        cached: time with decoded images in memory; ``None`` where that is not possible.
+        indexed: time with a JPEG index; ``None`` where that is not possible.
+        fused: time with ``FusionLoader`` instead of torch's loader; ``None`` where it is one.
     """
 
     warm: Drain
@@ -85,7 +85,7 @@ def measure_service(
         loader: the user's, none of whose workers run.
         mini_batches: empty for an ``IterableDataset``.
         samples_parts: what each of their samples takes of files.
-        seconds: for each measurement.
+        seconds: duration of each measurement.
         ranks: those that call this.
     """
     parts = list(dict.fromkeys(part for each in samples_parts.values() for part in each))

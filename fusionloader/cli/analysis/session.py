@@ -46,7 +46,7 @@ class Session:
         """``measured`` is called with each loader that has no phase left.
 
         Args:
-            seconds: of each window.
+            seconds: duration of each window.
             measured: what is to be measured of the loader besides, while the script waits.
             announce: is told of each phase that begins.
             file_cache: what the file cache holds of the files, in ``Phase.COLD``.

@@ -27,7 +27,7 @@ class Remedy:
     """A change, and what it is predicted to bring.
 
     Attributes:
-        change: in words, or as an argument of the loader.
+        change: the change in words, or as an argument of the loader.
         rate: samples per second.
         reaches: whether training then hardly waits.
     """
@@ -42,11 +42,11 @@ class Verdict:
     """What limits a training.
 
     Attributes:
-        wait_share: of its time that it waits as it runs; ``None`` where that was not measured.
+        wait_share: fraction of its time that it waits, 0 to 1; ``None`` if not measured.
         limit: ``"training"``, ``"reading"`` or ``"preparation"``; ``"processors"`` where other
             processes or a CPU quota keep workers from running; ``"unknown"`` where too little was
             measured.
-        stage: of preparation, on which workers spend most; empty where that is not known.
+        stage: the stage on which workers spend most; empty where that is not known.
         out_of_cores: whether the workers and training have no core left.
         remedies: the changes that help, the best first.
         sentences: all of it in words.

@@ -41,13 +41,13 @@ class WatchedProgress:
     """What is known of a loader so far; outlives it where the script runs once more.
 
     Attributes:
-        place: where the script makes the loader.
+        place: line of the script that makes the loader.
         kind: the name of its class.
-        results: of the phases that were measured.
+        results: results of the measured phases.
         job: the same of all ranks together.
         windows: their steps so far.
         skipped: why phases could not be, by phase.
-        steps: of training on it.
+        steps: steps of training on it.
         cached_share: fraction of the files, 0 to 1, that the file cache holds in ``Phase.COLD``.
     """
 
@@ -267,10 +267,10 @@ class WatchedLoader:
         """Training has come back for another batch.
 
         Args:
-            batch: that it had.
+            batch: the batch of that step.
             waited: seconds that it was waited for.
             elsewhere: seconds since then.
-            cpu_seconds: of the training process, in these.
+            cpu_seconds: processor time of the training process in these seconds.
             workers: process ids of torch's workers, where these make the batches.
         """
         self.progress.steps += 1

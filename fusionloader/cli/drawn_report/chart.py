@@ -34,9 +34,9 @@ class Chart:
     """A drawing.
 
     Attributes:
-        name: of the element on the page.
+        name: name of the element on the page.
         label: what is drawn, for those who do not see it.
-        spec: in Vega-Lite; its data is named.
+        spec: specification in Vega-Lite; its data is named.
         choices: data by name; a reader chooses if there are several.
     """
 
@@ -60,7 +60,7 @@ class Figure:
     """A part of the page: what is to be seen in words, drawn, and as a table.
 
     Attributes:
-        name: of the part, for links.
+        name: name of the part, for links.
         title: a question that it answers.
         summary: the answer, and how to read the drawing.
         charts: none where there is nothing to draw; the summary says why then.

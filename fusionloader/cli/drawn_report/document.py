@@ -24,7 +24,7 @@ def document(charts: Mapping[str, object], **values: object) -> str:
 
     Args:
         charts: what to draw, by name of the element.
-        values: of the template, ``files/page.html``.
+        values: values for the template, ``files/page.html``.
 
     Raises:
         ImportError: a package is missing; the message says which to install.

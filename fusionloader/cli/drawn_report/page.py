@@ -24,7 +24,7 @@ def report_page(timeline: Timeline, name: str) -> str:
     """Returns the report of a timeline as HTML that needs nothing else.
 
     Args:
-        timeline: of a training.
+        timeline: timeline of a training.
         name: what it is called in the report.
 
     Raises:

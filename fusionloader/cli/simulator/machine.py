@@ -31,7 +31,7 @@ class MachineModel:
     """The machine under a simulated training.
 
     Attributes:
-        cores: that workers and training share; ``None``: everyone has one of their own.
+        cores: number of cores for workers and training; ``None``: each process has its own.
         beside: speed of a core while all ``measured`` are busy, 1 being alone: they share caches
             and memory.
         measured: cores that were busy when ``beside`` was measured.

@@ -33,9 +33,9 @@ class Workload:
     """What a training asks of those who prepare its samples.
 
     Attributes:
-        cores: that keep up with training.
-        row_bytes: of a prepared sample, which come back from a remote worker.
-        encoded_bytes: of a sample before, which are shipped to one that does not read by itself.
+        cores: number of cores that keep up with training.
+        row_bytes: size of a prepared sample, which a remote worker returns.
+        encoded_bytes: size of a file, which is shipped to a worker that does not read by itself.
     """
 
     name: str
@@ -88,9 +88,9 @@ class OffloadSetup:
         in_flight: mini-batches; by default two for each local worker, as in the loader.
         limited: whether late answers limit the requests that are out.
         low: ready mini-batches below which balance offloads; by default as the loader decides.
-        share: of FastFlow.
-        steps: that are counted, behind those in which the policy finds out what to do.
-        profile_steps: of a phase of FastFlow's profile.
+        share: fraction of samples that FastFlow's policy makes remotely.
+        steps: number of counted steps, after those in which the policy decides.
+        profile_steps: number of steps in each phase of FastFlow's profile.
     """
 
     times: ServiceTimes
@@ -159,10 +159,10 @@ class OffloadOutcome:
 
     Attributes:
         rate: samples per second.
-        remote_share: of the samples made by remote workers.
+        remote_share: fraction of samples made by remote workers.
         waited: share of the time.
         candidate: the kind of request at the end; ``None`` where nothing is offloaded.
-        reason: of FastFlow's decision, in words, else empty.
+        reason: reason of FastFlow's decision in words, else empty.
     """
 
     setup: OffloadSetup

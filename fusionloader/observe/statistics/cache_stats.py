@@ -20,9 +20,9 @@ class TierStats:
     """A tier of a cache.
 
     Attributes:
-        images: that it keeps, whoever has put them there.
-        bytes: that it takes.
-        hits: samples of this loader that came from it.
+        images: number of images in it, of all loaders.
+        bytes: its size in bytes.
+        hits: number of samples of this loader that came from it.
     """
 
     images: int
@@ -39,11 +39,11 @@ class CacheStats:
         misses: samples that were read from storage.
         filled: times that this loader's workers have kept something: a miss, or pixels of what
             was kept as bytes.
-        epoch_hits, epoch_misses: of the last epoch that has ended.
-        tiers: by name: ``index``, ``encoded``, ``decoded``, the last two with ``disk_`` where they
-            are on a disk, and ``remote`` for what came from other servers.
-        bytes: of shared memory that all loaders of the budget take, of ``budget``.
-        disk_bytes: of the disk, of ``disk_budget``.
+        epoch_hits, epoch_misses: hits and misses of the last finished epoch.
+        tiers: statistics by name of a tier: ``index``, ``encoded``, ``decoded``, the last two with
+            ``disk_`` where they are on a disk, and ``remote`` for other servers.
+        bytes: shared memory that all loaders of the budget use, of ``budget`` bytes.
+        disk_bytes: disk space used, of ``disk_budget`` bytes.
     """
 
     hits: int
@@ -86,7 +86,7 @@ def cache_stats(
     """Returns what is known of a loader's cache; ``None`` without one.
 
     Args:
-        counts: of the loader's workers, as in ``system/shm/cache_counts.py``.
+        counts: counters of the loader's workers, as in ``system/shm/cache_counts.py``.
         epoch: the same of the last epoch alone.
         kept: the stores, and the accounts of the cache.
     """

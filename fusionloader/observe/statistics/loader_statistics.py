@@ -28,7 +28,7 @@ from fusionloader.workers.messages import SampleSkipped
 
 log = logging.getLogger("fusionloader.loader")
 
-# Lines of throughput and waiting, at INFO, for runs that nobody watches.
+# Lines of throughput and waiting, at INFO, for unattended runs.
 progress_log = logging.getLogger("fusionloader.progress")
 _SECONDS_PER_LINE = 10.0  # at least
 
@@ -62,7 +62,7 @@ class Statistics:
 
     @property
     def workers(self) -> WorkerTotals:
-        """Counters of workers that have ended, and of whoever else makes samples."""
+        """Counters of workers that have ended, and of all else that makes samples."""
         return self.all_workers.ended
 
     def add_skipped(self, skipped: Iterable[SampleSkipped]) -> None:
@@ -134,11 +134,11 @@ class Statistics:
         """Returns everything that was counted until now, to any thread.
 
         Args:
-            epochs: that were finished.
-            kept: what is kept of files, by name.
-            shared: what other jobs have to do with it.
-            remote: what other machines have.
-            stream: what was read of URLs.
+            epochs: number of finished epochs.
+            kept: stores of files and indexes, by name.
+            shared: statistics of preparation shared with other jobs.
+            remote: statistics of remote workers.
+            stream: statistics of what was read from URLs.
         """
         workers = self.all_workers.total()
         stages = stage_stats(

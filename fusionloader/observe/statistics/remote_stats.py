@@ -26,18 +26,18 @@ class RemoteWorkerStats:
     """A remote worker, all of its cores together.
 
     Attributes:
-        address: of it, as ``host:port``.
+        address: address of the worker, as ``host:port``.
         state: ``"serving"``; ``"away"`` where it does not answer now; ``"refused"`` where it does
             not take this loader's work.
-        lanes: cores of it that this loader asks.
-        samples: that it has made.
-        tiny_batches: that these were in.
-        leases_lost: tiny-batches that it was asked for and did not bring in time; others made them.
-        declined: tiny-batches that it left to this machine.
-        bytes_sent: to it: requests, and files where they are shipped.
-        bytes_received: from it, of results.
-        round_trip_seconds: from a request to its answer, on average; ``None`` before the first.
-        busy_seconds: of these that it was at work, summed up over its cores.
+        lanes: number of its cores that this loader sends requests to.
+        samples: number of samples that it has made.
+        tiny_batches: number of tiny-batches that it has made.
+        leases_lost: tiny-batches that it did not return in time; others made them.
+        declined: tiny-batches that it returned unmade, for this machine to make.
+        bytes_sent: bytes sent to it: requests, and files where they are shipped.
+        bytes_received: bytes of results received from it.
+        round_trip_seconds: mean time from a request to its answer; ``None`` before the first.
+        busy_seconds: time that it worked on requests, summed over its cores, in seconds.
     """
 
     address: str
@@ -61,14 +61,14 @@ class RemoteStats:
         offload: the policy.
         off_ratio: the share of samples that FastFlow's policy leaves to them; ``None`` with another
             policy.
-        samples: that remote workers have made.
-        share: of all samples that workers have made; ``None`` before there are any.
+        samples: number of samples made by remote workers.
+        share: fraction of all samples of workers, 0 to 1; ``None`` before there are any.
         leases_lost: tiny-batches that did not come in time, and were made by others.
         declined: tiny-batches that remote workers have left to this machine.
-        bytes_sent: to all of them.
-        bytes_received: from all of them.
-        cpu_seconds: of this machine, for what they have made.
-        workers: each of them.
+        bytes_sent: bytes sent to all remote workers.
+        bytes_received: bytes received from all remote workers.
+        cpu_seconds: processor time of this machine for requests and results, in seconds.
+        workers: statistics of each remote worker.
     """
 
     offload: Offload

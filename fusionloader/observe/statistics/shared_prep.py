@@ -17,7 +17,7 @@ class SharedPrepStats:
         jobs: pids of the other jobs in the epoch.
         shared_batches: mini-batches that were prepared once for this job and others.
         alone_batches: mini-batches that were prepared for this job alone.
-        outside_batches: of these, those that this job prepared outside the group.
+        outside_batches: those of ``alone_batches`` that this job prepared outside the group.
         made_here: samples that this job's workers have made, for this job or for others.
         made_elsewhere: samples that those of other jobs have made for this one.
         waited_for: seconds that this job has waited for others to take their mini-batches.

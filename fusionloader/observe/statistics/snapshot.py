@@ -31,14 +31,14 @@ class WorkerStats:
     """One worker of the iterator under way, or of the last one.
 
     Attributes:
-        number: of the worker.
-        pid: of its process, 0 before it has begun.
+        number: number of the worker.
+        pid: process id, 0 before the process has begun.
         kind: what it runs: a plan natively, user code in Python, a plan on a GPU; or ``"borrowed"``
             where it is another rank's, of which one guest slot may have seen several; ``"remote"``
             where it is a core of another machine.
-        samples: that workers of this number have made since the loader was made.
-        busy_seconds: that they have spent on these.
-        busy_share: of the time since the workers were started, that it spent on samples.
+        samples: samples made by workers of this number since the loader was made.
+        busy_seconds: time spent making these samples, in seconds.
+        busy_share: fraction of the time since the start that was spent making samples, 0 to 1.
         restarts: how often the worker of that number was replaced.
         cpu_seconds: processor time of its thread, looked at every 10 ms.
         delay_seconds: time that its thread was ready to run while others had the cores; 0 where the
@@ -68,48 +68,48 @@ class LoaderStats:
     """Counters since the loader was made; seconds are wall time.
 
     Attributes:
-        wait_share: of the time between two ``next()``, how much training has waited; the number to
+        wait_share: fraction of the time that training has waited for batches, 0 to 1; the number to
             look at first. ``None`` before the second batch.
-        waits: their distribution, and the waits for first batches.
-        capacity: samples per second that the workers there are now could make; ``None`` before
-            they have made any.
+        waits: distribution of the waits, and the waits for first batches.
+        capacity: samples per second that the present workers could make; ``None`` before they have
+            made any.
         stages: the same for each stage alone, see ``StageStats``.
-        rank: of this process in its job, 0 without one.
-        epochs: finished ones.
-        batches: delivered.
-        samples: delivered.
+        rank: rank of this process in its job, 0 without one.
+        epochs: number of finished epochs.
+        batches: number of delivered batches.
+        samples: number of delivered samples.
         skipped: bad samples that were left out.
         substituted: bad samples that were replaced.
         errors: texts of the first 100 bad samples.
-        workers: of the iterator under way, or of the last one; empty without workers.
-        worker_restarts: workers that were replaced.
-        worker_seconds: that workers spent on samples.
+        workers: workers of the current iterator, or of the last one; empty without workers.
+        worker_restarts: number of replaced workers.
+        worker_seconds: time that workers spent making samples, in seconds.
         processors: what workers and training got of the machine's processors.
-        pillow_samples: of a plan, that Pillow decoded.
-        borrowed_samples: made by workers of other ranks.
-        read_bytes: of files, as they are stored.
+        pillow_samples: samples of a compiled plan that Pillow decoded.
+        borrowed_samples: samples made by workers of other ranks.
+        read_bytes: bytes read from files, as they are stored.
         cache_hits: samples that came from the loader's cache, from whatever tier.
-        cache: what it has saved, and what is in it; ``None`` without one.
-        in_flight: mini-batches that are made now.
-        slots: that there are for mini-batches, delivered ones that are still looked at included.
-        shared_memory_bytes: that these took at the peak.
-        shared_memory_limit_bytes: that mini-batches in flight may take: ``max_shared_bytes``, or a
-            quarter of what was free. 0 while their size is unknown, and where whole batches come.
-        copied_bytes: to a CUDA device.
-        part_seconds: of workers, by part of the plan: reading, decoding, Python code, writing, and
-            each stage.
+        cache: hits, misses and content of the cache; ``None`` without one.
+        in_flight: mini-batches that are being made.
+        slots: batch slots, those of delivered batches that are still in use included.
+        shared_memory_bytes: peak size of the slots, in bytes.
+        shared_memory_limit_bytes: limit of mini-batches in flight, in bytes: ``max_shared_bytes``,
+            or a quarter of the free memory. 0 while their size is unknown, and for whole batches.
+        copied_bytes: bytes copied to a CUDA device.
+        part_seconds: seconds of workers by part of the plan: reading, decoding, Python code,
+            writing, and each stage.
         gpu_worker: its ``mode`` now, whether it is ``profiling``, the ``rates`` (samples per
             second) by mode, the ``threshold``, its ``samples``, its ``decoder``, ``where`` it
             works, how many samples were ``refused`` for which reason, ``restarts``, if it is
             ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
             ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing
             can be lent. Empty without one.
-        deferred_images: of user code: how many ``files`` were, which were ``left_to_pillow`` and
-            why, the operations ``recorded``, what the ``results`` were, how their tensors
-            were ``collated``, what ``ended_by`` asking for pixels, and which replacements have
-            ``failed``, by what they replace, with the error.
-        decoded_cache: what is in it; ``None`` without one.
-        jpeg_index: what is in it; ``None`` without one.
+        deferred_images: images that user code opened: how many ``files`` were deferred, which were
+            ``left_to_pillow`` and why, the operations ``recorded``, what the ``results`` were,
+            how their tensors were ``collated``, what ``ended_by`` asking for pixels, and which
+            replacements have ``failed``, by what they replace, with the error.
+        decoded_cache: content of the decoded cache; ``None`` without one.
+        jpeg_index: content of the JPEG index; ``None`` without one.
         shared_prep: what is shared with other jobs; ``None`` without ``share``.
         remote: what other machines' workers have done; ``None`` without ``remote``.
         stream: what was read of URLs; ``None`` where the files are local.

@@ -32,7 +32,7 @@ class StageStats:
             ``"python"``: user code. ``"write"``: of what it made, into the batch. ``"other"``: of
             workers without user code, what lies between, and files that Pillow decodes.
             ``"copy"``: to a CUDA device, which does it beside everything else.
-        samples: that were made meanwhile.
+        samples: number of samples made in that time.
         seconds: wall time of the workers; of copies the device's time.
         capacity: samples per second, if nothing else was done.
     """
@@ -54,12 +54,12 @@ def stage_stats(
     """Returns the stages on which time was spent.
 
     Args:
-        part_seconds: by part of a plan, as in ``transforms/plan/parts.py``.
-        busy_seconds: that workers spent on samples, without the writing.
-        samples: that were made in these.
-        workers: that there are now.
-        user_code: whether workers run any.
-        copy_seconds: of the device's time for copies.
+        part_seconds: seconds by part of a plan, as in ``transforms/plan/parts.py``.
+        busy_seconds: time that workers spent making samples, without writing them, in seconds.
+        samples: number of samples made in these seconds.
+        workers: present number of workers.
+        user_code: whether workers run user code.
+        copy_seconds: time that the device spent on copies, in seconds.
     """
     parts = [*part_seconds, *[0.0] * (FIRST_STAGE - len(part_seconds))]
     seconds = {"read": parts[READ], "decode": parts[PASSES], "augment": sum(parts[FIRST_STAGE:])}

@@ -34,16 +34,16 @@ class WaitStats:
     """How long training has waited in ``next()``.
 
     Attributes:
-        steps: returns of ``next()`` but the first of each epoch.
-        seconds: waited in these.
-        step_seconds: that these steps have taken, waits included.
-        share: of the time of these steps that was waited; ``None`` before the second batch.
+        steps: number of returns of ``next()``, without the first of each epoch.
+        seconds: time waited in these steps, in seconds.
+        step_seconds: duration of these steps, waits included.
+        share: fraction of that time that was waited, 0 to 1; ``None`` before the second batch.
         p50: seconds that half of the waits do not exceed, within 5 %; ``None`` before the second
             batch, as are the others.
         p95: the same for 95 in 100.
         p99: the same for 99 in 100.
-        first_seconds: waited for first batches of epochs.
-        iter_seconds: spent in ``iter(loader)``: start of workers, sampler, first work for them.
+        first_seconds: time waited for first batches of epochs, in seconds.
+        iter_seconds: time spent in ``iter(loader)``: start of workers, sampler, first tiny-batches.
         histogram: upper bounds in seconds, and how many waits lie below each but not below the
             one before; buckets without waits are left out.
     """
@@ -83,7 +83,7 @@ class Waits:
         steps: number of steps so far.
         first_seconds: seconds waited for first batches of epochs.
         next_line: number of steps after which progress is logged again.
-        processors: what training and its workers get of them during epochs.
+        processors: processor time that training and its workers get during epochs.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ class WorkerLimit:
     """What workers spend their time on, or why they do not get the time.
 
     Attributes:
-        sentence: in words, to follow a colon or begin a sentence in lower case.
+        sentence: the limit in words; follows a colon, or begins a sentence in lower case.
         stage: the costliest stage; empty where workers do not get the cores.
         shortage: why workers do not get the cores; ``None`` where they do.
     """
@@ -38,7 +38,7 @@ def worker_limit(stages: Sequence[StageStats], use: ProcessorUse | None) -> Work
 
     Args:
         stages: what workers spent on each stage.
-        use: of the processors, meanwhile; ``None`` if it is not known.
+        use: use of the processors in that time; ``None`` if it is not known.
 
     Returns:
         What limits them; ``None`` if neither a shortage nor a stage is known.

@@ -27,7 +27,7 @@ def merge_traces(
     process were traced, each keeps tracks of its own.
 
     Args:
-        paths: of ``.json`` and ``.json.gz`` traces.
+        paths: paths of ``.json`` and ``.json.gz`` traces.
         output: packed by gzip where it ends in ``.gz``.
 
     Returns:

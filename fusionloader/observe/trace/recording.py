@@ -85,8 +85,8 @@ class Trace:
     Where neither does, it is written when its loader is closed or collected, or Python exits.
 
     Attributes:
-        path: of the file, which is there when the trace has ended.
-        pid: of the process that records it.
+        path: path of the file, which exists once the trace has ended.
+        pid: id of the process that records it.
         recorder: what was collected until now.
     """
 
@@ -97,7 +97,7 @@ class Trace:
         self.path: Path = file.path
         self.pid: int = os.getpid()
         self.recorder: Recorder = recorder
-        # Weakly: a loader that nobody has any more ends its trace at once.
+        # Weakly: a loader that is not referred to any more ends its trace at once.
         self._current = weakref.ref(current)
         self._steps = steps
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()

@@ -49,9 +49,9 @@ class Span:
 
     Attributes:
         worker: the worker's number.
-        pid: of the process that was the worker then.
+        pid: id of the worker's process at that time.
         iterator: which of the iterators seen by the trace, counted from 0.
-        epoch: of the mini-batch.
+        epoch: epoch of the mini-batch.
         batch: the mini-batch's number in its epoch.
         first: number of the first tiny-batch in the mini-batch; small files come first.
         count: how many tiny-batches.
@@ -59,11 +59,11 @@ class Span:
         nbytes: encoded bytes that were read; 0 where they were kept, or are read by user code.
         begin_ns: when the worker began.
         end_ns: when the last tiny-batch was finished.
-        read_ns: spent on reading files.
-        decode_ns: on decoding, with windows, resizes, flips and the conversion, which run together.
-        augment_ns: on the other operations of a compiled plan.
-        python_ns: on user code, with the interpreter's own work around it.
-        write_ns: on writing samples of user code into the batch.
+        read_ns: time for reading files.
+        decode_ns: time for decoding, windows, resizes, flips and conversion, which run together.
+        augment_ns: time for the other operations of a compiled plan.
+        python_ns: time for user code, with the interpreter's own work around it.
+        write_ns: time for writing samples of user code into the batch.
     """
 
     worker: int
@@ -100,9 +100,9 @@ class Step:
 
     Attributes:
         iterator: which of the iterators seen by the trace, counted from 0.
-        epoch: of the mini-batch.
+        epoch: epoch of the mini-batch.
         batch: the mini-batch's number in its epoch.
-        samples: in the batch.
+        samples: number of samples in the batch.
         asked_ns: when ``next()`` was called.
         complete_ns: when workers had finished the last tiny-batch, often long before it was asked
             for; ``None`` where workers are not seen.
@@ -173,7 +173,7 @@ class Meta:
     """What a timeline is of.
 
     Attributes:
-        pid: of the training process.
+        pid: id of the training process.
         rank: among the ranks of the training, 0 where there is one.
         batch_size: samples of a mini-batch, ``None`` where a batch sampler or user code decides.
         tiny_batch_size: samples of a tiny-batch.
@@ -181,7 +181,7 @@ class Meta:
         end_ns: when it ended.
         unix_ns: Unix time minus ``CLOCK_MONOTONIC``, in nanoseconds.
         workers: those that have done something, and those that could.
-        lost: spans that nobody has read in time, and that are missing.
+        lost: number of spans that are missing, since they were overwritten before they were read.
         steps_only: why no worker is seen, in words; empty where they are.
         notes: what else a reader should know, a line each.
         processors: what workers and training got of them; ``None`` where that is not known.

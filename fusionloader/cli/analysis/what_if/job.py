@@ -17,7 +17,7 @@ class JobModel:
     """The ranks of a job, as far as their speed goes; a training of one process is one of one rank.
 
     Attributes:
-        shape: of the slowest rank's loader.
+        shape: shape of the slowest rank's loader.
         service: what its samples cost.
         training_rate: samples a second of all ranks on data in memory.
     """

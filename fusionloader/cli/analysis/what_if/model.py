@@ -85,9 +85,9 @@ class Prediction:
 
     Attributes:
         question: what was asked.
-        seconds: of an epoch; ``None`` for a stream without length.
+        seconds: duration of an epoch; ``None`` for a stream without length.
         rate: samples per second.
-        wait_share: of the time, how much training waits.
+        wait_share: fraction of the time that training waits, 0 to 1.
     """
 
     question: Question

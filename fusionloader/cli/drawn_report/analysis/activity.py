@@ -20,7 +20,7 @@ class Activity:
     """Shares of time, by row and bin.
 
     Attributes:
-        edges: of the bins, in seconds since the first thing seen; one more than there are bins.
+        edges: edges of the bins, in seconds since the first event; one more than there are bins.
         rows: the share of each bin in which training waited, and in which each worker was busy.
     """
 

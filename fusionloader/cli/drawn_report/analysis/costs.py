@@ -31,7 +31,7 @@ class Costs:
 
     Attributes:
         samples: how many they are.
-        counts: of samples, by bin of size and bin of cost.
+        counts: numbers of samples, by bin of size and bin of cost.
         kilobytes: edges of the bins of size, which grow by the same factor.
         milliseconds: edges of those of cost.
         classes: medians, smallest files first.

@@ -18,12 +18,12 @@ class CounterCourse:
     """A counter's course.
 
     Attributes:
-        name: of the counter.
+        name: name of the counter.
         moments: nanoseconds of ``CLOCK_MONOTONIC``; each value holds from there on.
         values: means until the next moment, where there were too many to show.
-        least: of all values.
-        most: of all values.
-        last: of all values.
+        least: least value.
+        most: largest value.
+        last: last value.
         is_mean: whether values are means.
     """
 

@@ -45,7 +45,7 @@ class TraceVerdict:
     """What is to be said first.
 
     Attributes:
-        share: of its time that training waited; ``None`` without two steps of an epoch.
+        share: fraction of its time that training waited; ``None`` without two steps of an epoch.
         tone: how good that is.
         headline: one sentence.
         reasons: sentences: what limits, and why one can tell.

@@ -23,11 +23,11 @@ class TraceWindow:
 
     Attributes:
         title: why it is looked at.
-        begin_ns: of what is shown; things that reach over the bounds are in it, too.
+        begin_ns: begin of the window; what reaches over its bounds is in it, too.
         end_ns: the same.
-        spans: of workers.
-        steps: of training.
-        copies: to the device.
+        spans: spans of workers.
+        steps: steps of training.
+        copies: copies to the device.
     """
 
     title: str

@@ -40,7 +40,7 @@ class KindWork:
     """All workers of a kind.
 
     Attributes:
-        kind: of worker.
+        kind: kind of worker.
         workers: how many.
         stages: the time of a sample divided; capacities are at so many workers.
     """
@@ -111,7 +111,7 @@ def work_of(timeline: Timeline) -> Work:
     for number in sorted({*known, *by_worker}):
         worker = known.get(number, Worker(number, "cpu"))
         spans = by_worker.get(number, [])
-        if spans or worker.kind == "cpu":  # the others may be slots that nobody was in
+        if spans or worker.kind == "cpu":  # the others may be slots that no worker used
             workers.append(_worker_work(worker, spans, begin, end, timeline))
     kinds = []
     for kind in KINDS:
