@@ -20,7 +20,6 @@ from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.progress import Progress
-from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote import remote_workers
 from fusionloader.sharing.remote.fleet import ListedFleet
 from fusionloader.system.transport.address import Address
@@ -122,7 +121,7 @@ def main() -> None:
     ):
         fleet = ChangingFleet(addresses, Identity.of(read_token(token_file)))
 
-        def changing_fleet(_settings: Remote) -> ChangingFleet:
+        def changing_fleet(*_: object) -> ChangingFleet:
             return fleet
 
         remote_workers.make_fleet = changing_fleet

@@ -281,6 +281,29 @@ class ServiceStarter:
         self._process = BareProcess(self._module, self._argument, (), apart=True)
         _started.append(self._process)
 
+    def connect(self, address: str, timeout: float, deadline: float) -> socket.socket | None:
+        """Connects to the service, which is started if none listens; ``None`` after ``deadline``.
+
+        Raises:
+            OtherUser: a process of another user listens there.
+            OSError: it cannot be started.
+        """
+        while True:
+            try:
+                return fd_messages.connect_to_own(address, timeout)
+            except fd_messages.OtherUser:
+                raise
+            except OSError:  # no process listens there
+                pass
+            if not self.start_until(deadline):
+                return None
+
+    def kill(self) -> None:
+        """Kills the service if it was started here and runs."""
+        if self._process is not None:
+            self._process.kill()
+            reap_ended()
+
     def start_until(self, deadline: float) -> bool:
         """Starts a service and pauses; returns ``False`` after ``deadline`` instead."""
         if time.monotonic() > deadline:
