@@ -53,6 +53,8 @@ class FleetSize:
             raise ValueError(f"there cannot be {fewest} workers at least and {most} at most")
         self._fewest = fewest
         self._most = most
+        self._missing: list[float] = []  # workers that are missing, by reports in a row
+        self._idle: list[float] = []  # workers that were busy, by reports in a row of idle ones
         self._change(fewest if wish is None else wish)
 
     def observe(
@@ -103,8 +105,7 @@ class FleetSize:
 
     def _change(self, wanted: int) -> None:
         self.wish = min(max(wanted, self._fewest), self._most)
-        self._missing: list[float] = []  # workers that are missing, by reports in a row
-        self._idle: list[float] = []  # workers that were busy, by reports in a row of idle ones
+        self._missing, self._idle = [], []
 
 
 def _missing(at_work: float, wait_share: float, remote_share: float | None) -> float:

@@ -257,9 +257,14 @@ class LocalService(ABC, Generic[PeerType]):
 class ServiceStarter:
     """Starts a service, again if the first one ended because another service had the address."""
 
-    def __init__(self, module: str, argument: object, log: Path | None = None) -> None:
-        """``log`` is the file that the service writes its errors to, if it does."""
-        self._module, self._argument = module, argument
+    def __init__(
+        self, module: str, argument: object, log: Path | None = None, site: bool = False
+    ) -> None:
+        """``log`` is the file that the service writes its errors to, if it does.
+
+        ``site`` is that of ``BareProcess``.
+        """
+        self._module, self._argument, self._site = module, argument, site
         self._where = "" if log is None else f"; see {log}"
         self._process: BareProcess | None = None
 
@@ -278,7 +283,7 @@ class ServiceStarter:
         exitcode = 0 if self._process is None else self._process.exitcode
         if exitcode:
             raise OSError(f"the process {describe_exit(exitcode)}{self._where}")
-        self._process = BareProcess(self._module, self._argument, (), apart=True)
+        self._process = BareProcess(self._module, self._argument, (), apart=True, site=self._site)
         _started.append(self._process)
 
     def connect(self, address: str, timeout: float, deadline: float) -> socket.socket | None:

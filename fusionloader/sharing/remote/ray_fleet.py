@@ -212,7 +212,8 @@ class RayFleet:
         for rank, needed in self._workers.needs:
             if (rank, needed) not in before.needs:
                 needs = "all remote workers" if needed is None else f"{needed} remote workers"
-                log.debug("rank %d needs %s, the fleet has %d", rank, needs, there)
+                who = "this loader" if self._ranks is None else f"rank {rank}"
+                log.debug("%s needs %s, the fleet has %d", who, needs, there)
         for rank in sorted({rank for rank, _ in before.needs}):
             if rank not in {rank for rank, _ in self._workers.needs}:
                 log.debug("rank %d needs no remote workers, the fleet has %d", rank, there)

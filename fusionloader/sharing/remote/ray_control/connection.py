@@ -59,9 +59,8 @@ class RayConnection:
             OSError: it cannot be started.
         """
         self._is_last = is_alone
-        starter = ServiceStarter(
-            "fusionloader.sharing.remote.ray_control.process", RayControlConfig(address, start)
-        )
+        module = "fusionloader.sharing.remote.ray_control.process"
+        starter = ServiceStarter(module, RayControlConfig(address, start), site=True)
         try:
             found = starter.connect(address, _CONNECT_SECONDS, deadline)
             if found is None:
