@@ -11,6 +11,7 @@ from support.ray_cluster import process_at, wait_for
 from support.waiting import children_that_run, gone, wait_until
 
 from fusionloader.sharing.ranks.discovery import JobRanks
+from fusionloader.sharing.remote.fleet import FleetLoad
 from fusionloader.sharing.remote.protocol import SERVICE
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import connect
@@ -67,6 +68,22 @@ def test_ranks_use_the_same_workers_until_the_last_one_leaves(start_ranks, clust
     second.close()
     wait_until(lambda: gone(worker.pid))
     assert not children_that_run("ray_control")
+
+
+def test_workers_that_a_rank_no_longer_needs_go_on_for_another(start_ranks):
+    first, second = start_ranks(2, workers=(0, 2))
+
+    def first_needs(count, first_load, second_load):
+        first.report_load(first_load)
+        second.report_load(second_load)
+        return first.state().needed == count
+
+    wait_until(lambda: first_needs(2, FleetLoad(1.0, 0.5), FleetLoad(0.0, 0.0)))
+    addresses = set(wait_for(second, 2))
+    assert second.state() == (2, 0, 2)
+    wait_until(lambda: first_needs(0, FleetLoad(0.0, 0.0), FleetLoad(0.9, 0.0, 1.0)))
+    wait_until(lambda: second.state() == (2, 2, 2))
+    assert set(first.addresses()) == set(second.addresses()) == addresses
 
 
 def test_ranks_meet_again_when_the_process_that_speaks_to_ray_has_died(start_ranks):
