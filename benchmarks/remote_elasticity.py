@@ -20,6 +20,7 @@ from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.progress import Progress
+from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote import remote_workers
 from fusionloader.sharing.remote.fleet import ListedFleet
 from fusionloader.system.transport.address import Address
@@ -121,7 +122,9 @@ def main() -> None:
     ):
         fleet = ChangingFleet(addresses, Identity.of(read_token(token_file)))
 
-        def changing_fleet(*_: object) -> ChangingFleet:
+        def changing_fleet(
+            settings: Remote, num_workers: int, ranks: object = None
+        ) -> ChangingFleet:
             return fleet
 
         remote_workers.make_fleet = changing_fleet

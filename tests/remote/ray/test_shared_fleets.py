@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import signal
+import threading
 
 import psutil
 import pytest
@@ -68,6 +69,17 @@ def test_ranks_use_the_same_workers_until_the_last_one_leaves(start_ranks, clust
     second.close()
     wait_until(lambda: gone(worker.pid))
     assert not children_that_run("ray_control")
+
+
+def test_a_rank_may_come_while_the_last_one_leaves(start_ranks):
+    (first,) = start_ranks(1)
+    wait_for(first, 1)
+    leaving = threading.Thread(target=first.close)
+    leaving.start()
+    (second,) = start_ranks(1)
+    leaving.join()
+    wait_for(second, 1)
+    assert_served(second)
 
 
 def test_workers_that_a_rank_no_longer_needs_go_on_for_another(start_ranks):
