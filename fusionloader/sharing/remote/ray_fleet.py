@@ -156,7 +156,7 @@ class RayFleet:
         elif self._why_alone:
             parts.append(f"not shared with other ranks: {self._why_alone}")
         if workers.needed is not None and self._ranks is not None:
-            parts.append(f"{workers.needed} are needed here")
+            parts.append(f"this rank needs {workers.needed}")
         if workers.starting:
             parts.append(f"{workers.starting} more are being started")
         if self._gone is not None:

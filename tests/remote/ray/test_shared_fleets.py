@@ -57,7 +57,7 @@ def test_ranks_use_the_same_workers_until_the_last_one_leaves(start_ranks, clust
     assert_served(second)
     assert first.state() == second.state() == (2, 1, 2)
     text = f"2 remote workers on the Ray cluster at {cluster.address}; shared by 2 of 2 ranks"
-    assert first.explain() == f"{text}; 1 are needed here"
+    assert first.explain() == f"{text}; this rank needs 1"
     assert "rank 1 needs 1 remote workers, the fleet has" in caplog.text
     assert len(children_that_run("ray_control")) == 1
     first.close()

@@ -151,19 +151,21 @@ class RayConnection:
 
         ``reader`` is the thread that receives messages, which ends at the connection's end.
         """
-        self.send(Leave())
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        if reader is not None:
-            reader.join(_CLOSE_SECONDS)
-            if reader.is_alive():
-                with contextlib.suppress(OSError):  # it wakes the thread
-                    self._connection.shutdown(socket.SHUT_RDWR)
-                reader.join()
-        else:
-            with contextlib.suppress(TimeoutError):
-                while self.receive(deadline) is not None:
-                    pass
-        self.close(max(0.0, deadline - time.monotonic()))
+        deadline, seconds = time.monotonic() + _CLOSE_SECONDS, 0.0
+        try:
+            self.send(Leave())
+            if reader is not None:
+                reader.join(_CLOSE_SECONDS)
+                if reader.is_alive():
+                    self._disconnect()  # it wakes the thread
+                    reader.join()
+            else:
+                with contextlib.suppress(TimeoutError):
+                    while self.receive(deadline) is not None:
+                        pass
+            seconds = max(0.0, deadline - time.monotonic())
+        finally:  # also after an exception, such as KeyboardInterrupt
+            self.close(seconds)
 
     def close(self, seconds: float = 0.0) -> None:
         """Closes the connection, and ends a process that serves no other loader.
@@ -179,8 +181,13 @@ class RayConnection:
                 seconds = _CLOSE_SECONDS
             _wait(self._process, select.POLLIN, seconds)
             reap_ended()
-        # Forked workers have the connection, too, and other threads may be about to use it: it is
-        # closed when this object is collected.
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Ends the connection, which is closed when this object is collected.
+
+        Forked workers have it, too, and other threads may be about to use it.
+        """
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
