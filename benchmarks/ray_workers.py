@@ -73,12 +73,12 @@ def one_round(cluster: Any, found: dict[str, list[float]]) -> None:
         seconds_until(lambda: len(fleet.addresses()) == 2)
         found["two workers from nothing, s"].append(time.perf_counter() - began)
 
-        while fleet._start.wish == 2:
+        while fleet.state().needed == 2:
             fleet.report_load(BUSY)
         found["one more worker, s"].append(seconds_until(lambda: len(fleet.addresses()) == 3))
         processes = {each: process_of(each) for each in fleet.addresses()}
         before = set(processes)
-        while fleet._start.wish == 3:
+        while fleet.state().needed == 3:
             fleet.report_load(IDLE)
         found["one fewer: no longer asked, s"].append(
             seconds_until(lambda: len(fleet.addresses()) == 2)
@@ -94,7 +94,7 @@ def one_round(cluster: Any, found: dict[str, list[float]]) -> None:
         found["killed worker: replaced, s"].append(
             seconds_until(lambda: len(fleet.addresses()) == 2)
         )
-        control = fleet._control._process.pid
+        control = fleet._control.pid
         found["process that speaks to Ray, MB"].append(
             psutil.Process(control).memory_full_info().uss / 1e6
         )

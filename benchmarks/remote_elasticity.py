@@ -122,7 +122,9 @@ def main() -> None:
     ):
         fleet = ChangingFleet(addresses, Identity.of(read_token(token_file)))
 
-        def changing_fleet(_settings: Remote) -> ChangingFleet:
+        def changing_fleet(
+            settings: Remote, num_workers: int, ranks: object = None
+        ) -> ChangingFleet:
             return fleet
 
         remote_workers.make_fleet = changing_fleet

@@ -11,12 +11,14 @@ from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.observe.statistics.remote_stats import RemoteStats
 from fusionloader.observe.statistics.shared_prep import SharedPrepStats
 from fusionloader.observe.statistics.snapshot import LoaderStats
+from fusionloader.sharing.ranks.discovery import ranks_here
 from fusionloader.system.finalizers import ExitFinalizer
 
 if TYPE_CHECKING:  # not imported at run time, since the native part may be missing
     from fusionloader.cache.tiers.dataset_table import DatasetTable
     from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
     from fusionloader.data.sources.streams.settings import ReadSettings
+    from fusionloader.options.loader_options import LoaderOptions
     from fusionloader.options.remote_settings import Remote
     from fusionloader.sharing.jobs.membership import GroupMembership
     from fusionloader.sharing.remote.remote_workers import RemoteWorkers
@@ -57,7 +59,8 @@ class LoaderParts(LoaderState):
         from fusionloader.observe.statistics.remote_stats import remote_stats
 
         here = self.statistics.all_workers.total().made
-        return remote_stats(self._link.counters, self._settings.offload, here)
+        offload, fleet = self._settings.offload, self._link.state()
+        return remote_stats(self._link.counters, offload, here, *fleet)
 
     def explain(self) -> list[str]:
         """Returns lines on deferred images, shared preparation, remote workers and URLs."""
@@ -83,7 +86,7 @@ class LoaderParts(LoaderState):
         if self._link is not None:
             self._link.close()
 
-    def link(self, settings: Remote, num_workers: int) -> RemoteWorkers | None:
+    def link(self, options: LoaderOptions) -> RemoteWorkers | None:
         """Returns the loader's remote workers; ``None`` if Ray has none and is not insisted on.
 
         Raises:
@@ -95,11 +98,16 @@ class LoaderParts(LoaderState):
 
         if self._why_not_linked:
             return None
-        workers = self.statistics.all_workers
+        settings, workers = options.remote, self.statistics.all_workers
+        assert settings is not None
         try:
             if self._link is None:
                 self._link = RemoteWorkers(
-                    settings, self.statistics.waits, num_workers, lambda: workers.total().made
+                    settings,
+                    self.statistics.waits,
+                    options.num_workers,
+                    lambda: workers.total().made,
+                    None if options.global_manager == "off" else ranks_here(),
                 )
                 self._settings = settings
                 self.statistics.observers.append(self._link)

@@ -135,7 +135,7 @@ class NativeBackend:
             participants.append(GpuControl(self._gpu))
         is_for_remote = options.worker_init_fn is None and not self._compiled.is_remote
         if options.remote is not None and is_for_remote:  # as explain() says
-            link = self._parts.link(options.remote, options.num_workers)
+            link = self._parts.link(options)
             if link is not None:
                 task = remote_task(options, link, self._plan, self._table)
                 participants.append(RemoteProxy(task))

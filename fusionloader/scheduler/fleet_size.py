@@ -1,18 +1,36 @@
 """How many remote workers to run, between the fewest and the most that the user allows.
 
 FastFlow (Um et al., PVLDB 16(5), 2023, §9) divides the rate that training lacks by the rate of one
-worker. Here the result is corrected by what is measured afterwards.
+worker. Here the result is corrected by what is measured afterwards. Ranks that share workers have a
+number each, and the sum of these numbers runs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
 
 _BUSY = 0.75  # fraction of the time that a worker should be busy
 _WAITS = 0.05  # fraction of the time that training waits, above which more workers help
 _RAISE_AFTER = 3  # reports in a row
 _LOWER_AFTER = 20  # keeping a worker for a while is cheaper than starting it again
 _LEAST_WORK = 0.05  # fraction of the time that training works, for a rate to be extrapolated
+
+
+class OtherRanks(NamedTuple):
+    """What other ranks do with the same workers.
+
+    Attributes:
+        busy_share: sum of their busy shares, see ``FleetSize.observe``.
+        wish: sum of the workers that they need.
+    """
+
+    busy_share: float = 0.0
+    wish: int = 0
+
+
+_NONE = OtherRanks()
 
 
 class FleetSize:
@@ -22,60 +40,143 @@ class FleetSize:
     them would not help.
 
     Attributes:
-        wish: number of workers that should run.
+        wish: number of workers that should run for this training.
     """
 
-    def __init__(self, fewest: int, most: int) -> None:
-        """Starts with the fewest.
+    def __init__(self, fewest: int, most: int, wish: int | None = None) -> None:
+        """Starts with the fewest, or with ``wish``.
 
         Raises:
             ValueError: not ``0 <= fewest <= most``.
         """
         if not 0 <= fewest <= most:
             raise ValueError(f"there cannot be {fewest} workers at least and {most} at most")
-        self.wish = fewest
         self._fewest = fewest
         self._most = most
         self._missing: list[float] = []  # workers that are missing, by reports in a row
-        self._idle: list[float] = []  # busy shares of the reports in a row that ask for fewer
+        self._idle: list[float] = []  # workers that were busy, by reports in a row of idle ones
+        self._change(fewest if wish is None else wish)
 
     def observe(
-        self, busy_share: float, wait_share: float, there: int, remote_share: float | None = None
+        self,
+        busy_share: float,
+        wait_share: float,
+        there: int,
+        remote_share: float | None = None,
+        others: OtherRanks = _NONE,
     ) -> int:
         """Updates ``wish`` from a report about the last half second or so, and returns it.
 
         Args:
-            busy_share: mean fraction of the time that workers were busy, 0 to 1.
+            busy_share: mean fraction of the time that workers had requests of this training, 0 to
+                1. Workers that several trainings keep busy are divided among them in proportion.
             wait_share: fraction of the time that training waited, 0 to 1.
             there: number of workers that take requests now.
             remote_share: fraction of the samples that remote workers made, if there were any.
+            others: the other ranks that use these workers.
         """
+        total_share = busy_share + others.busy_share
+        at_work = busy_share * there / max(1.0, total_share)  # workers, of which parts count
         waits = wait_share > _WAITS
-        busy = busy_share >= _BUSY or there == 0
+        busy = total_share >= _BUSY or there == 0
         # The workers that were requested last have to run before more are requested.
-        short = waits and busy and there >= self.wish
-        idle = not waits and busy_share < _BUSY and there > 0
-        missing = _missing(busy_share * there, wait_share, remote_share)
+        short = waits and busy and there >= self.wish + others.wish
+        idle = not waits and at_work < _BUSY * min(there, self.wish)
+        missing = _missing(at_work, wait_share, remote_share)
         self._missing = [*self._missing, missing] if short else []
-        self._idle = [*self._idle, busy_share] if idle else []
+        self._idle = [*self._idle, at_work] if idle else []
         if len(self._missing) >= _RAISE_AFTER:
             self._change(self.wish + max(1, math.ceil(min(self._missing))))
         elif len(self._idle) >= _LOWER_AFTER:
             # As many as would have been busy enough at the busiest moment.
-            self._change(min(self.wish, math.ceil(there * max(self._idle) / _BUSY)))
+            self._change(min(self.wish, math.ceil(max(self._idle) / _BUSY)))
         return self.wish
+
+    def take(self, spare: int, at_work: float) -> int:
+        """Raises ``wish`` by workers that another rank no longer needs, and this one keeps busy.
+
+        Returns how many of the ``spare`` ones it takes; ``at_work`` are busy for this rank.
+        """
+        wanted = min(math.ceil(at_work / _BUSY), self._most, self.wish + spare)
+        taken = max(0, wanted - self.wish)
+        if taken:
+            self._change(self.wish + taken)
+        return taken
 
     def _change(self, wanted: int) -> None:
         self.wish = min(max(wanted, self._fewest), self._most)
         self._missing, self._idle = [], []
 
 
-def _missing(busy: float, wait_share: float, remote_share: float | None) -> float:
+def _missing(at_work: float, wait_share: float, remote_share: float | None) -> float:
     """Returns the workers that are missing: the rate that training lacks by the rate of one.
 
-    ``busy`` workers, of which a fraction counts as such, have made ``remote_share`` of the samples
-    that training took while it waited ``wait_share`` of the time.
+    Workers of which ``at_work`` were busy have made ``remote_share`` of the samples that training
+    took while it waited ``wait_share`` of the time.
     """
     if not remote_share:
         return 0.0  # the rate of one is not known
-    return wait_share / max(1 - wait_share, _LEAST_WORK) * busy / remote_share
+    return wait_share / max(1 - wait_share, _LEAST_WORK) * at_work / remote_share
+
+
+Rank = TypeVar("Rank", bound=Hashable)
+
+
+class SharedFleetSize(Generic[Rank]):
+    """The number of workers for several ranks: the sum of what each of them needs.
+
+    A worker that one rank no longer needs goes on for ranks that keep it busy, so that no worker is
+    ended to be started again.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[Rank, FleetSize] = {}
+        self._busy: dict[Rank, float] = {}  # the last busy share of each
+        self._there = 0
+
+    @property
+    def needs(self) -> dict[Rank, int]:
+        """The number of workers that each rank needs."""
+        return {rank: size.wish for rank, size in self._sizes.items()}
+
+    @property
+    def wish(self) -> int:
+        """The number of workers that should run."""
+        return sum(self.needs.values())
+
+    def join(self, rank: Rank, size: FleetSize) -> None:
+        self._sizes[rank], self._busy[rank] = size, 0.0
+
+    def leave(self, rank: Rank) -> None:
+        """Removes a rank, if it is there."""
+        size = self._sizes.pop(rank, None)
+        self._busy.pop(rank, None)
+        if size is not None:
+            self._pass_on(size.wish)
+
+    def observe(
+        self,
+        rank: Rank,
+        busy_share: float,
+        wait_share: float,
+        there: int,
+        remote_share: float | None = None,
+    ) -> None:
+        """Updates the needs from a rank's report, see ``FleetSize.observe``."""
+        size, self._there = self._sizes[rank], there
+        self._busy[rank], before = busy_share, size.wish
+        others = OtherRanks(sum(self._busy.values()) - busy_share, self.wish - size.wish)
+        size.observe(busy_share, wait_share, there, remote_share, others)
+        if size.wish < before:
+            self._pass_on(before - size.wish)
+
+    def pause(self, rank: Rank) -> None:
+        """Takes a rank that no longer reports, as between two epochs, for one without requests."""
+        if rank in self._busy:
+            self._busy[rank] = 0.0
+
+    def _pass_on(self, spare: int) -> None:
+        """Offers workers that a rank no longer needs to the others."""
+        total_share = max(1.0, sum(self._busy.values()))
+        for rank, size in self._sizes.items():
+            spare -= size.take(spare, self._busy[rank] * self._there / total_share)

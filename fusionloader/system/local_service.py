@@ -257,9 +257,14 @@ class LocalService(ABC, Generic[PeerType]):
 class ServiceStarter:
     """Starts a service, again if the first one ended because another service had the address."""
 
-    def __init__(self, module: str, argument: object, log: Path | None = None) -> None:
-        """``log`` is the file that the service writes its errors to, if it does."""
-        self._module, self._argument = module, argument
+    def __init__(
+        self, module: str, argument: object, log: Path | None = None, site: bool = False
+    ) -> None:
+        """``log`` is the file that the service writes its errors to, if it does.
+
+        ``site`` is that of ``BareProcess``.
+        """
+        self._module, self._argument, self._site = module, argument, site
         self._where = "" if log is None else f"; see {log}"
         self._process: BareProcess | None = None
 
@@ -278,8 +283,31 @@ class ServiceStarter:
         exitcode = 0 if self._process is None else self._process.exitcode
         if exitcode:
             raise OSError(f"the process {describe_exit(exitcode)}{self._where}")
-        self._process = BareProcess(self._module, self._argument, (), apart=True)
+        self._process = BareProcess(self._module, self._argument, (), apart=True, site=self._site)
         _started.append(self._process)
+
+    def connect(self, address: str, timeout: float, deadline: float) -> socket.socket | None:
+        """Connects to the service, which is started if none listens; ``None`` after ``deadline``.
+
+        Raises:
+            OtherUser: a process of another user listens there.
+            OSError: it cannot be started.
+        """
+        while True:
+            try:
+                return fd_messages.connect_to_own(address, timeout)
+            except fd_messages.OtherUser:
+                raise
+            except OSError:  # no process listens there
+                pass
+            if not self.start_until(deadline):
+                return None
+
+    def kill(self) -> None:
+        """Kills the service if it was started here and runs."""
+        if self._process is not None:
+            self._process.kill()
+            reap_ended()
 
     def start_until(self, deadline: float) -> bool:
         """Starts a service and pauses; returns ``False`` after ``deadline`` instead."""

@@ -21,6 +21,7 @@ from fusionloader.system.shm import forks
 _JOIN_SECONDS = 0.05
 _START_SECONDS = 5.0  # longest time to start a process, unless something is wrong
 _EXIT_SECONDS = 5.0  # longest wait at exit for threads that begin to iterate loaders
+_NO_SITE = ["-S", "-E", "-s"]  # Python's flags
 _DYING_SECONDS = 5.0  # longest time from the end of a process's connections to its own end
 
 
@@ -152,6 +153,7 @@ class BareProcess(_Signalled):
         fds: tuple[int, ...],
         apart: bool = False,
         cpus: tuple[int, ...] = (),
+        site: bool = False,
     ) -> None:
         """Starts the process.
 
@@ -162,6 +164,8 @@ class BareProcess(_Signalled):
             apart: whether it has its own session, so that it does not get the signals of this
                 process's group, and does not end with this process.
             cpus: CPUs that it may run on, empty for all.
+            site: whether it imports ``site``, as Python does; for packages such as Ray, which start
+                interpreters with the same flags.
         """
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
@@ -181,7 +185,7 @@ class BareProcess(_Signalled):
         try:
             with _forking.lock, _limit_named():
                 self._process = subprocess.Popen(
-                    [sys.executable, "-S", "-E", "-s", "-c", code],
+                    [sys.executable, *([] if site else _NO_SITE), "-c", code],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL if apart else None,
                     pass_fds=fds,

@@ -47,6 +47,8 @@ OPTIONS = {
     "log": 0,
     "remote": "",  # address of a remote worker, whose token is in "token"
     "token": "",
+    "ray": "",  # address of a Ray cluster, on which each rank needs "ray_workers" workers
+    "ray_workers": 1,
     "trace": "",  # the beginning of a path that the rank's trace is written to
     "pickled": "",  # a file with the dataset, else an ImageFolder
     "collate": 0,  # whether a collate_fn makes whole mini-batches
@@ -80,6 +82,8 @@ INITS = {"": None, "notes": seed_as_in_notes, "own": seed}
 
 
 def remote(options):
+    if options["ray"]:
+        return Remote(address=options["ray"], workers=options["ray_workers"], offload="all")
     if not options["remote"]:
         return None
     return Remote(servers=[options["remote"]], token_file=options["token"], offload="all")
@@ -118,7 +122,7 @@ def main() -> None:
         timeout=PATIENCE,
         tiny_batch_size=options["tiny_batch_size"],
         remote=remote(options),
-        persistent_workers=bool(options["remote"]),  # each proxy connects anew
+        persistent_workers=bool(options["remote"] or options["ray"]),  # each proxy connects anew
         global_manager=options["global_manager"],
     )
     if options["trace"]:
@@ -137,6 +141,7 @@ def main() -> None:
             print("borrowed", stats.borrowed_samples, flush=True)
             if stats.remote is not None:
                 print("remote", stats.remote.samples, flush=True)
+                print("fleet", stats.remote.ranks, stats.remote.fleet_workers, flush=True)
             time.sleep(options["step_seconds"])
             next(between, None)
             if not in_part and end_is_requested():

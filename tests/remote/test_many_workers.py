@@ -31,7 +31,7 @@ def fleet(token_file, monkeypatch):
             return list(self.wanted)
 
     made = Fleet((), Identity.of(read_token(token_file)))
-    monkeypatch.setattr(remote_workers, "make_fleet", lambda settings, num_workers: made)
+    monkeypatch.setattr(remote_workers, "make_fleet", lambda *_: made)
     return made
 
 

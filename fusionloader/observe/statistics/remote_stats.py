@@ -69,6 +69,10 @@ class RemoteStats:
         bytes_received: bytes received from all remote workers.
         cpu_seconds: processor time of this machine for requests and results, in seconds.
         workers: statistics of each remote worker.
+        fleet_workers: number of workers that take requests now.
+        needed: number of workers that Ray should run for this loader; ``None`` with addresses, and
+            where one runs on each free CPU.
+        ranks: number of ranks of this machine that share the workers that Ray starts.
     """
 
     offload: Offload
@@ -81,6 +85,9 @@ class RemoteStats:
     bytes_received: int
     cpu_seconds: float
     workers: tuple[RemoteWorkerStats, ...]
+    fleet_workers: int = 0
+    needed: int | None = None
+    ranks: int = 1
 
     def explain(self) -> str:
         """Returns a line of what they have done."""
@@ -95,7 +102,14 @@ class RemoteStats:
         return text + "."
 
 
-def remote_stats(board: RemoteCounters, offload: Offload, local_samples: int) -> RemoteStats:
+def remote_stats(
+    board: RemoteCounters,
+    offload: Offload,
+    local_samples: int,
+    fleet_workers: int,
+    needed: int | None,
+    ranks: int,
+) -> RemoteStats:
     """Returns what a board says; ``local_samples`` were made by this machine's workers."""
     lanes = board.lanes()
     sums = _sum(lanes)
@@ -106,6 +120,9 @@ def remote_stats(board: RemoteCounters, offload: Offload, local_samples: int) ->
         share=sums["samples"] / made if made else None,
         cpu_seconds=board.proxy_cpu_ns / 1e9,
         workers=tuple(_workers(lanes)),
+        fleet_workers=fleet_workers,
+        needed=needed,
+        ranks=ranks,
         **{name: sums[name] for name in COUNTED if name in RemoteStats.__slots__},
     )
 

@@ -8,7 +8,6 @@ import socket
 import time
 from dataclasses import dataclass
 
-from fusionloader.system import fd_messages
 from fusionloader.system.local_service import ServiceStarter
 
 _PATIENCE_SECONDS = 20.0  # for an interpreter to start on a busy machine
@@ -57,12 +56,7 @@ def connect(address: str) -> socket.socket:
 def _connect(address: str) -> socket.socket:
     starter = ServiceStarter("fusionloader.sharing.jobs.coordinator", CoordinatorConfig(address))
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            return fd_messages.connect_to_own(address, _TIMEOUT_SECONDS)
-        except fd_messages.OtherUser:
-            raise
-        except OSError:  # no process listens there
-            pass
-        if not starter.start_until(deadline):
-            raise OSError("the coordinator of shared preparation does not start")
+    connection = starter.connect(address, _TIMEOUT_SECONDS, deadline)
+    if connection is None:
+        raise OSError("the coordinator of shared preparation does not start")
+    return connection

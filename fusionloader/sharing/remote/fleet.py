@@ -24,6 +24,20 @@ class FleetLoad(NamedTuple):
     remote_share: float | None = None
 
 
+class FleetState(NamedTuple):
+    """The workers of a fleet, and what loaders need of them.
+
+    Attributes:
+        workers: number of workers that take requests.
+        needed: number that this loader needs; ``None`` if all are used that there are.
+        ranks: number of this machine's ranks that share the workers.
+    """
+
+    workers: int
+    needed: int | None = None
+    ranks: int = 1
+
+
 class Fleet(Protocol):
     """The remote workers of a loader.
 
@@ -35,6 +49,9 @@ class Fleet(Protocol):
 
     def addresses(self) -> Sequence[Address]:
         """Returns the workers that take requests now, without waiting; not those that leave."""
+
+    def state(self) -> FleetState:
+        """Returns the number of workers, without waiting."""
 
     def report_load(self, load: FleetLoad) -> None:
         """Called about twice a second, with the load since the last call."""
@@ -59,6 +76,9 @@ class ListedFleet:
     def addresses(self) -> Sequence[Address]:
         """Returns all addresses, whether a worker answers there or not."""
         return self._addresses
+
+    def state(self) -> FleetState:
+        return FleetState(len(self.addresses()))
 
     def report_load(self, load: FleetLoad) -> None:
         """Does nothing: the number of workers is fixed."""

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import logging
-import os
-import re
+import secrets
 import socket
-import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 import fusionloader
 from fusionloader.options.remote_settings import Remote
-from fusionloader.scheduler.fleet_size import FleetSize
-from fusionloader.sharing.remote.fleet import FleetLoad
+from fusionloader.sharing.ranks.discovery import JobRanks
+from fusionloader.sharing.remote.fleet import FleetLoad, FleetState
 from fusionloader.sharing.remote.ray_control import cluster
-from fusionloader.sharing.remote.ray_control.messages import (
-    Close,
-    Refused,
-    Start,
-    Wish,
-    WorkerJoined,
-    Workers,
-)
+from fusionloader.sharing.remote.ray_control.connection import RayConnection
+from fusionloader.sharing.remote.ray_control.messages import Refused, Start, WorkerJoined, Workers
 from fusionloader.sharing.remote.user_code.bundle import CodeBundle, need_ray
-from fusionloader.system.finalizers import Finalizer
-from fusionloader.system.limits import anonymous_memory
 from fusionloader.system.transport.address import Address
-from fusionloader.system.transport.identity import Identity, draw_token
+from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.patience import Absence
 
 log = logging.getLogger("fusionloader.remote")
 
-_PLACE = re.compile(r"^\[.*?\] \S+:\d+: ")  # time and source line, which begin a line of Ray's log
-_MOST_ERRORS = 1 << 14  # bytes of standard error that are read
-_CLOSE_SECONDS = 5.0
 _FIRST_RETRY_SECONDS = 2.0
+_START_SECONDS = 20.0  # for an interpreter to start on a busy machine
+_ENDING_PROCESSES = 3  # that a loader may meet before it is told why there are no workers
 
 
 class RayFleet:
@@ -49,18 +38,23 @@ class RayFleet:
     They are started on machines other than this one. If the cluster has only this machine and their
     number is not given, they take the free CPUs that the loader's own processes leave.
 
-    A process of its own talks to Ray, see ``fusionloader.sharing.remote.ray_control``.
+    A process of its own talks to Ray, see ``fusionloader.sharing.remote.ray_control``. All ranks of
+    a job on this machine use the same process, and so the same workers, if they mean the same
+    cluster.
 
     Attributes:
         identity: credentials for connections to the workers, made from a random token.
     """
 
-    def __init__(self, settings: Remote, loader_cores: int = 1) -> None:
+    def __init__(
+        self, settings: Remote, loader_cores: int = 1, ranks: JobRanks | None = None
+    ) -> None:
         """Joins the cluster and starts the first workers, without waiting for them.
 
         Args:
             settings: settings with ``servers=None``.
             loader_cores: cores of this machine that training and the loader's own workers use.
+            ranks: the ranks to share workers with; ``None`` for workers of this loader alone.
 
         Raises:
             ImportError: Ray is not installed.
@@ -69,61 +63,102 @@ class RayFleet:
                 given.
         """
         need_ray()
-        start = _start(settings, loader_cores)
+        start = _start(settings, loader_cores, ranks)
         cluster.probe(start.address)
-        self.identity = Identity.of(start.token)
         self._start = start
-        self._size = None
-        if isinstance(settings.workers, tuple):
-            self._size = FleetSize(*settings.workers)
+        # Workers have room for the user code of one loader.
+        self._ranks = None if settings.user_code else ranks
+        self._why_alone = "" if ranks is None else "with user code each rank has its own"
+        self._socket = _own_socket() if self._ranks is None else _shared_socket(start, self._ranks)
+        self._code: CodeBundle | None = None
         self._workers = Workers()
         self._gone: str | None = None
         self._warned: set[str] = set()
         self._logged_only_here = False
         self._closing = threading.Event()
-        self._control = _Control(start)
-        try:
-            joined = self._control.joined(settings.join_seconds)
-        except BaseException:
-            self._control.close(0)
-            raise
+        joined = self._join(settings.join_seconds)
+        self.identity = Identity.of(joined.token)
+        self._start = replace(start, token=joined.token)
         if joined.started:
             log.info("no Ray cluster runs on this machine: started one here")
         else:  # the cluster to join again if the connection is lost
-            self._start = replace(start, address=joined.address)
+            self._start = replace(self._start, address=joined.address)
         self._name = f"the Ray cluster at {joined.address}"
         self._thread = threading.Thread(target=self._listen, name="ray fleet", daemon=True)
         self._thread.start()
 
+    def _join(self, seconds: float) -> WorkerJoined:
+        deadline = time.monotonic() + seconds
+        for _ in range(_ENDING_PROCESSES if self._ranks else 1):
+            try:
+                self._control = self._connect(deadline)
+                try:
+                    joined = self._control.joined(deadline)
+                except BaseException:
+                    self._control.close()
+                    raise
+            except TimeoutError:
+                raise ConnectionError(
+                    f"a Ray cluster could not be joined or started within {seconds:g} s: see `ray "
+                    "status`, and whether `ray start --address=...` was run on this machine. A "
+                    "busy machine may need Remote(join_seconds=...)"
+                ) from None
+            except ConnectionError:
+                raise
+            except OSError as error:
+                text = f"the process that talks to Ray cannot be started: {error}"
+                raise ConnectionError(text) from error
+            if joined is not None:
+                return joined
+            self._control.close()  # maybe its last loader has left
+        raise ConnectionError(self._control.last_error())
+
+    def _connect(self, deadline: float) -> RayConnection:
+        return RayConnection(self._socket, self._start, deadline, is_alone=self._ranks is None)
+
     def addresses(self) -> Sequence[Address]:
-        """Returns the workers that have answered, as of the last message."""
-        return self._workers.addresses
+        """Returns the workers that have answered, as of the last message.
+
+        Each rank begins with other ones, because a loader can use no more than ``LANES``.
+        """
+        found = self._workers.addresses
+        first = 0 if self._ranks is None else len(found) * self._ranks.rank // self._ranks.count
+        return found[first:] + found[:first]
+
+    def state(self) -> FleetState:
+        """Returns the number of workers, and what loaders need, as of the last message."""
+        workers = self._workers
+        ranks = len({rank for rank, _ in workers.needs})
+        return FleetState(len(workers.addresses), workers.needed, max(ranks, 1))
 
     def report_load(self, load: FleetLoad) -> None:
         """Changes the number of workers, if a range was given for it."""
-        if self._size is None:
-            return
-        there = len(self._workers.addresses)
-        wish = self._size.observe(load.busy_share, load.wait_share, there, load.remote_share)
-        if wish != self._start.wish:
-            log.debug("%d remote workers are wanted", wish)
-            self._start = replace(self._start, wish=wish)
-            self._control.send(Wish(wish))
+        if self._start.workers is not None and self._start.workers[0] < self._start.workers[1]:
+            self._control.send(load, must_arrive=False)
 
     def bring(self, code: CodeBundle) -> None:
         """Has Ray bring user code to all workers, also to those that start later."""
-        if code != self._start.code:
-            self._start = replace(self._start, code=code)
-            self._control.send(code)
+        if code != self._code:
+            self._code = code
+            self._control.send_code(code)
 
     def explain(self) -> str:
-        """Returns the number of workers, the cluster, and the last problem."""
+        """Returns the number of workers, the cluster, who shares them, and the last problem."""
         workers = self._workers
         parts = [f"{len(workers.addresses)} remote workers on {self._name}"]
-        if workers.starting:
-            parts.append(f"{workers.starting} more are being started")
         if workers.only_here:
             parts.append("which has only this machine")
+        if self._ranks is not None:
+            there, count = self.state().ranks, self._ranks.count
+            parts.append(f"shared by {there} of {count} ranks")
+            if there < count:
+                parts.append("the others have none now, or another cluster or kind of `workers`")
+        elif self._why_alone:
+            parts.append(f"not shared with other ranks: {self._why_alone}")
+        if workers.needed is not None and self._ranks is not None:
+            parts.append(f"this rank needs {workers.needed}")
+        if workers.starting:
+            parts.append(f"{workers.starting} more are being started")
         if self._gone is not None:
             parts.append(self._gone)
         elif workers.problem is not None:
@@ -131,11 +166,15 @@ class RayFleet:
         return "; ".join(parts)
 
     def close(self) -> None:
-        """Ends the workers, and the cluster if it was started from here."""
+        """Ends the workers, and the cluster if it was started from here.
+
+        If other ranks use them, it is the last of these that ends them.
+        """
         self._closing.set()
-        self._control.close(_CLOSE_SECONDS)
-        self._thread.join()
-        self._control.close(_CLOSE_SECONDS)  # the thread may have started another one meanwhile
+        control = self._control
+        control.leave(self._thread)
+        if self._control is not control:  # the thread has connected again meanwhile
+            self._control.leave()
         self.identity.close()
 
     def _listen(self) -> None:
@@ -153,17 +192,31 @@ class RayFleet:
                 self._lost(message, absence)
 
     def _update(self, workers: Workers) -> None:
-        self._workers = workers
+        before, self._workers = self._workers, workers
+        self._start = replace(self._start, needed=workers.needed)
+        if workers.needs != before.needs:
+            self._log_needs(before)
         if workers.problem is not None and workers.problem not in self._warned:
             self._warned.add(workers.problem)
             log.warning("remote workers on Ray: %s", workers.problem)
-        if workers.only_here and self._start.wish is None and not self._logged_only_here:
+        if workers.only_here and self._start.workers is None and not self._logged_only_here:
             self._logged_only_here = True
             log.info(
                 "%s has only this machine: its free CPUs but %d are remote workers",
                 self._name,
                 self._start.loader_cores,
             )
+
+    def _log_needs(self, before: Workers) -> None:
+        there = len(self._workers.addresses)
+        for rank, needed in self._workers.needs:
+            if (rank, needed) not in before.needs:
+                needs = "all remote workers" if needed is None else f"{needed} remote workers"
+                who = "this loader" if self._ranks is None else f"rank {rank}"
+                log.debug("%s needs %s, the fleet has %d", who, needs, there)
+        for rank in sorted({rank for rank, _ in before.needs}):
+            if rank not in {rank for rank, _ in self._workers.needs}:
+                log.debug("rank %d needs no remote workers, the fleet has %d", rank, there)
 
     def _lost(self, refused: Refused | None, absence: Absence) -> None:
         """Waits for a while, and tries to join again."""
@@ -173,104 +226,53 @@ class RayFleet:
             log.warning("%s is gone (%s); training continues without it", self._name, reason)
         else:
             log.debug("%s: %s", self._name, reason)
-        self._control.close(0)
+        self._control.close()
+        if refused is not None and refused.is_other_fleet:
+            self._ranks, self._why_alone, self._socket = None, reason, _own_socket()
         while not self._closing.wait(absence.failed(0.0)):
             try:
                 cluster.probe(self._start.address)
-            except ConnectionError:
+                self._control = self._connect(time.monotonic() + _START_SECONDS)
+            except OSError as error:
+                log.debug("%s: %s", self._name, error)
                 continue
-            self._control = _Control(self._start)
+            if self._code is not None:
+                self._control.send_code(self._code)
             return
 
 
-class _Control:
-    """The process that talks to Ray, as training sees it."""
-
-    def __init__(self, start: Start) -> None:
-        ours, theirs = socket.socketpair()
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            "from fusionloader.sharing.remote.ray_control.process import main; "
-            f"main({theirs.fileno()})"
-        )
-        self._errors = anonymous_memory.create("ray-errors", 0, grows=True)
-        Finalizer(self, os.close, self._errors)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # not ended by the terminal: training ends it
-        )
-        theirs.close()
-        self._connection = Connection(ours.detach())
-        self._sending = threading.Lock()
-        self.send(start)
-
-    def joined(self, seconds: float) -> WorkerJoined:
-        """Waits until the process has joined the cluster.
-
-        Raises:
-            ConnectionError: it cannot join, or did not within ``seconds``.
-        """
-        if not self._connection.poll(seconds):
-            raise ConnectionError(
-                f"a Ray cluster could not be joined or started within {seconds:g} s: see `ray "
-                "status`, and whether `ray start --address=...` was run on this machine. A busy "
-                "machine may need Remote(join_seconds=...)"
-            )
-        message = self.receive()
-        if isinstance(message, WorkerJoined):
-            return message
-        raise ConnectionError(message.reason if isinstance(message, Refused) else self.last_error())
-
-    def receive(self) -> Any:
-        """Returns the next message, ``None`` when the process has ended."""
-        try:
-            return self._connection.recv()
-        except (EOFError, OSError):
-            return None
-
-    def send(self, message: Start | Wish | CodeBundle | Close) -> None:
-        with self._sending, contextlib.suppress(OSError):  # it has ended, which `receive` shows
-            self._connection.send(message)
-
-    def last_error(self) -> str:
-        """Returns the last line of its standard error, without the line of Ray's source."""
-        tail = max(0, os.fstat(self._errors).st_size - _MOST_ERRORS)
-        said = os.pread(self._errors, _MOST_ERRORS, tail)
-        lines = said.decode(errors="replace").strip().splitlines()
-        last = _PLACE.sub("", lines[-1]).strip() if lines else "its process has ended"
-        return last.split(". ")[0][:300]
-
-    def close(self, seconds: float) -> None:
-        """Ends the process, after ``seconds`` by SIGTERM, at last by SIGKILL."""
-        self.send(Close())
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
-            try:
-                self._process.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+def _own_socket() -> str:
+    return f"fusionloader-ray-{secrets.token_hex(16)}"
 
 
-def _start(settings: Remote, loader_cores: int) -> Start:
-    wish = settings.workers[0] if isinstance(settings.workers, tuple) else settings.workers
+def _shared_socket(start: Start, ranks: JobRanks) -> str:
+    """Returns the name for ranks that use the same cluster in the same way."""
+    same = (
+        ranks.address,
+        start.version,
+        start.address,
+        start.node_ip,
+        repr(start.runtime_env),
+        start.workers is None,
+    )
+    return f"fusionloader-ray-{hashlib.sha256(repr(same).encode()).hexdigest()[:32]}"
+
+
+def _start(settings: Remote, loader_cores: int, ranks: JobRanks | None) -> Start:
+    given = settings.workers
     address = settings.cluster_address or "auto"
-    if address.startswith("ray://") and wish is None:
+    if address.startswith("ray://") and given is None:
         raise ValueError("Ray's client does not tell what is free: give Remote(workers=...)")
     start = Start(
-        token=draw_token(),
+        token=None,
         version=fusionloader.__version__,
         address=address,
         node_ip=None,
         runtime_env=None,
-        wish=wish,
-        loader_cores=loader_cores,
+        workers=(given, given) if isinstance(given, int) else given,
+        loader_cores=loader_cores * (1 if ranks is None else ranks.count),
+        join_seconds=settings.join_seconds,
+        rank=0 if ranks is None else ranks.rank,
     )
     ray = sys.modules.get("ray")  # a process that has joined a cluster has imported it
     return start if ray is None or not ray.is_initialized() else _for_session(start, settings, ray)

@@ -16,7 +16,6 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery.level_rows import make_levels_plan
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.protocol import CodeSetup
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
@@ -66,7 +65,7 @@ def remote_task(
 
 def code_task(
     options: LoaderOptions,
-    link: Callable[[Remote, int], RemoteWorkers | None],
+    link: Callable[[LoaderOptions], RemoteWorkers | None],
     source: Source,
     base_seed: int,
 ) -> RemoteTask | None:
@@ -82,7 +81,7 @@ def code_task(
     settings = options.remote
     assert settings is not None
     code = bundle(source)
-    made = link(settings, options.num_workers)
+    made = link(options)
     if made is None:
         return None
     made.fleet.bring(code)

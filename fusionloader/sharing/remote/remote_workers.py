@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fusionloader.options.remote_settings import Remote
-from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, ListedFleet
+from fusionloader.sharing.ranks.discovery import JobRanks
+from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, FleetState, ListedFleet
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.remote_counters import RemoteCounters
@@ -62,6 +63,7 @@ class RemoteWorkers:
         steps: StepSums,
         num_workers: int,
         made_here: Callable[[], int] = lambda: 0,
+        ranks: JobRanks | None = None,
     ) -> None:
         """Finds the workers, or begins to start them.
 
@@ -70,13 +72,14 @@ class RemoteWorkers:
             steps: sums over training's steps.
             num_workers: number of workers on this machine.
             made_here: returns the number of samples that this machine has made.
+            ranks: the ranks to share workers with that Ray starts, if any.
 
         Raises:
             ValueError: an address or the token file is invalid.
             ImportError: a package is not installed.
             ConnectionError: there is no such Ray cluster.
         """
-        self._settings, self._num_workers = settings, num_workers
+        self._settings, self._num_workers, self._ranks = settings, num_workers, ranks
         self._fleet: Fleet | None = None
         self._begin()
         self.counters = RemoteCounters.create()
@@ -94,10 +97,14 @@ class RemoteWorkers:
         return self._fleet or self._begin()
 
     def _begin(self) -> Fleet:
-        fleet = self._fleet = make_fleet(self._settings, self._num_workers)
+        fleet = self._fleet = make_fleet(self._settings, self._num_workers, self._ranks)
         # Ends the workers of a loader that is never closed, too.
         self._ends = ExitFinalizer(self, fleet.close)
         return fleet
+
+    def state(self) -> FleetState:
+        """Returns the number of workers, and what loaders need; none after ``close()``."""
+        return FleetState(0) if self._fleet is None else self._fleet.state()
 
     def explain(self) -> list[str]:
         """Returns where the workers come from, in a line, if there are any now."""
@@ -138,8 +145,10 @@ class RemoteWorkers:
         self._ends()
 
 
-def make_fleet(settings: Remote, num_workers: int) -> Fleet:
+def make_fleet(settings: Remote, num_workers: int, ranks: JobRanks | None = None) -> Fleet:
     """Returns the remote workers of a loader with ``num_workers`` on this machine.
+
+    Workers that Ray starts are shared with ``ranks``, if any.
 
     Raises:
         ValueError: an address or the token file is invalid.
@@ -149,6 +158,6 @@ def make_fleet(settings: Remote, num_workers: int) -> Fleet:
     if settings.servers is None:
         from fusionloader.sharing.remote.ray_fleet import RayFleet
 
-        return RayFleet(settings, loader_cores=num_workers + 1)
+        return RayFleet(settings, num_workers + 1, ranks)
     token = read_token(settings.token_file or default_token_file())
     return ListedFleet([Address.parse(each) for each in settings.servers], Identity.of(token))

@@ -23,8 +23,8 @@ def start():
     """Starts fleets, and ends them after the test."""
     with contextlib.ExitStack() as fleets:
 
-        def start(loader_cores=1, **settings):
-            fleet = RayFleet(Remote(**settings), loader_cores)
+        def start(loader_cores=1, ranks=None, **settings):
+            fleet = RayFleet(Remote(**settings), loader_cores, ranks)
             return fleets.enter_context(contextlib.closing(fleet))
 
         yield start

@@ -1,4 +1,4 @@
-"""The workers that one loader has on a Ray cluster: started, watched, replaced, ended."""
+"""The workers that loaders have on a Ray cluster: started, watched, replaced, ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class RayWorkers:
     """Workers of the cluster that this process has joined. Not thread-safe."""
 
     def __init__(self, start: messages.Start) -> None:
-        self._start = start
+        assert start.token is not None
+        self._token, self._version = start.token, start.version
+        self._loader_cores = start.loader_cores
         self._identity = Identity.of(start.token)
         self._own_node = ray.get_runtime_context().get_node_id()
         self._workers: list[_Worker] = []
@@ -69,8 +71,6 @@ class RayWorkers:
         self._only_here = False
         self._started = 0
         self._code: Any = None  # Ray's reference to it
-        if start.code is not None:
-            self.bring(start.code)
         self._silent: dict[str, float] = {}  # nodes that do not answer: until when they are avoided
 
     def bring(self, code: CodeBundle) -> None:
@@ -153,7 +153,7 @@ class RayWorkers:
         nodes = others or {self._own_node}
         available = sum(int(free.get(node, {}).get("CPU", 0)) for node in nodes)
         starting = sum(worker.address is None for worker in here)
-        return available - starting - (0 if others else self._start.loader_cores)
+        return available - starting - (0 if others else self._loader_cores)
 
     def _new(self) -> _Worker:
         now = time.monotonic()
@@ -172,7 +172,7 @@ class RayWorkers:
             )
             .remote()
         )
-        begun = actor.start.remote(self._start.version, self._start.token, self._started)
+        begun = actor.start.remote(self._version, self._token, self._started)
         self._started += 1
         return _Worker(actor, begun, now)
 
