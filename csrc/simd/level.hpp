@@ -1,5 +1,6 @@
 #pragma once
 // Which vector instructions the kernels may use.
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@ namespace fusionloader {
 // bits128 is SSE4.1 on x86, NEON on 64-bit Arm. What has no kernel for it takes the scalar one.
 enum class SimdLevel : int { scalar = 0, bits128 = 1, avx2 = 2, avx512 = 3 };
 
-inline SimdLevel best_simd_level() {
+inline SimdLevel widest_simd_level() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool sse4 = __builtin_cpu_supports("sse4.1");
@@ -48,7 +49,7 @@ inline const char* simd_level_name(SimdLevel level) {
 // Those that this processor has, the widest last.
 inline std::vector<SimdLevel> simd_levels() {
   std::vector<SimdLevel> levels;
-  for (int level = 0; level <= static_cast<int>(best_simd_level()); ++level)
+  for (int level = 0; level <= static_cast<int>(widest_simd_level()); ++level)
     levels.push_back(static_cast<SimdLevel>(level));
   return levels;
 }
@@ -61,6 +62,15 @@ inline SimdLevel simd_level_from_name(const std::string& name) {
     names += (names.empty() ? "" : " or ") + std::string(simd_level_name(level));
   }
   throw std::invalid_argument("SIMD level must be " + names + " on this processor, not " + name);
+}
+
+// The widest of this processor, or what FUSIONLOADER_SIMD names.
+inline SimdLevel best_simd_level() {
+  static const SimdLevel level = [] {
+    const char* name = std::getenv("FUSIONLOADER_SIMD");
+    return name == nullptr ? widest_simd_level() : simd_level_from_name(name);
+  }();
+  return level;
 }
 
 }  // namespace fusionloader

@@ -85,7 +85,12 @@ def cpu_model() -> str:
 
 
 def simd_level() -> str:
-    """Returns the widest instruction set of the processor for which there are pixel kernels."""
+    """Returns the widest instruction set of the processor for which there are pixel kernels.
+
+    ``FUSIONLOADER_SIMD`` in the environment is named instead, since kernels use no more then.
+    """
+    if chosen := os.environ.get("FUSIONLOADER_SIMD"):
+        return f"{chosen}, by FUSIONLOADER_SIMD"
     flags = set((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
     return next((name for flag, name in SIMD_LEVELS if flag in flags), "none known")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -174,3 +178,30 @@ def test_making_an_executor_imports_neither_torch_nor_numpy_nor_pillow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+_LEVEL = """
+from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.plan.stages import Plan
+
+print(make_executor(Plan((), None, 8, 8)).simd_level)
+"""
+
+
+@pytest.mark.parametrize("level", SIMD_LEVELS[:2])
+def test_the_environment_says_which_vectors_are_used(level):
+    found = run_script(_LEVEL, FUSIONLOADER_SIMD=level)
+    assert found == f"{level}\n"
+
+
+def test_vectors_that_there_are_not_are_an_error():
+    message = f"SIMD level must be {' or '.join(SIMD_LEVELS)} on this processor, not avx9"
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        run_script(_LEVEL, FUSIONLOADER_SIMD="avx9")
+    assert message in caught.value.stderr
+
+
+def run_script(script, **environment):
+    command = [sys.executable, "-c", script]
+    options = {"capture_output": True, "text": True, "check": True}
+    return subprocess.run(command, env={**os.environ, **environment}, **options).stdout
