@@ -28,11 +28,16 @@ FUNCTION = "fusionloader_augment"
     "architecture",
     [*(pytest.param(a, marks=pytest.mark.architectures) for a in KNOWN[:-1]), *KNOWN[-1:]],
 )
-def test_it_compiles_and_its_registers_suffice_for_a_whole_block(architecture):
-    code, said = kernel.compile_kernel(Nvrtc(), f"sm_{architecture}", ["--ptxas-options=-v"])
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [(kernel.AUGMENT, FUNCTION), (kernel.AUGMENT_ROWS, kernel.ENTRIES[kernel.AUGMENT_ROWS])],
+)
+def test_it_compiles_and_its_registers_suffice_for_a_whole_block(file, function, architecture):
+    options = ["--ptxas-options=-v"]
+    code, said = kernel.compile_kernel(Nvrtc(), f"sm_{architecture}", options, file)
     assert "warning" not in said
     assert code.startswith(b"\x7fELF")
-    assert FUNCTION.encode() in code
+    assert function.encode() in code
     assert int(re.findall(r"Used (\d+) registers", said)[0]) * 1024 <= 65536
     assert int(re.findall(r"(\d+) bytes smem", said)[0]) <= 48 * 1024
     assert sum(map(int, re.findall(r"(\d+) bytes spill", said))) < 400
