@@ -29,10 +29,16 @@ FUNCTION = "fusionloader_augment"
     [*(pytest.param(a, marks=pytest.mark.architectures) for a in KNOWN[:-1]), *KNOWN[-1:]],
 )
 @pytest.mark.parametrize(
-    ("file", "function"),
-    [(kernel.AUGMENT, FUNCTION), (kernel.AUGMENT_ROWS, kernel.ENTRIES[kernel.AUGMENT_ROWS])],
+    ("file", "function", "most_spilled"),
+    [
+        (kernel.AUGMENT, FUNCTION, 400),
+        # The address of a program is no argument, and takes registers.
+        (kernel.AUGMENT_ROWS, kernel.ENTRIES[kernel.AUGMENT_ROWS], 600),
+    ],
 )
-def test_it_compiles_and_its_registers_suffice_for_a_whole_block(file, function, architecture):
+def test_it_compiles_and_its_registers_suffice_for_a_whole_block(
+    file, function, most_spilled, architecture
+):
     options = ["--ptxas-options=-v"]
     code, said = kernel.compile_kernel(Nvrtc(), f"sm_{architecture}", options, file)
     assert "warning" not in said
@@ -40,7 +46,7 @@ def test_it_compiles_and_its_registers_suffice_for_a_whole_block(file, function,
     assert function.encode() in code
     assert int(re.findall(r"Used (\d+) registers", said)[0]) * 1024 <= 65536
     assert int(re.findall(r"(\d+) bytes smem", said)[0]) <= 48 * 1024
-    assert sum(map(int, re.findall(r"(\d+) bytes spill", said))) < 400
+    assert sum(map(int, re.findall(r"(\d+) bytes spill", said))) < most_spilled
 
 
 @needs_nvrtc
