@@ -181,11 +181,15 @@ def test_workers_that_are_killed_lose_no_sample(augmented_set, to_fake_device, f
     assert loader.stats().worker_restarts >= 2
 
 
-def test_an_exception_at_any_step_of_next_loses_no_batch(augmented_set, to_fake_device, fake_cuda):
+@pytest.mark.parametrize("late", [False, True])
+def test_an_exception_at_any_step_of_next_loses_no_batch(
+    augmented_set, to_fake_device, fake_cuda, late
+):
     sampler = [[n % 40, n % 7] for n in range(24)]
     arguments = {"batch_sampler": sampler, "num_workers": 2, "seed": 1}
     expected = list(FusionLoader(augmented_set, **arguments))
     made, generator, places, whole = to_fake_device(), random.Random(SEED), set(), 0
+    fake_cuda.be_late(late)
     loader = FusionLoader(augmented_set, **arguments, **ON_DEVICE)
     for epoch in count():
         if epoch >= 4 and whole and len(places) >= 20:
