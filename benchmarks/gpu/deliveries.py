@@ -182,13 +182,13 @@ def over_fake_driver(dataset: ImageFolder, file: Path) -> None:
                 equal = compared(dataset, arguments, wanted, device.read, cuda.run)
                 append(file, case=name, equal_batches=equal, **rate(dataset, arguments, cuda.run))
         device = FakeDevice(cuda)
-        on_device = {**arguments, "device": "cuda:0"}
+        given = {**arguments, "device": "cuda:0"}
         with (
             delivering(lambda _: device_batches.DeviceDelivery(device)),
             mock.patch.object(torch.cuda, "device_count", return_value=1),
             mock.patch.object(slot_iterator, "to_device", lambda batch, device: batch),
         ):
-            augmented(dataset, on_device, device.read, cuda.run, file)
+            augmented(dataset, given, device.read, cuda.run, file)
 
 
 def main() -> None:
