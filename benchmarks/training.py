@@ -206,6 +206,8 @@ def contenders(
         "fusion-thread": GpuWorker(device=on, sharing="spatial", where="thread"),
         "fusion-auto": GpuWorker(device=on),
     }
+    if device.type == "cuda":
+        workers["fusion-workers"] = GpuWorker(decoder="workers")
     found: dict[str, Callable[[], TrainingContender]] = {
         "torch": lambda: torch_loader(setting, device)
     }

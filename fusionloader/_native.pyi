@@ -38,7 +38,14 @@ class Executor:
         strict: bool,
         vertical_first_allowed: bool,
         simd: str | None = None,
-    ) -> None: ...
+        device_tail: tuple[int, int, int] | None = None,
+    ) -> None:
+        """With `device_tail`, a device runs so many of the last stages.
+
+        Behind its pixels a result then has a program of so many bytes, which takes so many
+        bytes to work in.
+        """
+
     def decode(
         self, encoded: typing_extensions.Buffer, out: typing_extensions.Buffer, bgr: bool = False
     ) -> RunStatus:
@@ -1408,6 +1415,9 @@ class cuda:
         def synchronize(self) -> None:
             """Waits until the device has."""
 
+    class CopyTicket:
+        """A mini-batch that is being copied; without references, no more of it is copied."""
+
     class Copier:
         """A thread that copies mini-batches to a device as their tiny-batches complete."""
 
@@ -1417,12 +1427,15 @@ class cuda:
             device: int,
             stream: int,
             gpu_worker: int | None = None,
-            conversion: tuple[int, int, int, int] | None = None,
+            conversion: tuple[int, int, int, int]
+            | tuple[int, int, int, int, int, int]
+            | None = None,
         ) -> None:
             """Copies go into `stream`. `gpu_worker` writes its rows of the first leaf itself.
 
             `conversion` of levels: kernel, address of the table, levels of a channel, bytes of an
-            element.
+            element. Of pixels with programs: kernel, address of the table, where in a row the
+            program begins, bytes of a result, bytes to work in, rows at once.
             """
 
         def begin(
@@ -1430,21 +1443,24 @@ class cuda:
             slot: int,
             leaves: collections.abc.Sequence[tuple[int, int, int]],
             staging: int = 0,
-        ) -> int:
+        ) -> cuda.CopyTicket:
             """Copies a mini-batch.
 
             `leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. With
-            `staging`, the first leaf's rows are levels.
+            `staging`, the first leaf's rows are copied there, and converted.
             """
 
-        def cancel(self, number: int) -> None:
+        def cancel(self, ticket: cuda.CopyTicket) -> None:
             """Copies no more of it; what was copied of it is in the stream."""
 
         def close(self) -> None:
             """Ends the thread."""
 
-        def finish(self, number: int) -> cuda.Event:
-            """Copies the rest of a mini-batch that is done; the point behind it."""
+        def finish(self, ticket: cuda.CopyTicket, work: int = 0) -> cuda.Event:
+            """Copies the rest of a mini-batch that is done; the point behind it.
+
+            `work` is memory for programs to work in.
+            """
 
         @property
         def copied_bytes(self) -> int: ...

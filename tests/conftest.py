@@ -16,6 +16,7 @@ pytest_plugins = [
     "support.cache_fixtures",
     "support.control_blocks",
     "support.fake_cuda",
+    "support.fake_device",
     "support.few_cases",
     "support.lending_fixtures",
     "support.property_tests",

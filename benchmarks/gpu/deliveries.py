@@ -8,6 +8,8 @@
 2. Every batch of an epoch is what a CPU loader gives, as 8-bit levels and as floats, while training
    lags behind with long kernels.
 3. Samples per second of epochs that nobody trains on, as levels and as floats.
+4. The same with RandAugment and RandomErasing, by CPU workers, which send floats, and by the device
+   (``decoder="workers"``), to which pixels cross with programs.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from benchmarks.study import append
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, GpuWorker
 from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.engine.delivery import device_batches
 from fusionloader.engine.delivery.cuda_device import CudaDevice
 from fusionloader.engine.iterators import slot_iterator
+from fusionloader.transforms.executors.device.kernel import CONVERT_LEVELS
 
 _CYCLES = 200_000_000  # of a kernel that does nothing for about a tenth of a second
 
@@ -38,7 +42,7 @@ _CYCLES = 200_000_000  # of a kernel that does nothing for about a tenth of a se
 class AsFloats(CudaDevice):
     """A device that gets floats."""
 
-    def conversion_kernel(self) -> int | str:
+    def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
         """See ``Device``."""
         return "asked not to"
 
@@ -73,12 +77,26 @@ def memory_that_was_freed() -> dict[str, Any]:
     return outcomes
 
 
-def transform(side: int) -> v1.Compose:
-    """Returns a plan that ends in conversion and Normalize."""
+def transform(side: int, augments: bool = False) -> v1.Compose:
+    """Returns a plan that ends in conversion and Normalize; with ``augments``, in erasing."""
     normalize = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    return v1.Compose(
-        [v1.RandomResizedCrop(side), v1.RandomHorizontalFlip(), v1.ToTensor(), normalize]
-    )
+    crop = [v1.RandomResizedCrop(side), v1.RandomHorizontalFlip()]
+    if not augments:
+        return v1.Compose([*crop, v1.ToTensor(), normalize])
+    return v1.Compose([*crop, v1.RandAugment(), v1.ToTensor(), normalize, v1.RandomErasing(0.25)])
+
+
+def augmented(
+    plain: ImageFolder, arguments: dict[str, Any], read: Reader, end: Any, file: Path
+) -> None:
+    """Writes the figures of augmentation by CPU workers, and by the device."""
+    side = plain.transform.transforms[0].size[0]
+    dataset = ImageFolder(plain.root, transform(side, augments=True))
+    wanted = list(FusionLoader(dataset, **{**arguments, "device": None}))
+    for name, worker in (("workers augment", None), ("device", GpuWorker(decoder="workers"))):
+        given = {**arguments, "gpu_worker": worker}
+        equal = compared(dataset, given, wanted, read, end)
+        append(file, case=name, equal_batches=equal, **rate(dataset, given, end))
 
 
 Reader = Callable[[torch.Tensor], torch.Tensor]
@@ -144,6 +162,7 @@ def on_device(dataset: ImageFolder, workers: int, batch_size: int, file: Path) -
         with delivering(lambda _, device=device: device_batches.DeviceDelivery(device)):
             equal = compared(dataset, arguments, wanted, late_reader, end)
             append(file, case=name, equal_batches=equal, **rate(dataset, arguments, end))
+    augmented(dataset, arguments, late_reader, end, file)
 
 
 def over_fake_driver(dataset: ImageFolder, file: Path) -> None:
@@ -162,6 +181,14 @@ def over_fake_driver(dataset: ImageFolder, file: Path) -> None:
             with delivering(lambda _, device=device: device_batches.DeviceDelivery(device)):
                 equal = compared(dataset, arguments, wanted, device.read, cuda.run)
                 append(file, case=name, equal_batches=equal, **rate(dataset, arguments, cuda.run))
+        device = FakeDevice(cuda)
+        given = {**arguments, "device": "cuda:0"}
+        with (
+            delivering(lambda _: device_batches.DeviceDelivery(device)),
+            mock.patch.object(torch.cuda, "device_count", return_value=1),
+            mock.patch.object(slot_iterator, "to_device", lambda batch, device: batch),
+        ):
+            augmented(dataset, given, device.read, cuda.run, file)
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.transforms.executors import nvjpeg
 from fusionloader.transforms.executors.device.kernel import (
     AUGMENT,
+    AUGMENT_ROWS,
     CONVERT_LEVELS,
     choose_target,
     compile_kernel,
@@ -50,7 +51,7 @@ def compilation(architecture: int) -> dict[str, Any]:
         compiler = Nvrtc()
         target = choose_target(architecture, compiler.architectures)
         seconds: dict[str, Any] = {"nvrtc": compiler.version, "target": target}
-        for file in (AUGMENT, CONVERT_LEVELS):
+        for file in (AUGMENT, CONVERT_LEVELS, AUGMENT_ROWS):
             began = time.perf_counter()
             compile_kernel(compiler, target, file=file)
             seconds[file] = round(time.perf_counter() - began, 2)

@@ -83,6 +83,17 @@ C = Run(
             170,
             brief=(*_FEW, "--files", "8", "--groups", "4", "--seconds", "0.2"),
         ),
+        Step(
+            "augmentation on the device",
+            _module(
+                *("training", *_TRAINING, "--models", "resnet18", "--workload", "randaugment"),
+                *("--worker-counts", "2,4", "--contenders", "fusion-off,fusion-workers"),
+                *("--limit", "50"),
+            ),
+            60,
+            _ON_CPU,
+            _SHORT,
+        ),
         Step("boot", _module("gpu.boot", *_IMAGES), 60, ("--device", "cpu"), _FEW),
         Step(
             "memory sharing",

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <tuple>
+#include <variant>
 
 #include "bindings/gil.hpp"
 #include "bindings/module.hpp"
@@ -19,20 +20,34 @@ using cuda::Event;
 using cuda::OnDevice;
 using delivery::Copier;
 using Leaf = std::tuple<uint64_t, uint64_t, uint64_t>;
-using Conversion = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
+using Levels = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
+using Programs = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t>;
+using Conversion = std::variant<Levels, Programs>;
+
+cuda::Function function_at(uint64_t address) { return reinterpret_cast<cuda::Function>(address); }
+
+delivery::Conversion conversion_of(const Levels& given) {
+  const auto& [kernel, table, plane_levels, element_bytes] = given;
+  return delivery::LevelConversion{function_at(kernel), table, plane_levels, element_bytes};
+}
+
+delivery::Conversion conversion_of(const Programs& given) {
+  const auto& [kernel, table, program, result_bytes, work_bytes, rows_at_once] = given;
+  return delivery::ProgramRun{function_at(kernel), table,      program,
+                              result_bytes,        work_bytes, rows_at_once};
+}
 
 std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device, uint64_t stream,
                                     std::optional<uint32_t> gpu_worker,
                                     const std::optional<Conversion>& given) {
-  std::optional<delivery::LevelConversion> conversion;
-  if (given)
-    conversion = {reinterpret_cast<cuda::Function>(std::get<0>(*given)), std::get<1>(*given),
-                  std::get<2>(*given), std::get<3>(*given)};
+  std::optional<delivery::Conversion> conversion;
+  if (given) conversion = std::visit([](const auto& each) { return conversion_of(each); }, *given);
   const GilReleased release;
   return std::make_unique<Copier>(queue, device, stream, gpu_worker, conversion);
 }
 
-uint64_t begin(Copier& copier, uint64_t slot, const std::vector<Leaf>& given, uint64_t staging) {
+std::shared_ptr<Copier::Ticket> begin(Copier& copier, uint64_t slot, const std::vector<Leaf>& given,
+                                      uint64_t staging) {
   std::vector<delivery::LeafRows> leaves;
   for (const auto& [from, to, row_bytes] : given) leaves.push_back({from, to, row_bytes});
   const GilReleased release;
@@ -103,6 +118,9 @@ void bind_copier(py::module_& m) {
       .def("synchronize", &Event::synchronize, Unlocked(), "Waits until the device has.")
       .def("hold_back", &Event::hold_back, "stream"_a,
            "Nothing that is put into the stream from now on begins before it.");
+  py::class_<Copier::Ticket, std::shared_ptr<Copier::Ticket>>(
+      m, "CopyTicket",
+      "A mini-batch that is being copied; without references, no more of it is copied.");
   py::class_<Copier>(
       m, "Copier", "A thread that copies mini-batches to a device as their tiny-batches complete.")
       .def(
@@ -110,15 +128,17 @@ void bind_copier(py::module_& m) {
           "conversion"_a = py::none(), py::keep_alive<1, 2>(),
           "Copies go into `stream`. `gpu_worker` writes its rows of the first leaf itself.\n\n"
           "`conversion` of levels: kernel, address of the table, levels of a channel, bytes of an\n"
-          "element.")
-      .def("begin", &begin, "slot"_a, "leaves"_a, "staging"_a = 0,
+          "element. Of pixels with programs: kernel, address of the table, where in a row the\n"
+          "program begins, bytes of a result, bytes to work in, rows at once.")
+      .def("begin", &begin, "slot"_a, "leaves"_a, "staging"_a = 0, py::keep_alive<0, 1>(),
            "Copies a mini-batch.\n\n"
            "`leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. "
            "With\n"
-           "`staging`, the first leaf's rows are levels.")
-      .def("finish", &Copier::finish, "number"_a, Unlocked(),
-           "Copies the rest of a mini-batch that is done; the point behind it.")
-      .def("cancel", &Copier::cancel, "number"_a, Unlocked(),
+           "`staging`, the first leaf's rows are copied there, and converted.")
+      .def("finish", &Copier::finish, "ticket"_a, "work"_a = 0, Unlocked(),
+           "Copies the rest of a mini-batch that is done; the point behind it.\n\n"
+           "`work` is memory for programs to work in.")
+      .def("cancel", &Copier::cancel, "ticket"_a, Unlocked(),
            "Copies no more of it; what was copied of it is in the stream.")
       .def("close", &Copier::close, Unlocked(), "Ends the thread.")
       .def_property_readonly("copied_bytes", &Copier::copied_bytes)

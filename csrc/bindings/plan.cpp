@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "bindings/operations.hpp"
 #include "bindings/python_types.hpp"
 #include "bindings/stages.hpp"
+#include "device/program_writer.hpp"
 #include "jpeg/scan_script.hpp"
 #include "ops/limits.hpp"
 #include "plan/executor.hpp"
@@ -28,11 +30,15 @@ namespace py = pybind11;
 namespace fusionloader {
 namespace {
 
+// The last stages that a device runs, and bytes of their program and of its working memory.
+using DeviceTail = std::tuple<size_t, size_t, size_t>;
+
 std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,
                                         bool fast_decode, bool strict, bool vertical_first_allowed,
-                                        const std::optional<std::string>& simd) {
+                                        const std::optional<std::string>& simd,
+                                        const std::optional<DeviceTail>& tail) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
@@ -44,7 +50,13 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
   spec.strict = strict;
   spec.vertical_first_allowed = vertical_first_allowed;
   spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
-  return std::make_unique<Executor>(std::move(spec));
+  if (!tail) return std::make_unique<Executor>(std::move(spec));
+  const auto [stages_deferred, bytes, work_bytes] = *tail;
+  auto writer = std::make_unique<device::ProgramWriter>(spec, bytes, work_bytes);
+  spec.convert.reset();
+  spec.result_channels = spec.channels;
+  spec.deferred_stages = stages_deferred;
+  return std::make_unique<Executor>(std::move(spec), std::move(writer));
 }
 
 // One call at a time: threads of Python may share an executor, whose buffers are its own.
@@ -209,7 +221,10 @@ void bind_plan(py::module_& m) {
       "operations; those named for pixels return bytes with their height and width.")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
-           "simd"_a = py::none())
+           "simd"_a = py::none(), "device_tail"_a = py::none(),
+           "With `device_tail`, a device runs so many of the last stages.\n\n"
+           "Behind its pixels a result then has a program of so many bytes, which takes so many\n"
+           "bytes to work in.")
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property("max_pixels", &Executor::most_pixels, &set_max_pixels,
                     "Images that have more are left to Pillow, as with its MAX_IMAGE_PIXELS.")

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "device/levels_to_elements.hpp"
+#include "device/program_rows.hpp"
 
 namespace fusionloader::delivery {
 namespace {
@@ -23,13 +24,17 @@ constexpr unsigned kThreads = 256, kLevelsOfThread = 16;
 }  // namespace
 
 Copier::Copier(ManagerQueue& queue, int device, uint64_t stream, std::optional<uint32_t> gpu_worker,
-               std::optional<LevelConversion> conversion)
+               std::optional<Conversion> conversion)
     : queue_(queue),
       device_(device),
       gpu_worker_(gpu_worker),
       conversion_(conversion),
       pid_(getpid()),
       stream_(stream) {
+  const auto* programs = conversion_ ? std::get_if<ProgramRun>(&*conversion_) : nullptr;
+  if (programs && (programs->rows_at_once == 0 || programs->rows_at_once % 32 != 0 ||
+                   programs->rows_at_once > device::most_rows_augmented))
+    throw std::invalid_argument("rows are augmented 32 to 4096 at a time, a multiple of 32");
   queue_.watch_completed(true);
   thread_ = std::make_unique<std::thread>([this] { run(); });
 }
@@ -49,13 +54,15 @@ void Copier::close() {
   thread_->join();
 }
 
-uint64_t Copier::begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t staging) {
+std::shared_ptr<Copier::Ticket> Copier::begin(uint64_t slot, std::vector<LeafRows> leaves,
+                                              uint64_t staging) {
   if (staging != 0 && (!conversion_ || leaves.empty()))
-    throw std::invalid_argument("staging memory is for levels that are converted");
+    throw std::invalid_argument("staging memory is for rows that are converted");
   Batch* batch = queue_.batch(slot);
   const BatchHeader& header = batch->header;
+  auto ticket = std::make_shared<Ticket>(*this, ++numbers_);
   const std::lock_guard lock(mutex_);
-  copying_.push_back({++numbers_, batch, header.sequence.load(), std::move(leaves), staging,
+  copying_.push_back({ticket->number_, batch, header.sequence.load(), std::move(leaves), staging,
                       std::vector<bool>(header.tiny_batches),
                       std::vector<uint32_t>((header.samples + 31) / 32)});
   try {
@@ -65,28 +72,37 @@ uint64_t Copier::begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t sta
     copying_.pop_back();  // nobody would cancel it
     throw;
   }
-  return numbers_;
+  return ticket;
 }
 
-std::shared_ptr<cuda::Event> Copier::finish(uint64_t number) {
+std::shared_ptr<cuda::Event> Copier::finish(const Ticket& ticket, uint64_t work) {
   const std::lock_guard lock(mutex_);
-  Copying copying = take(number);
+  Copying copying = take(ticket);
   if (failure_) std::rethrow_exception(failure_);
   const OnDevice on(device_);
   advance(copying);
   copy_rest(copying);
-  if (copying.staging != 0) convert(copying);
+  if (copying.staging != 0)
+    std::visit([&](const auto& with) { convert(copying, with, work); }, *conversion_);
   return std::make_shared<cuda::Event>(device_, stream_);
 }
 
-void Copier::cancel(uint64_t number) {
+void Copier::cancel(const Ticket& ticket) {
   const std::lock_guard lock(mutex_);
-  take(number);
+  take(ticket);
 }
 
-Copier::Copying Copier::take(uint64_t number) {
-  const auto found = std::find_if(copying_.begin(), copying_.end(),
-                                  [&](const Copying& each) { return each.number == number; });
+void Copier::drop(uint64_t number) {
+  if (pid_ != getpid())
+    return;  // in a forked child the parent's thread may hold the mutex for good
+  const std::lock_guard lock(mutex_);
+  copying_.remove_if([&](const Copying& each) { return each.number == number; });
+}
+
+Copier::Copying Copier::take(const Ticket& ticket) {
+  const auto found = std::find_if(copying_.begin(), copying_.end(), [&](const Copying& each) {
+    return each.number == ticket.number_;
+  });
   if (found == copying_.end()) throw std::invalid_argument("no such mini-batch is being copied");
   Copying taken = std::move(*found);
   copying_.erase(found);
@@ -189,23 +205,39 @@ void Copier::copy_rest(const Copying& copying) {
   }
 }
 
-void Copier::convert(const Copying& copying) {
+void Copier::convert(const Copying& copying, const LevelConversion& with, uint64_t) {
   const LeafRows& leaf = copying.leaves.front();
   const uint32_t samples = copying.batch->header.samples;
   for (uint32_t first = 0; first < samples; first += device::most_rows_converted) {
     const uint32_t count = std::min(samples - first, device::most_rows_converted);
     device::LevelRows rows{copying.staging,
                            leaf.to,
-                           conversion_->table,
+                           with.table,
                            static_cast<uint32_t>(leaf.row_bytes),
-                           conversion_->plane_levels,
-                           conversion_->element_bytes,
+                           with.plane_levels,
+                           with.element_bytes,
                            first,
                            {}};
     std::copy_n(copying.which.begin() + first / 32, (count + 31) / 32, rows.which);
     void* arguments[] = {&rows};
     const auto across = (rows.row_levels - 1) / (kThreads * kLevelsOfThread) + 1;
-    OnDevice(device_).launch(conversion_->kernel, {across, count, kThreads}, stream_, arguments);
+    OnDevice(device_).launch(with.kernel, {across, count, kThreads}, stream_, arguments);
+  }
+}
+
+// Launches share the working memory: the stream runs one after the other.
+void Copier::convert(const Copying& copying, const ProgramRun& with, uint64_t work) {
+  const LeafRows& leaf = copying.leaves.front();
+  const uint32_t samples = copying.batch->header.samples;
+  for (uint32_t first = 0; first < samples; first += with.rows_at_once) {
+    const uint32_t count = std::min(samples - first, with.rows_at_once);
+    device::ProgramRows rows{
+        copying.staging, leaf.to,           with.table,      work,  leaf.row_bytes,
+        with.program,    with.result_bytes, with.work_bytes, first, {}};
+    std::copy_n(copying.which.begin() + first / 32, (count + 31) / 32, rows.which);
+    void* arguments[] = {&rows};
+    OnDevice(device_).launch(with.kernel, {count, 1, device::threads_per_block}, stream_,
+                             arguments);
   }
 }
 

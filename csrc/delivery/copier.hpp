@@ -2,8 +2,9 @@
 // Copies mini-batches to a device while they are made: a thread puts each tiny-batch into a stream
 // as soon as it is complete, so that the last one is all that is left when training asks.
 //
-// Rows that came as 8-bit levels go to a staging buffer, and a kernel behind the copies converts
-// them into their rows of the batch. Rows that the GPU worker has written are there already.
+// Rows that came as 8-bit levels, or as pixels with programs, go to a staging buffer, and a kernel
+// behind the copies makes their rows of the batch from them. Rows that the GPU worker has written
+// are there already.
 #include <sys/types.h>
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "cuda/driver.hpp"
@@ -36,23 +38,48 @@ struct LevelConversion {
   uint32_t element_bytes;
 };
 
+// How pixels with programs become rows of the first leaf, see device/program_rows.hpp.
+struct ProgramRun {
+  cuda::Function kernel;  // of ProgramRows
+  uint64_t table;         // address on the device
+  uint64_t program, result_bytes, work_bytes;
+  uint32_t rows_at_once;  // that there is working memory for, a multiple of 32
+};
+using Conversion = std::variant<LevelConversion, ProgramRun>;
+
 class Copier {
  public:
   // Copies go into `stream`. `gpu_worker` is the number of the worker that writes its rows of the
   // first leaf into device memory itself. The queue lives for longer.
   Copier(ManagerQueue& queue, int device, uint64_t stream, std::optional<uint32_t> gpu_worker,
-         std::optional<LevelConversion> conversion);
+         std::optional<Conversion> conversion);
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
+  // A mini-batch that is being copied, for as long as the ticket lives: an exception between
+  // begin() and finish() leaves nothing that goes on into memory which is somebody else's by then.
+  class Ticket {
+   public:
+    Ticket(Copier& copier, uint64_t number) : copier_(copier), number_(number) {}
+    ~Ticket() { copier_.drop(number_); }
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+   private:
+    friend class Copier;
+    Copier& copier_;
+    const uint64_t number_;
+  };
+
   // Copies the mini-batch in a slot as its tiny-batches complete. With `staging`, the first leaf's
-  // rows are levels: they are copied there, and converted to where the leaf goes.
-  uint64_t begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t staging);
+  // rows are copied there, and converted to where the leaf goes.
+  std::shared_ptr<Ticket> begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t staging);
   // Puts what is left of a mini-batch that is done into the stream; the point behind all of it.
-  std::shared_ptr<cuda::Event> finish(uint64_t number);
+  // `work` is working memory for programs, which all mini-batches may share.
+  std::shared_ptr<cuda::Event> finish(const Ticket& ticket, uint64_t work);
   // Copies no more of a mini-batch; what was copied of it is in the stream.
-  void cancel(uint64_t number);
+  void cancel(const Ticket& ticket);
   // Ends the thread. What is in the stream goes on.
   void close();
   uint64_t copied_bytes() const { return copied_bytes_.load(); }
@@ -84,18 +111,20 @@ class Copier {
 
   void run();
   void read_time();
-  Copying take(uint64_t number);
+  Copying take(const Ticket& ticket);
+  void drop(uint64_t number);
   void advance(Copying& copying);
   void copy_rows(const Copying& copying, const LeafRows& leaf, std::vector<uint32_t> rows);
   void copy(uint64_t to, uint64_t from, uint64_t bytes);
   void copy_rest(const Copying& copying);
-  void convert(const Copying& copying);
+  void convert(const Copying& copying, const LevelConversion& with, uint64_t work);
+  void convert(const Copying& copying, const ProgramRun& with, uint64_t work);
   std::vector<uint32_t> rows_through_slot(const Copying& copying) const;
 
   ManagerQueue& queue_;
   const int device_;
   const std::optional<uint32_t> gpu_worker_;
-  const std::optional<LevelConversion> conversion_;
+  const std::optional<Conversion> conversion_;
   const pid_t pid_;
   const uint64_t stream_;
   uint64_t numbers_ = 0;

@@ -67,9 +67,8 @@ FUSIONLOADER_BOTH void run_step(Team& team, const Step& step, const uint8_t* dat
 }
 
 template <class Team>
-FUSIONLOADER_BOTH void load(Team& team, const Record& record, int channels, const uint8_t* data,
-                            const Canvas& canvas) {
-  const auto* pixels = reinterpret_cast<const uint8_t*>(record.pixels);
+FUSIONLOADER_BOTH void load(Team& team, const Record& record, const uint8_t* pixels, int channels,
+                            const uint8_t* data, const Canvas& canvas) {
   const auto width = static_cast<size_t>(record.image_width);
   const Step& step = record.load;
   const auto read = [&](int x, int y) {
@@ -83,20 +82,27 @@ FUSIONLOADER_BOTH void load(Team& team, const Record& record, int channels, cons
     take_window(team, step.window, step.width, step.height, canvas.now, read);
 }
 
-// Sample `number` of the batch at `begin`, with the working memory that the batch asks for.
+// Where a sample is: its pixels, its result, and the working memory of its own. `table` has
+// `channels` x 256 elements.
+struct SamplePlace {
+  const uint8_t *pixels, *table;
+  uint8_t* work;
+  void* out;
+};
+
+// A sample of the batch at `begin`.
 template <class Team>
-FUSIONLOADER_BOTH void run_sample(Team& team, const uint8_t* begin, uint8_t* work,
-                                  uint32_t number) {
+FUSIONLOADER_BOTH void run_record(Team& team, const uint8_t* begin, const Record& record,
+                                  const SamplePlace& at) {
   const Batch& batch = *reinterpret_cast<const Batch*>(begin);
-  const Record& record = reinterpret_cast<const Record*>(begin + batch.records)[number];
   const auto* steps = reinterpret_cast<const Step*>(begin + batch.steps) + record.first_step;
   const auto* boxes = reinterpret_cast<const Erasure*>(begin + batch.erasures);
   const uint8_t* data = begin + batch.data;
 
-  auto* first = reinterpret_cast<uint32_t*>(work + record.work);
+  auto* first = reinterpret_cast<uint32_t*>(at.work);
   Canvas canvas{first, first + record.most_pixels, first + 2 * record.most_pixels,
                 record.load.width, record.load.height};
-  load(team, record, batch.image_channels, data, canvas);
+  load(team, record, at.pixels, batch.image_channels, data, canvas);
   for (uint32_t i = 0; i < record.steps; ++i) {
     team.sync();
     run_step(team, steps[i], data, canvas);
@@ -105,13 +111,24 @@ FUSIONLOADER_BOTH void run_sample(Team& team, const uint8_t* begin, uint8_t* wor
 
   const Conversion& conversion = batch.conversion;
   const ResultPlace place{conversion.channels, canvas.width, canvas.height, conversion.planar};
-  void* out = reinterpret_cast<void*>(record.out);
-  convert(team, conversion.element_size, data + conversion.table, canvas, place, out);
+  convert(team, conversion.element_size, at.table, canvas, place, at.out);
   for (uint32_t i = 0; i < record.erasures; ++i) {
     team.sync();
     const Erasure& box = boxes[record.first_erasure + i];
-    erase_result(team, box, conversion.element_size, data + box.data, place, out);
+    erase_result(team, box, conversion.element_size, data + box.data, place, at.out);
   }
+}
+
+// Sample `number` of the batch at `begin`, with the working memory that the batch asks for.
+template <class Team>
+FUSIONLOADER_BOTH void run_sample(Team& team, const uint8_t* begin, uint8_t* work,
+                                  uint32_t number) {
+  const Batch& batch = *reinterpret_cast<const Batch*>(begin);
+  const Record& record = reinterpret_cast<const Record*>(begin + batch.records)[number];
+  run_record(
+      team, begin, record,
+      {reinterpret_cast<const uint8_t*>(record.pixels), begin + batch.data + batch.conversion.table,
+       work + record.work, reinterpret_cast<void*>(record.out)});
 }
 
 }  // namespace fusionloader::device

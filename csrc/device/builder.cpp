@@ -12,9 +12,10 @@
 namespace fusionloader::device {
 namespace {
 
-constexpr size_t alignment = 16;
-
-size_t aligned(size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+size_t aligned(size_t bytes) {
+  constexpr size_t alignment = BatchBuilder::alignment;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
 template <class Item>
 size_t bytes_of(const std::vector<Item>& items) {
@@ -72,7 +73,7 @@ std::optional<std::string> unsupported(const Parameters& operations) {
   return std::nullopt;
 }
 
-BatchBuilder::BatchBuilder(const PlanSpec& plan) : plan_(plan) {
+BatchBuilder::BatchBuilder(const PlanSpec& plan, Table table) : plan_(plan) {
   conversion_.channels = plan.result_channels;
   const auto channels = static_cast<size_t>(plan.result_channels);
   if (plan.convert) {
@@ -85,6 +86,10 @@ BatchBuilder::BatchBuilder(const PlanSpec& plan) : plan_(plan) {
     conversion_.element_size = 1;
     conversion_.planar = false;
     conversion_.table = add_data(same.data(), same.size());
+  }
+  if (table == Table::elsewhere) {
+    data_.clear();
+    conversion_.table = 0;
   }
   conversion_bytes_ = data_.size();
 }

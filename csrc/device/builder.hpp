@@ -25,8 +25,11 @@ struct ImageAt {
 // Not thread-safe. Memory is kept from batch to batch.
 class BatchBuilder {
  public:
+  static constexpr size_t alignment = 16;  // of a block, and of what is in it
+  // Where the conversion's table is: in the block's data, or given to the kernel.
+  enum class Table { in_block, elsewhere };
   // For the plan's images, its conversion and the size of its result.
-  explicit BatchBuilder(const PlanSpec& plan);
+  explicit BatchBuilder(const PlanSpec& plan, Table table = Table::in_block);
 
   void clear();
   // Adds a sample whose result is written to address `out`. Throws std::invalid_argument for what

@@ -7,27 +7,12 @@
 #include <thread>
 
 #include "device/body.hpp"
+#include "device/one_lane.hpp"
 
 namespace fusionloader::device {
 namespace {
 
 constexpr int most_lanes = 64;
-
-class OneLane {
- public:
-  explicit OneLane(Scratch& scratch) : scratch_(scratch) {}
-  int lane() const { return 0; }
-  int lanes() const { return 1; }
-  void sync() const {}
-  Scratch& scratch() const { return scratch_; }
-  template <class Count>
-  void add(Count& counter, Count value) const {
-    counter += value;
-  }
-
- private:
-  Scratch& scratch_;
-};
 
 // Which lane runs. Orders differ from phase to phase.
 class Turns {

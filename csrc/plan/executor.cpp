@@ -90,6 +90,7 @@ class PixelsOut final : public ResultWriter {
 
 struct Executor::Impl {
   PlanSpec spec;
+  std::unique_ptr<RowTail> tail;
   Pipeline pipeline;
   std::optional<Converter> converter;
   Decoders decoders;
@@ -100,8 +101,9 @@ struct Executor::Impl {
   PartTimes times;
   uint64_t most_pixels = most_decoded_pixels;
 
-  explicit Impl(PlanSpec plan)
+  Impl(PlanSpec plan, std::unique_ptr<RowTail> given)
       : spec(std::move(plan)),
+        tail(std::move(given)),
         pipeline(spec.simd, spec.vertical_first_allowed, spec.channels),
         decoders(spec.simd, spec.strict) {
     for (const int channels : {spec.channels, spec.result_channels})
@@ -113,6 +115,11 @@ struct Executor::Impl {
     if (spec.width < 0 || spec.height < 0)
       throw std::invalid_argument("the size of a plan's result is not negative");
     require_possible_size(spec.width, spec.height);
+    if (spec.deferred_stages > spec.stages.size() ||
+        (spec.deferred_stages > 0) != (tail != nullptr))
+      throw std::invalid_argument("stages are deferred with a tail, and no more than there are");
+    if (tail && (spec.convert || spec.width == 0))
+      throw std::invalid_argument("a tail is behind pixels of one size");
     if (!spec.convert) return;
     if (spec.width <= 0 || spec.height <= 0)
       throw std::invalid_argument("a plan with a conversion needs the size of its result");
@@ -121,7 +128,22 @@ struct Executor::Impl {
 
   size_t result_bytes() const {
     if (converter) return converter->result_bytes();
-    return pixel_bytes(spec.result_channels, spec.width, spec.height);
+    return tail ? tail_begin() + tail->bytes() : all_pixels();
+  }
+  size_t all_pixels() const { return pixel_bytes(spec.result_channels, spec.width, spec.height); }
+  size_t tail_begin() const { return (all_pixels() + 15) / 16 * 16; }
+
+  // Takes what was drawn for the deferred stages away, and writes it into the tail.
+  void write_tail(Parameters& drawn, uint8_t* out) {
+    if (!tail) return;
+    const size_t kept = spec.stages.size() - spec.deferred_stages;
+    const size_t count = kept == 0 ? 0 : times.stage_ends[kept - 1];
+    const auto begin = drawn.begin() + static_cast<ptrdiff_t>(count);
+    tail->write(Parameters(begin, drawn.end()), out + tail_begin());
+    drawn.erase(begin, drawn.end());
+  }
+  void require_no_tail() const {
+    if (tail) throw std::invalid_argument("the plan's last stages are left to a device");
   }
 
   void run_pixels(const PixelView& image, const Parameters& parameters, ResultWriter& result) {
@@ -211,10 +233,14 @@ class Opened {
 
 }  // namespace
 
-Executor::Executor(PlanSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {}
+Executor::Executor(PlanSpec spec, std::unique_ptr<RowTail> tail)
+    : impl_(std::make_unique<Impl>(std::move(spec), std::move(tail))) {}
 Executor::~Executor() = default;
 
 size_t Executor::result_bytes() const { return impl_->result_bytes(); }
+void Executor::clear_tail(uint8_t* out) {
+  if (impl_->tail) impl_->tail->clear(out + impl_->tail_begin());
+}
 const PlanSpec& Executor::plan() const { return impl_->spec; }
 PartTimes& Executor::times() { return impl_->times; }
 uint64_t Executor::most_pixels() const { return impl_->most_pixels; }
@@ -232,7 +258,9 @@ Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* ou
   const int width = impl_->decoder->width(), height = impl_->decoder->height();
   if (keeper && keeper->wants_pixels(width, height)) return run_kept(key, out, *keeper);
   const EntryIndex index = keeper ? impl_->index(*keeper) : EntryIndex{};
-  return run_opened(impl_->drawn(key, width, height), out, index);
+  Parameters drawn = impl_->drawn(key, width, height);
+  impl_->write_tail(drawn, out);
+  return run_opened(drawn, out, index);
 }
 
 // The whole image is decoded, and what is then read of it is what is read when it is kept.
@@ -252,6 +280,7 @@ Status Executor::run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keepe
 
 Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out,
                                   EntryIndex index) {
+  impl_->require_no_tail();
   impl_->times.stage_ends.clear();
   const Opened opened(*impl_, encoded);
   return opened ? run_opened(parameters, out, index) : Status::needs_pillow;
@@ -272,10 +301,13 @@ Status Executor::run_opened(const Parameters& parameters, uint8_t* out, EntryInd
 }
 
 void Executor::run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out) {
-  run_pixels_drawn(image, impl_->drawn(key, image.width, image.height), out);
+  Parameters drawn = impl_->drawn(key, image.width, image.height);
+  impl_->write_tail(drawn, out);
+  run_pixels_drawn(image, drawn, out);
 }
 
 void Executor::run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out) {
+  impl_->require_no_tail();
   impl_->times.stage_ends.clear();
   run_pixels_drawn(image, parameters, out);
 }
@@ -288,6 +320,7 @@ void Executor::run_pixels_drawn(const PixelView& image, const Parameters& parame
 }
 
 Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixels& out) {
+  impl_->require_no_tail();
   if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
@@ -297,12 +330,14 @@ Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixel
 }
 
 void Executor::pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out) {
+  impl_->require_no_tail();
   if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
   PixelsOut result(out, impl_->spec.result_channels, impl_->spec.simd);
   impl_->run_pixels(image, impl_->drawn(key, image.width, image.height), result);
 }
 
 void Executor::pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out) {
+  impl_->require_no_tail();
   impl_->times.stage_ends.clear();
   PixelsOut result(out, impl_->spec.result_channels, impl_->spec.simd);
   impl_->run_pixels(image, parameters, result);

@@ -11,6 +11,7 @@
 #include "plan/images.hpp"  // PixelView
 #include "plan/part_times.hpp"
 #include "plan/program.hpp"
+#include "plan/row_tail.hpp"
 #include "rng/philox.hpp"  // SampleKey
 
 namespace fusionloader {
@@ -36,11 +37,16 @@ struct Pixels {
 // (std::invalid_argument) every method that takes a SampleKey throws too.
 class Executor {
  public:
-  explicit Executor(PlanSpec spec);
+  // With a tail, a result is the pixels before the deferred stages of a plan without conversion,
+  // then the tail for these, from a multiple of 16 bytes on. Only the methods for a SampleKey that
+  // write a result can be called then.
+  explicit Executor(PlanSpec spec, std::unique_ptr<RowTail> tail = nullptr);
   ~Executor();
 
   // Bytes of one result; 0 when the plan's result differs in size from image to image.
   size_t result_bytes() const;
+  // Makes a result with a tail one without a sample.
+  void clear_tail(uint8_t* out);
   const PlanSpec& plan() const;
   // For callers in several threads; not locked here.
   std::mutex& mutex() { return mutex_; }

@@ -130,6 +130,7 @@ CurrentSample PlanWorker::current() {
 bool PlanWorker::run_sample() {
   encoded_ = {};
   const CurrentSample sample = current();
+  at_->executor->clear_tail(sample.image);
   if (comes_encoded()) return run_given(sample);
   const auto item = static_cast<uint64_t>(sample.item);
   if (item >= at_->table->count) return false;  // also -1, which stands for no index

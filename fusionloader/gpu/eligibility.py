@@ -13,6 +13,7 @@ import torch
 
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.datasets import Compiled
+from fusionloader.gpu.augmentation import split_for
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
@@ -27,13 +28,15 @@ from fusionloader.transforms.executors.decoders import by_name
 from fusionloader.transforms.executors.device.launch_memory import TorchPool
 from fusionloader.transforms.executors.device.make_task import HeadOptions
 from fusionloader.transforms.executors.device.nvrtc import why_missing
+from fusionloader.transforms.executors.device.split import describe_tail
 from fusionloader.transforms.executors.device.support import why_not
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Plan, SplitPlan
 
 log = logging.getLogger("fusionloader.gpu")
 
 _OFF = "off by default, until it has been measured on a device"
 _PERSISTENT = "its start takes seconds in every epoch: pass persistent_workers=True to keep it"
+_ON_CPU = ", or GpuWorker(device='cpu') for DALI's CPU backend"
 _MOST_SAMPLES = 64  # in a launch
 _LAUNCH_BYTES = 16 << 20  # estimate per sample: a decoded image of 4 megapixels
 _DEVICE_BUFFERS = 5  # the batch in use, two complete ones behind it, and two in the making
@@ -50,6 +53,7 @@ class GpuChoice:
         tiny_batch_size: samples in a tiny-batch.
         batch_size: samples in a mini-batch; 0 if it is unknown.
         persistent: whether the worker lives from epoch to epoch.
+        split: the plan whose last stages the device runs at delivery, instead of a GPU worker.
     """
 
     worker: GpuWorker | None = None
@@ -58,9 +62,12 @@ class GpuChoice:
     tiny_batch_size: int = 1
     batch_size: int = 0
     persistent: bool = True
+    split: SplitPlan | None = None
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
+        if self.worker is not None and self.worker.decoder == "workers":
+            return self._explain_split(self.worker.decoder)
         if self.why_not is not None:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
@@ -80,6 +87,15 @@ class GpuChoice:
             return text
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
         return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
+
+    def _explain_split(self, decoder: str) -> str:
+        if self.split is None:
+            return f"no augmentation on the device (decoder={decoder!r}): {self.why_not}"
+        return (
+            f"CPU workers decode, crop and resize; cuda:{self.device_id} runs "
+            f"{describe_tail(self.split)} and the conversion on delivery, with the same pixels: "
+            f"{self.split.row_bytes} bytes of a sample cross to it"
+        )
 
 
 def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
@@ -114,6 +130,11 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
         return GpuChoice()
     worker = wanted if isinstance(wanted, GpuWorker) else GpuWorker()
     device_id = _device_id(worker, device)
+    if worker.decoder == "workers":
+        split = split_for(options, compiled)
+        if isinstance(split, str):
+            return GpuChoice(worker, device_id, why_not=split)
+        return GpuChoice(worker, device_id, split=split)
     why = _lacking(options, compiled, worker, on_gpu=device_id is not None)
     if options.num_workers > 0 and (missing := by_name.missing_package(worker)):
         if explicit:
@@ -153,9 +174,9 @@ def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
     if worker.device is not None:
         device = torch.device(worker.device)
     if device.type != "cuda":
+        on_cpu = "" if worker.decoder == "workers" else _ON_CPU
         raise ValueError(
-            "GpuWorker works on the loader's device: pass device='cuda' to the loader, or "
-            "GpuWorker(device='cpu') for DALI's CPU backend"
+            f"GpuWorker works on the loader's device: pass device='cuda' to the loader{on_cpu}"
         )
     count = torch.cuda.device_count()
     index = device.index if device.index is not None else 0
@@ -263,7 +284,7 @@ def gpu_options(
         slot_row_bytes: bytes of an image in a batch slot, which may be 8-bit levels.
     """
     worker = choice.worker
-    if worker is None or choice.why_not is not None:
+    if worker is None or choice.why_not is not None or choice.split is not None:
         return None
     if not choice.persistent:
         _say_once(f"GPU worker: {_PERSISTENT}")

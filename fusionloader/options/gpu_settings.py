@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from fusionloader.system.amounts import parse_bytes
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
 Where = Literal["process", "thread"]
-DecoderName = Literal["dali", "nvjpeg", "torchvision"]
+DecoderName = Literal["dali", "nvjpeg", "torchvision", "workers"]
 Memory = Literal["auto", "share", "own"]
 
 _SHARING = ("auto", "off", "temporal", "spatial")
 _MEMORY = ("auto", "share", "own")
 _WHERE = ("process", "thread")
-_DECODERS = ("dali", "nvjpeg", "torchvision")
+_DECODERS = ("dali", "nvjpeg", "torchvision", "workers")
 _DECODER_METHODS = ("start", "submit", "finished", "close")
 
 
@@ -45,7 +45,9 @@ class GpuWorker:
             device's other decoder, so a fraction would make pixels depend on the group.
         decoder: ``"dali"``; ``"nvjpeg"``, nvImageCodec; ``"torchvision"``; or an object with the
             methods of ``fusionloader.Decoder``, which is pickled into the worker's process and
-            also resizes.
+            also resizes. With ``"workers"`` there is no GPU worker: CPU workers decode, crop and
+            resize all samples, and the device augments, converts and normalizes them as batches
+            are delivered to it. Only ``sharing="off"`` can be set beside it.
         decoder_timeout: seconds within which the decoder has to finish one of the images that it
             was given; else it is given up.
         where: ``"process"``, a process of its own; or ``"thread"``, a thread of the training
@@ -90,6 +92,22 @@ class GpuWorker:
             parse_bytes(self.memory_limit)
         self._check_decoder()
         self._check_memory()
+        if self.decoder == "workers":
+            self._check_workers()
+
+    def _check_workers(self) -> None:
+        if self.sharing not in ("auto", "off"):
+            raise ValueError(
+                f'decoder="workers" augments on delivery, so sharing={self.sharing!r} has no '
+                'meaning: leave sharing out, or "off" for CPU workers alone'
+            )
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name not in ("decoder", "sharing") and value != each.default:
+                raise ValueError(
+                    f'decoder="workers" starts no GPU worker, so {each.name}={value!r} has no '
+                    f"meaning: leave {each.name} out"
+                )
 
     def _check_decoder(self) -> None:
         decoder, timeout = self.decoder, self.decoder_timeout

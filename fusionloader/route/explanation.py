@@ -47,7 +47,8 @@ def explained(
         lines.append(options.batch_sampler.explain())
     are_remote = compiled is not None and compiled.is_remote
     lines += loader_cache.explain(options, _why_nothing_is_cached(options, route), are_remote)
-    if _is_cuda(options) and options.num_workers > 0 and not route.why_whole:
+    is_split = route.gpu.split is not None
+    if _is_cuda(options) and options.num_workers > 0 and not (route.why_whole or is_split):
         plan = compiled.plan if compiled is not None and compiled.complete else None
         lines.append(level_rows.explain(plan))
     if options.deferred_images == "tensors" and defers(options) and not route.is_native:

@@ -16,12 +16,14 @@ from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.datasets import Compiled
 from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery.level_rows import LevelRows, level_rows, make_levels_plan
+from fusionloader.engine.delivery.program_rows import ProgramRows, RowConversion, program_rows
 from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
 from fusionloader.engine.manager.native_start import native_starter
 from fusionloader.engine.manager.options import StartWorker, WorkerKind
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.gpu import eligibility
+from fusionloader.gpu.augmentation import DeviceAugmentation
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.gpu.start import GpuOptions
@@ -72,6 +74,7 @@ class NativeBackend:
             self._reader = parts.reader(table, settings)
         self._send(compiled.plan)
         self._gpu = self._gpu_options()
+        self._augments = False  # whether the device runs the plan's last stages
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
         """Returns the mini-batches, announced to the process that reads URLs, if there is one."""
@@ -100,16 +103,22 @@ class NativeBackend:
         """Whether a GPU worker writes what CPU workers write; on a device it writes elements."""
         return self._choice.device_id is None
 
-    def send_levels(self, wanted: bool) -> LevelRows | None:
-        plan = self._compiled.plan
+    def send_converted(self, has_kernel: Callable[[str], bool]) -> RowConversion | None:
+        plan, split = self._compiled.plan, self._choice.split
         assert plan is not None
         levels, layout = make_levels_plan(plan), layout_of(plan)
         assert isinstance(layout, Layout)
-        plan_to_send = levels if wanted and isinstance(levels, Plan) else plan
+        plan_to_send: Plan = plan
+        conversion: RowConversion | None = None
+        if split is not None and has_kernel(ProgramRows.kernel):
+            plan_to_send, conversion = split, program_rows(split, layout)
+        elif isinstance(levels, Plan) and has_kernel(LevelRows.kernel):
+            plan_to_send, conversion = levels, level_rows(plan, layout)
         if plan_to_send is not self._plan:
             self._send(plan_to_send)
             self._gpu = self._gpu_options()
-        return None if plan_to_send is plan else level_rows(plan, layout)
+        self._augments = isinstance(conversion, ProgramRows)
+        return conversion
 
     def name(self, index: Index) -> str:
         return self._compiled.name(index)
@@ -133,6 +142,8 @@ class NativeBackend:
         participants: list[Participant] = []
         if self._gpu is not None and (on_device or not self._gpu.buffers):
             participants.append(GpuControl(self._gpu))
+        if self._augments:
+            participants.append(DeviceAugmentation())
         is_for_remote = options.worker_init_fn is None and not self._compiled.is_remote
         if options.remote is not None and is_for_remote:  # as explain() says
             link = self._parts.link(options)

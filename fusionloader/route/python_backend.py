@@ -8,7 +8,7 @@ from functools import partial
 
 from fusionloader.data.deferred.sample_source import without_deferral, without_descriptors
 from fusionloader.data.epochs.sampling import SampledBatch
-from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
 from fusionloader.engine.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.engine.manager.participant import Participant
@@ -86,7 +86,7 @@ class PythonBackend:
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
         return batches
 
-    def send_levels(self, wanted: bool) -> LevelRows | None:
+    def send_converted(self, has_kernel: Callable[[str], bool]) -> RowConversion | None:
         return None  # samples of user code are sent unchanged
 
     def name(self, index: Index) -> str:

@@ -192,7 +192,9 @@ def test_a_run_can_be_rehearsed_without_a_device(run, tmp_path):
     assert code == 0, {name: said[name] for name in found if found[name]["status"] != "passed"}
     assert all(each.get("figures") for name, each in found.items() if "tests" not in name)
     if run == "a":
-        levels, floats = found["deliveries"]["figures"]
+        levels, floats, by_workers, by_device = found["deliveries"]["figures"]
+        assert by_workers["equal_batches"] == by_device["equal_batches"] == 8
+        assert by_device["copied_bytes"] < by_workers["copied_bytes"] / 2
         assert levels["equal_batches"] == floats["equal_batches"] == 8
         assert levels["shared_memory_bytes"] < floats["shared_memory_bytes"] / 2
     if run == "b":

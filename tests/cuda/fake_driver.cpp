@@ -35,6 +35,8 @@
 
 #include "cuda/driver_table.hpp"
 #include "device/levels_to_elements.hpp"
+#include "device/one_lane.hpp"
+#include "device/program_rows.hpp"
 
 using namespace fusionloader::cuda;
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -847,8 +849,26 @@ Result launch_conversion(Stream stream, const Launch& given) {
   });
 }
 
+Result launch_programs(Stream stream, const Launch& given) {
+  using namespace fusionloader::device;
+  const auto rows = *static_cast<const ProgramRows*>(given.arguments[0]);
+  if (given.threads != unsigned{threads_per_block}) misuse("a team of another size");
+  const unsigned count = given.across;
+  const uint64_t last = uint64_t{rows.first_row} + count;
+  const std::vector<Range> touched{{rows.rows, last * rows.row_bytes},
+                                   {rows.results, last * rows.result_bytes},
+                                   {rows.table, 256},
+                                   {rows.work, count * rows.work_bytes}};
+  return launch(stream, touched, [=] {
+    const auto scratch = std::make_unique<Scratch>();
+    OneLane lane(*scratch);
+    for (unsigned row = 0; row < count; ++row) augment_row(lane, rows, row);
+  });
+}
+
 Kernel kernels[] = {{"fusionloader_augment", &launch_augment},
-                    {"fusionloader_convert_levels", &launch_conversion}};
+                    {"fusionloader_convert_levels", &launch_conversion},
+                    {"fusionloader_augment_rows", &launch_programs}};
 
 bool has_function(const char* image, const std::string& name) {
   if (std::memcmp(image, ELFMAG, SELFMAG) != 0)

@@ -87,7 +87,7 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
     copier = cuda.Copier(queue.manager, 0, device.copy_stream, GPU, kernel if with_levels else None)
     leaves = [(queue.payload.address, result.data_ptr(), row_bytes)]
     staged = staging.data_ptr() if with_levels else 0
-    number = copier.begin(queue.descriptor.number, leaves, staged)
+    ticket = copier.begin(queue.descriptor.number, leaves, staged)
     by_gpu, open_claims = set(), []
     for _ in range(-(-samples // tiny_size)):
         worker, claim = queue.claim(data.draw(st.booleans()))
@@ -96,7 +96,7 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
         open_claims.insert(data.draw(st.integers(0, len(open_claims))), (worker, claim))
     for worker, claim in open_claims:
         queue.finish(worker, claim)
-    copier.finish(number).synchronize()
+    copier.finish(ticket).synchronize()
     copier.close()
     got = result.clone()
     if with_levels:
@@ -123,7 +123,8 @@ def test_a_tiny_batch_is_copied_while_others_are_made(queues, fake_cuda):
     queue = queues(4096)
     queue.publish(list(range(8)), 2)
     copier, result, _ = copier_of(queue, fake_cuda)
-    copier.begin(queue.descriptor.number, [(queue.payload.address, result.data_ptr(), 4096)])
+    leaves = [(queue.payload.address, result.data_ptr(), 4096)]
+    _ticket = copier.begin(queue.descriptor.number, leaves)
     for done in range(1, 4):
         queue.finish(*queue.claim(False))
         wait_until(lambda done=done: copier.copied_bytes == done * 2 * 4096)
@@ -134,16 +135,27 @@ def test_what_is_cancelled_is_left_alone(queues, fake_cuda):
     queue.publish(list(range(8)), 2)
     copier, result, stream = copier_of(queue, fake_cuda)
     leaves = [(queue.payload.address, result.data_ptr(), 4096)]
-    number = copier.begin(queue.descriptor.number, leaves)
+    ticket = copier.begin(queue.descriptor.number, leaves)
     queue.finish(*queue.claim(False))
-    copier.cancel(number)
+    copier.cancel(ticket)
     cuda.synchronize(0, stream)
     copied = copier.copied_bytes
     queue.finish(*queue.claim(False))
     copier.close()
     assert copier.copied_bytes == copied
     with pytest.raises(ValueError, match="no such mini-batch"):
-        copier.finish(number)
+        copier.finish(ticket)
+
+
+def test_what_nobody_holds_is_left_alone(queues, fake_cuda):
+    """As when an exception comes between the call and its caller."""
+    queue = queues(4096)
+    queue.publish(list(range(8)), 2)
+    copier, result, _ = copier_of(queue, fake_cuda)
+    copier.begin(queue.descriptor.number, [(queue.payload.address, result.data_ptr(), 4096)])
+    queue.finish(*queue.claim(False))
+    copier.close()
+    assert copier.copied_bytes == 0
 
 
 def test_a_copy_that_was_refused_is_not_measured_for_ever(queues, fake_cuda):

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from support import warm_start
 from support.batches import same_batches
-from support.fake_device import delivery
+from support.fake_device import read_epoch
 from support.images import train_transform
 from support.participants import participant
 from support.waiting import PATIENCE, wait_until
@@ -35,32 +35,6 @@ from fusionloader.route.native_backend import NativeBackend
 from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
-
-
-@pytest.fixture
-def to_fake_device(fake_cuda, monkeypatch):
-    """Makes loaders deliver to the fake device; returns a function that makes one."""
-    made = []
-
-    def use(converts=True):
-        def deliver(_):
-            made.append(delivery(fake_cuda, converts))
-            return made[-1]
-
-        monkeypatch.setattr(slot_iterator, "make_delivery", deliver)
-        return made
-
-    yield use
-    fake_cuda.be_late(False)
-
-
-def read(loader, made):
-    """The batches of an epoch, as training on the device sees them."""
-    seen = []
-    for batch in loader:
-        seen.append([made[-1].device.read(leaf) for leaf in batch])
-    made[-1].device.run()
-    return seen
 
 
 # ---- epochs ------------------------------------------------------------------------------------
@@ -152,7 +126,7 @@ def test_levels_become_what_cpu_workers_would_have_written(image_folder, to_fake
     expected = list(plain)
     made = to_fake_device()
     loader = FusionLoader(dataset, **ARGUMENTS)
-    assert same_batches(read(loader, made), expected)
+    assert same_batches(read_epoch(loader, made), expected)
     assert loader.stats().copied_bytes == 40 * (3 * 33 * 33 + 8)  # levels and labels
     assert plain.stats().copied_bytes == 0
     shared = [each.stats().shared_memory_bytes for each in (loader, plain)]
@@ -163,7 +137,7 @@ def test_a_trace_sees_the_copies(train_set, to_fake_device, tmp_path):
     made = to_fake_device()
     loader = FusionLoader(train_set, **ARGUMENTS)
     with loader.trace(tmp_path / "a.json"):
-        read(loader, made)
+        read_epoch(loader, made)
     timeline = read_timeline(tmp_path / "a.json")
     assert [copy.batch for copy in timeline.copies] == [step.batch for step in timeline.steps]
     assert sum(copy.nbytes for copy in timeline.copies) >= 40 * 3 * 32 * 32
@@ -180,7 +154,7 @@ def test_the_device_s_time_for_copies_is_measured(image_folder, to_fake_device):
     made = to_fake_device()
     loader = FusionLoader(dataset, **ARGUMENTS)
     for _ in range(2):  # a time is known when the device has passed its copy
-        read(loader, made)
+        read_epoch(loader, made)
     copy = next(stage for stage in loader.stats().stages if stage.name == "copy")
     assert copy.seconds > 0
     assert copy.capacity == pytest.approx(copy.samples / copy.seconds)
@@ -197,7 +171,7 @@ def test_grey_images_come_as_levels(tmp_path, to_fake_device):
     dataset = ImageFolder(str(tmp_path), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
     made = to_fake_device()
-    assert same_batches(read(FusionLoader(dataset, **ARGUMENTS), made), expected)
+    assert same_batches(read_epoch(FusionLoader(dataset, **ARGUMENTS), made), expected)
 
 
 def test_elements_that_are_erased_come_as_they_are(image_folder, to_fake_device):
@@ -205,7 +179,7 @@ def test_elements_that_are_erased_come_as_they_are(image_folder, to_fake_device)
     dataset = ImageFolder(str(image_folder), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
     made = to_fake_device()
-    assert same_batches(read(FusionLoader(dataset, **ARGUMENTS), made), expected)
+    assert same_batches(read_epoch(FusionLoader(dataset, **ARGUMENTS), made), expected)
 
 
 class Captioned(torch.utils.data.Dataset):

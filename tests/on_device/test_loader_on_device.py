@@ -61,6 +61,20 @@ def test_batches_of_cpu_workers_arrive_on_the_device_bit_by_bit(image_folder):
     assert same_batches(on_host(batches), expected(image_folder, 3))
 
 
+def test_the_device_augments_to_the_bit_what_cpu_workers_crop(image_folder):
+    steps = [
+        *(v1.RandomResizedCrop(64), v1.RandomHorizontalFlip(), v1.AutoAugment()),
+        *(v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.GaussianBlur(9)]), v1.ToTensor()),
+        *(v1.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.25)), v1.RandomErasing(0.5)),
+    ]
+    dataset = ImageFolder(str(image_folder), v1.Compose(steps))
+    wanted = list(FusionLoader(dataset, 20, num_workers=2, seed=5))
+    worker = GpuWorker(decoder="workers")
+    loader = FusionLoader(dataset, 20, num_workers=2, seed=5, device="cuda", gpu_worker=worker)
+    assert same_batches(on_host(loader), wanted)
+    assert loader.stats().gpu_worker["samples"] == len(dataset)
+
+
 PACKAGES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
 
 

@@ -5,17 +5,20 @@ import ctypes
 import functools
 import os
 
+import pytest
 import torch
 
 from fusionloader._native import cuda as native
 from fusionloader.engine.delivery.cuda_device import load_conversion
 from fusionloader.engine.delivery.device_batches import DeviceDelivery
 from fusionloader.engine.delivery.device_memory import DeviceMemory
+from fusionloader.engine.iterators import slot_iterator
+from fusionloader.transforms.executors.device.kernel import CONVERT_LEVELS, ENTRIES
 
 
-def code(device):
-    # The fake driver has a kernel of its own by this name.
-    return b"//\n.visible .entry fusionloader_convert_levels()\n"
+def code(device, file):
+    # The fake driver has kernels of its own by these names.
+    return f"//\n.visible .entry {ENTRIES[file]}()\n".encode()
 
 
 _LARGER = 4  # times, that a block may be than what is asked for
@@ -115,10 +118,10 @@ class FakeDevice:
     def current_stream(self):
         return self.stream
 
-    def conversion_kernel(self):
+    def conversion_kernel(self, file=CONVERT_LEVELS):
         if not self.converts:
             return "asked not to"
-        kernel = load_conversion(self.number, code)
+        kernel = load_conversion(self.number, code, file)
         return kernel if isinstance(kernel, str) else kernel.function
 
     def synchronize(self):
@@ -158,3 +161,29 @@ def tensor_over(memory, owner):
 
 def delivery(cuda, converts=True):
     return DeviceDelivery(FakeDevice(cuda, converts))
+
+
+@pytest.fixture
+def to_fake_device(fake_cuda, monkeypatch):
+    """Makes loaders deliver to the fake device; returns a function that returns the deliveries."""
+    made = []
+
+    def use(converts=True):
+        def deliver(_):
+            made.append(delivery(fake_cuda, converts))
+            return made[-1]
+
+        monkeypatch.setattr(slot_iterator, "make_delivery", deliver)
+        return made
+
+    yield use
+    fake_cuda.be_late(False)
+
+
+def read_epoch(loader, made):
+    """The batches of an epoch, as training on the device sees them."""
+    seen = []
+    for batch in loader:
+        seen.append([made[-1].device.read(leaf) for leaf in batch])
+    made[-1].device.run()
+    return seen

@@ -7,6 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.arrays import PixelArrays
@@ -15,13 +16,15 @@ from fusionloader.data.sources.ranged_samples import RangedSamples
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.results import result_like
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Plan, SplitPlan
 
 log = logging.getLogger("fusionloader.loader")
 
 
 def layout_of(plan: Plan) -> Layout | str:
-    """Returns the layout of a complete plan's samples, or the reason why they have none."""
+    """Returns the layout of a complete plan's rows, or the reason why they have none."""
+    if isinstance(plan, SplitPlan):
+        return Layout.of((torch.empty(plan.row_bytes, dtype=torch.uint8, device="cpu"), 0))
     return Layout.of((result_like(plan), 0))
 
 

@@ -12,7 +12,12 @@ from fusionloader._native import cuda as native
 from fusionloader.engine.delivery.device_memory import DeviceMemory
 from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.system.gpu_memory.errors import MemorySharingError
-from fusionloader.transforms.executors.device.kernel import CONVERT_LEVELS, kernel_code
+from fusionloader.transforms.executors.device.kernel import (
+    AUGMENT_ROWS,
+    CONVERT_LEVELS,
+    ENTRIES,
+    kernel_code,
+)
 from fusionloader.transforms.executors.device.nvrtc import NvrtcError, why_missing
 
 
@@ -48,8 +53,8 @@ class Device(Protocol):
     def current_stream(self) -> int:
         """Returns the current stream of this thread."""
 
-    def conversion_kernel(self) -> int | str:
-        """Returns the kernel that converts levels to elements, or why there is none."""
+    def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
+        """Returns the kernel of a source file, one of ``ENTRIES``, or why there is none."""
 
     def synchronize(self) -> None:
         """Waits, through torch, until the device is idle."""
@@ -91,8 +96,8 @@ class CudaDevice:
     def current_stream(self) -> int:
         return int(torch.cuda.current_stream(self.number).cuda_stream)
 
-    def conversion_kernel(self) -> int | str:
-        kernel = load_conversion(self.number, _code)
+    def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
+        kernel = load_conversion(self.number, _code, file)
         return kernel if isinstance(kernel, str) else kernel.function
 
     def synchronize(self) -> None:
@@ -106,20 +111,27 @@ def _copy_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.ExternalStream(stream, device)  # type: ignore[no-untyped-call]
 
 
-def _code(device: int) -> bytes:
-    return kernel_code(native.architecture(device), file=CONVERT_LEVELS)
+def _code(device: int, file: str) -> bytes:
+    return kernel_code(native.architecture(device), file=file)
+
+
+_INSTEAD = {
+    CONVERT_LEVELS: "batches cross to the device as they are, not as 8-bit levels",
+    AUGMENT_ROWS: "CPU workers augment",
+}
 
 
 @functools.cache
-def load_conversion(device: int, code: Callable[[int], bytes]) -> native.Kernel | str:
-    """Returns the kernel in ``code(device)``, or why there is none.
+def load_conversion(
+    device: int, code: Callable[[int, str], bytes], file: str
+) -> native.Kernel | str:
+    """Returns the kernel in ``code(device, file)``, or why there is none.
 
     It is cached for the process, because a new loader may be made for every epoch.
     """
     try:
-        return native.Kernel(device, code(device), "fusionloader_convert_levels")
+        return native.Kernel(device, code(device, file), ENTRIES[file])
     except (NvrtcError, MemorySharingError) as error:
         if why_missing() is None:  # otherwise explain() says it
-            instead = "batches cross to the device as they are, not as 8-bit levels"
-            warn_refused(error, instead, "device")
+            warn_refused(error, _INSTEAD[file], "device")
         return str(error)

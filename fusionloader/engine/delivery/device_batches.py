@@ -14,7 +14,7 @@ from fusionloader import _native
 from fusionloader._native import cuda as native
 from fusionloader.engine.delivery.cuda_device import CudaDevice, Device
 from fusionloader.engine.delivery.device_ring import DeviceBuffer, DeviceRing
-from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.options.aliases import Batch
 from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.gpu_memory.errors import MemorySharingError
@@ -27,16 +27,16 @@ class Copying:
     """A mini-batch that is copied to the device as its tiny-batches complete.
 
     Attributes:
-        number: number of the copy in the copier.
+        ticket: ticket of the copier, which copies for as long as it lives.
         leaves: tensors on the device; ``None`` for texts.
         buffer: buffer of the first leaf, if the GPU worker writes rows into it.
-        staging: device memory for 8-bit levels, until they are converted.
+        staging: device memory for rows of the first leaf, until they are converted.
         layout: layout of the rows in host memory.
         rows: number of rows.
         begun_ns: time when the copy began, by ``CLOCK_MONOTONIC``.
     """
 
-    number: int
+    ticket: native.CopyTicket
     leaves: list[torch.Tensor | None]
     buffer: DeviceBuffer | None
     staging: torch.Tensor | None
@@ -85,16 +85,19 @@ class DeviceDelivery:
         Finalizer(self, _finish, device, self._read, os.getpid())
 
     def open(
-        self, queue: _native.ManagerQueue, gpu_worker: int | None, levels: LevelRows | None
+        self,
+        queue: _native.ManagerQueue,
+        gpu_worker: int | None,
+        conversion: RowConversion | None,
     ) -> QueueCopies:
         """Returns the copies of a queue's mini-batches.
 
         Args:
             queue: the queue, which must outlive the copies.
             gpu_worker: number of the worker that writes its rows on the device, if there is one.
-            levels: conversion of rows that are 8-bit levels.
+            conversion: what the device does to the first leaf of each row.
         """
-        return QueueCopies(self.device, self.ring, queue, gpu_worker, levels)
+        return QueueCopies(self.device, self.ring, queue, gpu_worker, conversion)
 
     def arriving(self, copies: QueueCopies, copying: Copying, owner: Owner) -> Arriving:
         """Enqueues the remaining copies of a mini-batch that is done, and returns its batch.
@@ -151,17 +154,18 @@ class QueueCopies:
         ring: DeviceRing,
         queue: _native.ManagerQueue,
         gpu_worker: int | None,
-        levels: LevelRows | None,
+        conversion: RowConversion | None,
     ) -> None:
-        self._device, self._ring, self._levels = device, ring, levels
-        conversion = None
-        if levels is not None:
-            kernel = device.conversion_kernel()
+        self._device, self._ring, self._conversion = device, ring, conversion
+        self._work: torch.Tensor | None = None  # of programs; launches follow one another
+        for_copier = None
+        if conversion is not None:
+            kernel = device.conversion_kernel(conversion.kernel)
             assert isinstance(kernel, int)
-            self._table = device.upload(levels.table)
-            conversion = (kernel, self._table.data_ptr(), levels.plane_levels, levels.element_bytes)
+            self._table = device.upload(conversion.table)
+            for_copier = conversion.for_copier(kernel, self._table.data_ptr())
         stream = device.copy_stream
-        self._copier = native.Copier(queue, device.number, stream, gpu_worker, conversion)
+        self._copier = native.Copier(queue, device.number, stream, gpu_worker, for_copier)
 
     @property
     def copied_bytes(self) -> int:
@@ -208,20 +212,22 @@ class QueueCopies:
             if there is not None and leaf.nbytes  # texts stay in host memory
         ]
         staging = None
-        if self._levels is not None:
+        if self._conversion is not None:
+            self._reserve_work(self._conversion.work_bytes(rows))
             staging = empty((layout.leaves[0].nbytes * rows,), torch.uint8)
-        number = self._copier.begin(slot, copied, 0 if staging is None else staging.data_ptr())
-        return Copying(number, leaves, buffer, staging, layout, rows, begun_ns)
+        ticket = self._copier.begin(slot, copied, 0 if staging is None else staging.data_ptr())
+        return Copying(ticket, leaves, buffer, staging, layout, rows, begun_ns)
 
     def finish(self, copying: Copying) -> native.Event:
         """Enqueues the remaining copies of a mini-batch; returns the event behind them."""
-        ready = self._copier.finish(copying.number)
+        work = 0 if self._work is None else self._work.data_ptr()
+        ready = self._copier.finish(copying.ticket, work)
         copying.staging = None  # only later work in the copy stream can reuse the memory
         return ready
 
     def cancel(self, copying: Copying) -> None:
         """Stops the copy of a mini-batch, and waits until nothing reads its slot."""
-        self._copier.cancel(copying.number)
+        self._copier.cancel(copying.ticket)
         if copying.buffer is not None:
             self._ring.end(copying.buffer)
         wait_for_copies(self._device)
@@ -229,8 +235,13 @@ class QueueCopies:
     def close(self) -> None:
         self._copier.close()
 
+    def _reserve_work(self, nbytes: int) -> None:
+        """Has memory for programs. Only later work in the copy stream can reuse the one before."""
+        if nbytes > (0 if self._work is None else self._work.nbytes):
+            self._work = self._device.empty((nbytes,), torch.uint8)
+
     def _on_device(self, layout: Layout) -> Layout:
-        return layout if self._levels is None else self._levels.layout
+        return layout if self._conversion is None else self._conversion.layout
 
 
 def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:

@@ -7,7 +7,9 @@ quarter of float32's bytes, both in shared memory and on the bus.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from fusionloader.transforms.executors.device.kernel import CONVERT_LEVELS
 from fusionloader.transforms.executors.device.nvrtc import why_missing
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.results import result_like
@@ -38,6 +40,15 @@ class LevelRows:
     element_bytes: int
     plane_levels: int
     layout: Layout
+    kernel: ClassVar[str] = CONVERT_LEVELS
+
+    def work_bytes(self, rows: int) -> int:
+        """Returns 0: the kernel works in no memory of its own."""
+        return 0
+
+    def for_copier(self, kernel: int, table: int) -> tuple[int, int, int, int]:
+        """Returns the conversion for a ``Copier``; ``table`` is its address on the device."""
+        return kernel, table, self.plane_levels, self.element_bytes
 
 
 def make_levels_plan(plan: Plan) -> Plan | str:

@@ -30,15 +30,19 @@ class CudaPageLocking:
         try:
             native.page_lock(self._device.number, address, nbytes)
         except MemorySharingError as error:
+            is_first = not self._not_locked
+            self._not_locked.add(address)
             if self._needed:
                 raise
-            if not self._not_locked:
+            if is_first:
                 warn_refused(error, "tensors are in pageable memory, whose copies wait", "device")
-            self._not_locked.add(address)
+        else:
+            self._not_locked.discard(address)
 
     def unlock(self, address: int) -> None:
-        """Undoes ``lock``. Call it before the memory is unmapped."""
+        """Undoes ``lock``, if it has locked. Call it before the memory is unmapped."""
         if address in self._not_locked:
+            self._not_locked.discard(address)
             return
         try:
             native.page_unlock(self._device.number, address)

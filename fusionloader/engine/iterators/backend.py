@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from fusionloader.data.epochs.sampling import SampledBatch
-from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.engine.manager.options import StartWorker, WorkerKind
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
@@ -79,10 +79,11 @@ class WorkerBackend(Protocol):
         ``in_flight`` is the number of mini-batches published at a time.
         """
 
-    def send_levels(self, wanted: bool) -> LevelRows | None:
-        """Makes workers write 8-bit levels from now on, if ``wanted`` and possible.
+    def send_converted(self, has_kernel: Callable[[str], bool]) -> RowConversion | None:
+        """Makes workers write rows that the device converts from now on, if possible.
 
-        Returns the conversion from levels to samples; ``None`` if workers write samples.
+        ``has_kernel`` says whether the device has the kernel of a source file. Returns the
+        conversion from rows to samples; ``None`` if workers write samples.
         """
 
     def no_layout(self, why: str) -> WorkerBackend:

@@ -23,8 +23,8 @@ from fusionloader.engine.delivery.device_batches import (
     wait_for_copies,
 )
 from fusionloader.engine.delivery.host_batches import collate_named, collate_rest, without_rows
-from fusionloader.engine.delivery.level_rows import LevelRows
 from fusionloader.engine.delivery.page_locking import CudaPageLocking
+from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.backend import WorkerBackend
@@ -102,7 +102,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _start_manager(self) -> None:
         self._shutdown_workers()
         self._workers_wanted = self._options.num_workers
-        self._levels = self._send_levels()
+        self._conversion = self._send_converted()
         workforce = self._backend.workforce(
             self._options, self.base_seed, on_device=self._delivery is not None
         )
@@ -135,7 +135,7 @@ class SlotIterator(_BaseDataLoaderIter):
             group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
             page_locking=self._page_locking(),
             delivery=self._delivery,
-            levels=self._levels,
+            conversion=self._conversion,
             max_shared_bytes=options.shared_bytes,
             batch_size=options.batch_size or 0,
             most_workers=0 if options.pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
@@ -154,10 +154,12 @@ class SlotIterator(_BaseDataLoaderIter):
         """The base seed that torch's ``DataLoader`` would have drawn for its workers."""
         return int(self._base_seed)
 
-    def _send_levels(self) -> LevelRows | None:
-        """Makes workers write levels if the device can convert them."""
-        kernel = None if self._delivery is None else self._delivery.device.conversion_kernel()
-        return self._backend.send_levels(isinstance(kernel, int))
+    def _send_converted(self) -> RowConversion | None:
+        """Makes workers write what the device can convert."""
+        if self._delivery is None:
+            return self._backend.send_converted(lambda kernel: False)
+        kernel_of = self._delivery.device.conversion_kernel
+        return self._backend.send_converted(lambda kernel: isinstance(kernel_of(kernel), int))
 
     def _page_locking(self) -> CudaPageLocking | None:
         if self._backend.receiver is not None or self._state.refused is not None:

@@ -209,7 +209,7 @@ class BatchMemory:
         assert self._delivery is not None
         if self._copies is None:
             number = None if self._writer is None else self._writer.first
-            self._copies = self._delivery.open(self._queue, number, self._options.levels)
+            self._copies = self._delivery.open(self._queue, number, self._options.conversion)
         return self._copies
 
     def begin_copies(self, jobs: Iterable[Job]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fusionloader.engine.delivery.device_batches import DeviceDelivery
-from fusionloader.engine.delivery.level_rows import LevelRows
+from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.engine.manager.participant import Participant
 from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.options.aliases import Index
@@ -62,7 +62,7 @@ class ManagerOptions:
         page_locking: page-locks slots, where batches are copied to a device.
         group_size: number of neighbours in a batch that share random draws, 0 for none.
         delivery: copies batches to a device.
-        levels: conversion on the device, where rows are 8-bit levels.
+        conversion: what the device does to the first leaf of each row.
         max_shared_bytes: most bytes of the mini-batches in flight, though two are always allowed;
             by default a quarter of the free memory.
         batch_size: rows of a device buffer.
@@ -83,7 +83,7 @@ class ManagerOptions:
     page_locking: PageLocking | None = None
     group_size: int = 0
     delivery: DeviceDelivery | None = None
-    levels: LevelRows | None = None
+    conversion: RowConversion | None = None
     max_shared_bytes: int | None = None
     batch_size: int = 0
     most_workers: int = 0

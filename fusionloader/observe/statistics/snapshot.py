@@ -103,7 +103,8 @@ class LoaderStats:
             works, how many samples were ``refused`` for which reason, ``restarts``, if it is
             ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
             ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing
-            can be lent. Empty without one.
+            can be lent. With ``GpuWorker(decoder="workers")``, the ``mode`` is ``"delivery"``, and
+            ``samples`` those that the device has augmented. Empty without one.
         deferred_images: images that user code opened: how many ``files`` were deferred, which were
             ``left_to_pillow`` and why, the operations ``recorded``, what the ``results`` were,
             how their tensors were ``collated``, what ``ended_by`` asking for pixels, and which

@@ -222,9 +222,10 @@ class SlotPool:
         self._count_resident(sum(slot.nbytes for slot in slots))
         if locking is not None:
             region = slots[0].region
-            locking.lock(region.address, sum(slot.nbytes for slot in slots))
             # A finalizer of the region, not of its mapping, where it would run after the unmapping.
+            # Made first: no exception leaves memory that is locked and never unlocked.
             _call_before_unmapping(region, locking.unlock)
+            locking.lock(region.address, sum(slot.nbytes for slot in slots))
         self._free += slots[1:]
         return slots[0]
 

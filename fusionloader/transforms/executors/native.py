@@ -7,7 +7,7 @@ import threading
 from importlib import metadata
 
 from fusionloader import _native
-from fusionloader.transforms.plan.stages import Convert, Plan
+from fusionloader.transforms.plan.stages import Convert, Plan, SplitPlan
 
 MOST_ENCODED_BYTES = 1 << 28
 """Maximum bytes of a file for native decoders; Pillow reads larger ones in pieces."""
@@ -39,6 +39,9 @@ def make_executor(
     """
     sized = plan.height is not None and plan.width is not None
     convert = plan.convert if sized else None
+    tail = None
+    if isinstance(plan, SplitPlan):
+        tail = plan.device_stages, plan.program_bytes, plan.work_bytes
     executor = _native.Executor(
         stages=plan.stages,
         convert=(convert.element_type, convert.table) if convert else None,
@@ -50,6 +53,7 @@ def make_executor(
         strict=plan.strict,
         vertical_first_allowed=_resizes_vertically_first(pillow_version),
         simd=simd,
+        device_tail=tail,
     )
     executor.max_pixels = max_pixels
     return executor

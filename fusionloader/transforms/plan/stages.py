@@ -472,3 +472,32 @@ class Plan:
     channels: Channels = 3
     result_channels: Channels = 3
     strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan(Plan):
+    """A plan with a fixed result size whose last stages a device runs, with the conversion.
+
+    A row has the pixels before these stages, height x width x channels, and from a multiple of 16
+    bytes on the program of what was drawn for them.
+
+    Attributes:
+        device_stages: number of stages that the device runs.
+        program_bytes: bytes of a program, at most; a multiple of 16.
+        work_bytes: bytes of device memory that a program works in, at most; a multiple of 16.
+    """
+
+    device_stages: int = 0
+    program_bytes: int = 0
+    work_bytes: int = 0
+
+    @property
+    def program_offset(self) -> int:
+        """Where in a row the program begins, in bytes."""
+        assert self.height is not None and self.width is not None
+        return -(-self.height * self.width * self.channels // 16) * 16
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.program_offset + self.program_bytes

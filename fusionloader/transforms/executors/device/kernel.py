@@ -16,8 +16,12 @@ from fusionloader.transforms.executors.device.nvrtc import Nvrtc, NvrtcError
 
 log = logging.getLogger("fusionloader.gpu")
 
-# Source files of the fused kernel, and of the kernel that converts levels to elements.
+# Source files of the fused kernel, of the kernel that converts levels to elements, and of the fused
+# kernel for rows with programs.
 AUGMENT, CONVERT_LEVELS = "device/kernel.cu", "device/levels.cu"
+AUGMENT_ROWS = "device/program_rows.cu"
+ENTRIES = {CONVERT_LEVELS: "fusionloader_convert_levels", AUGMENT_ROWS: "fusionloader_augment_rows"}
+"""Names of the kernels that make rows of a batch from rows that were copied, by source file."""
 # No contraction of products and sums, and exact divisions: the same bits as on the host.
 _OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 # The parts of the standard library that the source uses: NVRTC has none.

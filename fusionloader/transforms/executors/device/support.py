@@ -32,9 +32,9 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     ``head_filters`` are the filters that the head can resize with, if a resize comes first in the
     plan; ``None`` if the fused kernel resizes.
     """
-    if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in _flat(plan.stages)):
+    if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in flat(plan.stages)):
         return 'decode="fast" resizes by another filter, which it does not have'
-    for place, stage in enumerate(_flat(plan.stages)):
+    for place, stage in enumerate(flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
         if {get_rounding(stage), getattr(stage, "warp_rounding", "pillow")} != {"pillow"}:
@@ -50,7 +50,7 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
 def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str | None:
     if known is None:
         return None
-    for stage in _flat(stages):
+    for stage in flat(stages):
         if isinstance(stage, _RESIZES):
             for name in (stage.filter,) if not hasattr(stage, "filters") else stage.filters:
                 if name not in known:
@@ -58,10 +58,11 @@ def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str
     return None
 
 
-def _flat(stages: Iterable[Stage]) -> Iterable[Stage]:
+def flat(stages: Iterable[Stage]) -> Iterable[Stage]:
+    """Yields the stages in all branches of containers, in order."""
     for stage in stages:
         if isinstance(stage, Container):
             for branch in get_branches(stage):
-                yield from _flat(branch)
+                yield from flat(branch)
         else:
             yield stage
