@@ -385,7 +385,7 @@ class WorkerSnapshot:
         """Wall time spent on samples."""
 
     @property
-    def counts(self) -> typing.Annotated[list[int], "FixedSize(13)"]:
+    def counts(self) -> typing.Annotated[list[int], "FixedSize(15)"]:
         """What it has counted, as `names()` says."""
 
     @property
@@ -538,12 +538,14 @@ class ManagerQueue:
         payload: int | None = None,
         indices: bytes = b"",
         claimant: int | None = None,
+        spread: int = 0,
     ) -> None:
         """Writes the descriptor of a mini-batch into a slot.
 
         `items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its rows
         in the order in which they are cut into tiny-batches. `payload` is the slot for the rows,
         `indices` is pickled. `claimant` is the only worker that may claim it; any may without.
+        With `spread`, so many workers each begin at a part of their own.
         """
 
     def describe_encoded(
@@ -706,6 +708,9 @@ class Claim:
         A list of each: one call for all samples of a tiny-batch.
         """
 
+    def scattered_rows(self, start: int, stop: int) -> list[int] | None:
+        """The rows of the batch at positions start .. stop - 1; None where they are the same."""
+
     @property
     def count(self) -> int: ...
     @property
@@ -757,6 +762,9 @@ class WorkerQueue:
         takes_returned: bool = True,
     ) -> None:
         """`takes_returned`: also tiny-batches that others gave back."""
+
+    def add_files(self, opened: int, reused: int) -> None:
+        """Adds to the files that were opened for user code, and to those that were open."""
 
     def add_images(self, counts: collections.abc.Sequence[int]) -> None:
         """Adds to what it has counted of deferred images."""

@@ -132,7 +132,7 @@ void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence, std::vector
               std::vector<int64_t> items, std::vector<uint64_t> keys,
               std::vector<uint32_t> occurrences, uint32_t tiny_size, uint64_t seed, uint64_t epoch,
               uint64_t number, uint32_t group_size, std::optional<uint64_t> payload,
-              const py::bytes& indices, std::optional<uint32_t> claimant) {
+              const py::bytes& indices, std::optional<uint32_t> claimant, uint32_t spread) {
   MiniBatchDescription batch{sequence,
                              std::move(rows),
                              std::move(items),
@@ -146,6 +146,7 @@ void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence, std::vector
                              payload,
                              indices};
   batch.claimant = claimant;
+  batch.spread = spread;
   queue.describe(slot, batch);
 }
 
@@ -216,17 +217,18 @@ void bind_queue_of_manager(py::module_& m) {
       .def_static("descriptor_bytes", &Batch::descriptor_bytes, "samples"_a, "tiny_batches"_a,
                   "Size of a mini-batch's descriptor, without pickled indices.")
       .def("add_slot", &ManagerQueue::add_slot, "slot"_a, "offset"_a, "nbytes"_a)
-      .def(
-          "describe", &describe, "slot"_a, py::kw_only(), "sequence"_a, "rows"_a, "items"_a,
-          "keys"_a, "occurrences"_a, "tiny_size"_a, "seed"_a, "epoch"_a, "number"_a,
-          "group_size"_a = 0, "payload"_a = py::none(), "indices"_a = py::bytes(),
-          "claimant"_a = py::none(),
-          "Writes the descriptor of a mini-batch into a slot.\n\n"
-          "`items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its "
-          "rows\n"
-          "in the order in which they are cut into tiny-batches. `payload` is the slot for the "
-          "rows,\n"
-          "`indices` is pickled. `claimant` is the only worker that may claim it; any may without.")
+      .def("describe", &describe, "slot"_a, py::kw_only(), "sequence"_a, "rows"_a, "items"_a,
+           "keys"_a, "occurrences"_a, "tiny_size"_a, "seed"_a, "epoch"_a, "number"_a,
+           "group_size"_a = 0, "payload"_a = py::none(), "indices"_a = py::bytes(),
+           "claimant"_a = py::none(), "spread"_a = 0,
+           "Writes the descriptor of a mini-batch into a slot.\n\n"
+           "`items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its "
+           "rows\n"
+           "in the order in which they are cut into tiny-batches. `payload` is the slot for the "
+           "rows,\n"
+           "`indices` is pickled. `claimant` is the only worker that may claim it; any may "
+           "without.\n"
+           "With `spread`, so many workers each begin at a part of their own.")
       .def("set_payload", &ManagerQueue::set_payload, "slot"_a, "payload"_a,
            "Says which slot is for the rows of a mini-batch that was described without.")
       .def(

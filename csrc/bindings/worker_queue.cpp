@@ -49,6 +49,16 @@ std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Cl
   return {std::move(items), std::move(keys), std::move(occurrences), std::move(groups)};
 }
 
+// Where the samples go that are at neighbouring positions, unless that is one row behind the other.
+std::optional<Numbers> scattered_rows(const Claim& claim, uint32_t start, uint32_t stop) {
+  Numbers rows;
+  for (uint32_t position = start; position < stop; ++position)
+    rows.push_back(claim.entry(position).row);
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] != start + i) return rows;
+  return std::nullopt;
+}
+
 void make_samples(WorkerQueue& queue, const Claim& claim, uint32_t begin, size_t count,
                   const std::optional<Objects>& inputs, const py::object& make, Objects samples,
                   std::optional<Generators*> given, const std::tuple<bool, bool, bool>& seeding) {
@@ -155,7 +165,9 @@ void bind_claim(py::module_& m) {
            "The sample at a position in the order of the tiny-batches.")
       .def("sample_keys", &sample_keys, "start"_a, "stop"_a,
            "The items, keys, occurrences and groups at positions start .. stop - 1.\n\n"
-           "A list of each: one call for all samples of a tiny-batch.");
+           "A list of each: one call for all samples of a tiny-batch.")
+      .def("scattered_rows", &scattered_rows, "start"_a, "stop"_a,
+           "The rows of the batch at positions start .. stop - 1; None where they are the same.");
 }
 
 void bind_queue_of_worker(py::module_& m) {
@@ -237,6 +249,8 @@ void bind_queue_of_worker(py::module_& m) {
            "Adds to what it has counted of deferred images.")
       .def("add_reads", &WorkerQueue::add_reads, "nbytes"_a, "cache_counts"_a,
            "Adds to what was read, and to where it came from.")
+      .def("add_files", &WorkerQueue::add_files, "opened"_a, "reused"_a,
+           "Adds to the files that were opened for user code, and to those that were open.")
       .def("begin_span", &WorkerQueue::begin_span,
            "While a trace is on, what is done from here to `end_span` is one span of it.")
       .def("end_span", &WorkerQueue::end_span, "claim"_a, "first"_a, "count"_a,

@@ -16,7 +16,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x39726564616f4c46;  // "FLoader9": another layout has another number
+constexpr uint64_t kMagic = 0x41726564616f4c46;  // "FLoaderA": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -208,6 +208,7 @@ struct alignas(kAlign) BatchHeader {
   // where that is the payload, just not 0); 0: the GPU worker leaves the mini-batch alone.
   Atomic32 gpu_rows;
   Atomic32 claimant;   // number of the only worker that may claim it, plus 1; 0: any may
+  Atomic32 spread;     // workers that begin at a part of their own, see queue.hpp; 0: none do
   Atomic64 begun_ns;   // CLOCK_MONOTONIC at the first claim; 0 before it
   Atomic32 threshold;  // the one in force then
   Share shares[2];     // by Side

@@ -49,6 +49,7 @@ void ManagerQueue::describe(uint64_t slot, const MiniBatchDescription& given) {
   header.number = given.number;
   header.group_size = given.group_size;
   if (given.claimant) header.claimant.store(*given.claimant + 1);
+  if (!given.claimant) header.spread.store(given.spread);
   if (given.payload) set_payload(slot, *given.payload);
   Entry* entries = batch.entries();
   for (size_t position = 0; position < samples; ++position) {
@@ -139,6 +140,7 @@ Batch& ManagerQueue::clear(uint64_t slot, uint64_t sequence, uint32_t samples, u
   }
   batch.header.gpu_rows.store(0);
   batch.header.claimant.store(0);
+  batch.header.spread.store(0);
   batch.header.begun_ns.store(0);
   batch.header.threshold.store(0);
   for (Share& share : batch.header.shares) {

@@ -32,6 +32,7 @@ struct MiniBatchDescription {
   uint32_t payload_rows = 0;
   uint32_t encoded_images = 0;  // that reserve_encoded() has made room for in the slot
   std::optional<uint32_t> claimant = std::nullopt;  // the only worker that may claim it
+  uint32_t spread = 0;  // workers that begin at a part of their own; 0: none do
 };
 
 // How many tiny-batches of a mini-batch are in which state.

@@ -16,6 +16,11 @@
 // sleeper has read the word before its last look, and a waker changes it after the news, so no
 // wake-up is lost between the two.
 //
+// A mini-batch may be ordered by what its samples have in common, such as a file, and say among how
+// many workers it is spread. Each of them then begins at a part of its own, so that a worker meets
+// the same files again: it takes its part of the oldest two mini-batches, then what is left of any.
+// That needs the second step alone. The queue word stays, so others may claim through it as well.
+//
 // Why it is right when any process dies at any instruction. Nobody holds a lock, and every step
 // is one atomic operation, so a death leaves the words between two steps and nothing half written.
 // A worker may die

@@ -13,6 +13,8 @@ enum class WorkerCount : size_t {
   run_delay_ns,    // time that the thread was ready to run while other threads had the cores
   pillow_samples,  // samples of a compiled plan that Pillow decoded
   read_bytes,      // of files, as they are stored
+  files_opened,    // by OpenFiles of user code
+  files_reused,    // that it had open
   // Samples by where they came from, in the order of system/shm/cache_counts.py.
   cache_decoded,  // pixels in memory
   cache_encoded,  // encoded bytes in memory
@@ -22,10 +24,21 @@ enum class WorkerCount : size_t {
   cache_missed,  // read from storage
   cache_filled,  // of those: kept
 };
-constexpr std::array kWorkerCounts{
-    "samples",      "busy_ns",       "cpu_ns",        "run_delay_ns",       "pillow_samples",
-    "read_bytes",   "cache_decoded", "cache_encoded", "cache_disk_decoded", "cache_disk_encoded",
-    "cache_remote", "cache_missed",  "cache_filled"};
+constexpr std::array kWorkerCounts{"samples",
+                                   "busy_ns",
+                                   "cpu_ns",
+                                   "run_delay_ns",
+                                   "pillow_samples",
+                                   "read_bytes",
+                                   "files_opened",
+                                   "files_reused",
+                                   "cache_decoded",
+                                   "cache_encoded",
+                                   "cache_disk_decoded",
+                                   "cache_disk_encoded",
+                                   "cache_remote",
+                                   "cache_missed",
+                                   "cache_filled"};
 constexpr size_t place(WorkerCount what) { return static_cast<size_t>(what); }
 static_assert(place(WorkerCount::cache_filled) + 1 == kWorkerCounts.size());
 

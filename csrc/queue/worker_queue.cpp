@@ -15,6 +15,9 @@ namespace fusionloader {
 
 namespace {
 constexpr uint64_t kProcessorPeriodNs = 10'000'000;
+// Of how many mini-batches a worker takes its own part before it takes others' parts: enough that
+// workers with a small part do not run dry, and few enough that the oldest is not late.
+constexpr uint64_t kOwnParts = 2;
 thread_local ProcessorTime processor_time;
 }  // namespace
 
@@ -31,10 +34,33 @@ WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side
 
 std::optional<Claim> WorkerQueue::claim(End end, uint32_t threshold, uint32_t count) {
   ControlHeader& header = control_->header;
-  const uint64_t published = header.published.load();
-  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+  const uint64_t oldest = header.oldest.load(), published = header.published.load();
+  for (uint64_t sequence = oldest; sequence < std::min(published, oldest + kOwnParts); ++sequence) {
+    Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (!is_spread(*batch)) continue;
+    if (auto claimed = claim_part(*batch, sequence, count, false)) return claimed;
+  }
+  for (uint64_t sequence = oldest; sequence < published; ++sequence) {
     Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
     if (auto claimed = claim_from(*batch, sequence, end, threshold, count)) return claimed;
+  }
+  return std::nullopt;
+}
+
+std::optional<Claim> WorkerQueue::claim_part(Batch& batch, uint64_t sequence, uint32_t count,
+                                             bool all_around) {
+  const uint64_t spread = std::max(batch.header.spread.load(), 1u);  // it may be written anew
+  const uint64_t all = batch.header.tiny_batches, mine = worker_ % spread;
+  const uint64_t begin = mine * all / spread, end = (mine + 1) * all / spread;
+  if (!QueueWord::of(batch.header.queue.load(), sequence))
+    return std::nullopt;  // withdrawn, or new
+  for (uint64_t at = begin; at < (all_around ? begin + all : end); ++at) {
+    const auto first = static_cast<uint32_t>(at % all);
+    if (!take(batch, sequence, first)) continue;
+    const uint64_t limit = std::min(at < end ? end : all, first + uint64_t{count});
+    uint32_t stop = first + 1;
+    while (stop < limit && take(batch, sequence, stop)) ++stop;
+    return Claim{sequence, first, stop - first, &batch};
   }
   return std::nullopt;
 }
@@ -137,6 +163,7 @@ std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, En
   // If the descriptor is written anew after this look, the claim fails below.
   const uint32_t claimant = batch.header.claimant.load();
   if (claimant != 0 && claimant != worker_ + 1) return std::nullopt;
+  if (is_spread(batch)) return claim_part(batch, sequence, count, true);
   const bool for_gpu = batch.header.gpu_rows.load() != 0;
   if (side_ == Side::gpu && !for_gpu) return std::nullopt;
   const uint32_t all = batch.header.tiny_batches;
@@ -351,6 +378,11 @@ void WorkerQueue::add_reads(uint64_t bytes, const std::array<uint64_t, kCacheCou
   record().count(WorkerCount::read_bytes).fetch_add(bytes);
   Atomic64* of_cache = &record().count(WorkerCount::cache_decoded);
   for (size_t i = 0; i < kCacheCounts; ++i) of_cache[i].fetch_add(counts[i]);
+}
+
+void WorkerQueue::add_files(uint64_t opened, uint64_t reused) {
+  record().count(WorkerCount::files_opened).fetch_add(opened);
+  record().count(WorkerCount::files_reused).fetch_add(reused);
 }
 
 std::string_view WorkerQueue::layout() {

@@ -17,7 +17,8 @@ class WorkerQueue : public Shared {
               bool takes_returned = true);
 
   // Takes up to `count` neighbouring tiny-batches of the oldest mini-batch that has any waiting,
-  // leaving the last `threshold` ones (largest samples) to the other end.
+  // leaving the last `threshold` ones (largest samples) to the other end. Of mini-batches that are
+  // spread, this worker's part comes first.
   std::optional<Claim> claim(End end, uint32_t threshold, uint32_t count);
   // Makes this the queue of a worker from elsewhere, under the number of a guest slot; false when
   // the guest slot is not free. `identity` is its process's. It takes nothing that has come back:
@@ -73,6 +74,8 @@ class WorkerQueue : public Shared {
   void add_images(const std::vector<int64_t>& counts);
   // Adds to what was read, and to where it came from.
   void add_reads(uint64_t bytes, const std::array<uint64_t, kCacheCounts>& counts);
+  // Adds to the files that user code had opened for it, and to those that were open already.
+  void add_files(uint64_t opened, uint64_t reused);
   // While a trace is on, what is done from here to end_span() is one span of it.
   void begin_span();
   // Tiny-batches first .. first + count - 1 of the claim are done, and about to be finished.
@@ -91,6 +94,13 @@ class WorkerQueue : public Shared {
  private:
   std::optional<Claim> claim_from(Batch& batch, uint64_t sequence, End end, uint32_t threshold,
                                   uint32_t count);
+  // Whether this worker begins at a part of its own. Not where it may not have what came back:
+  // what waits could be that.
+  bool is_spread(const Batch& batch) const {
+    return takes_returned_ && batch.header.spread.load() != 0;
+  }
+  // Of a mini-batch that is spread: from this worker's part on, all around or no further than it.
+  std::optional<Claim> claim_part(Batch& batch, uint64_t sequence, uint32_t count, bool all_around);
   std::optional<Claim> claim_when_open(uint32_t count);
   bool take(Batch& batch, uint64_t sequence, uint32_t tiny_batch);
   void note_share(const Claim& claim, uint32_t tiny_batch);

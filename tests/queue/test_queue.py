@@ -106,6 +106,57 @@ def test_tiny_batches_are_claimed_from_the_oldest_mini_batch_first(bench):
     assert bench.workers[0].claim(End.SMALL, 0, 1) is None
 
 
+def claimed_by(worker, count=1):
+    claim = worker.claim(End.SMALL, 0, count)
+    return claim and (claim.sequence, list(range(claim.first, claim.first + claim.count)))
+
+
+def test_workers_of_a_spread_mini_batch_begin_at_parts_of_their_own(bench):
+    bench.publish(0, 18, 2, spread=WORKERS)  # 9 tiny-batches, 3 for each worker
+    assert [claimed_by(worker) for worker in bench.workers] == [(0, [0]), (0, [3]), (0, [6])]
+    assert claimed_by(bench.workers[1], 8) == (0, [4, 5])
+    assert claimed_by(bench.workers[1], 8) == (0, [7, 8])
+    assert [claimed_by(bench.workers[1]) for _ in range(3)] == [(0, [1]), (0, [2]), None]
+
+
+def test_a_worker_takes_its_part_of_the_next_mini_batch_before_the_parts_of_others(bench):
+    for sequence in range(3):
+        bench.publish(sequence, 3, 1, spread=WORKERS)
+    order = [claimed_by(bench.workers[2]) for _ in range(9)]
+    assert order[:2] == [(0, [2]), (1, [2])]
+    assert order[2:4] == [(0, [0]), (0, [1])]  # and the oldest before the third
+    assert sorted(order) == [(sequence, [tiny]) for sequence in range(3) for tiny in range(3)]
+
+
+def test_a_worker_finds_in_spread_mini_batches_what_a_dead_one_held(bench):
+    bench.publish(0, 6, 1, spread=WORKERS)
+    for _ in range(2):
+        bench.workers[0].claim(End.SMALL, 0, 1)
+    assert lost_by(bench, 0) == [(0, 0), (0, 1)]
+    assert [claimed_by(bench.workers[2], 2) for _ in range(4)] == [
+        (0, [4, 5]), (0, [0, 1]), (0, [2, 3]), None
+    ]  # fmt: skip
+
+
+def test_more_workers_than_tiny_batches_claim_all_of_a_spread_mini_batch(bench):
+    bench.publish(0, 2, 1, spread=9)
+    assert sorted(map(claimed_by, bench.workers[:2])) == [(0, [0]), (0, [1])]
+    assert claimed_by(bench.workers[2]) is None
+
+
+def test_of_a_spread_mini_batch_a_guest_gets_nothing_that_came_back(make_control_block):
+    """It could be what it has given back itself, since it cannot report an error."""
+    bench = make_control_block(1, 8, 1)
+    guest = bench.attach()
+    assert guest.take_guest_slot(1, 1 << 32)
+    bench.publish(0, 2, 1, spread=1)
+    claim = guest.claim(End.SMALL, 0, 1)
+    guest.give_back(claim, claim.first)
+    assert claimed_by(guest) == (0, [1])
+    assert claimed_by(guest) is None
+    assert claimed_by(bench.workers[0]) == (0, [0])
+
+
 def test_the_two_ends_meet_and_never_overlap(bench):
     bench.publish(0, 20, 2)
     taken = []
@@ -252,7 +303,11 @@ def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
 @settings(max_examples=200, deadline=None)
 @given(
     batches=st.lists(
-        st.tuples(st.integers(1, 40), st.sampled_from([None, None, *range(WORKERS)])),
+        st.tuples(
+            st.integers(1, 40),
+            st.sampled_from([None, None, *range(WORKERS)]),
+            st.integers(0, WORKERS + 1),
+        ),
         min_size=1,
         max_size=6,
     ),
@@ -268,13 +323,15 @@ def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
     ),
 )
 def test_every_tiny_batch_is_done_exactly_once_whatever_dies(batches, tiny_size, moves):
-    """Of some mini-batches by one worker alone."""
+    """Of some mini-batches by one worker alone, of others by some that each begin at a part."""
     bench = ControlBlock(WORKERS)
     with contextlib.closing(bench):
         expected = {
             (sequence, tiny)
-            for sequence, (samples, only) in enumerate(batches)
-            for tiny in range(bench.publish(sequence, samples, tiny_size, claimant=only))
+            for sequence, (samples, only, spread) in enumerate(batches)
+            for tiny in range(
+                bench.publish(sequence, samples, tiny_size, claimant=only, spread=spread)
+            )
         }
         held = {number: [] for number in range(WORKERS)}
         done = []
@@ -311,10 +368,11 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(batches, tiny_size,
         assert all(bench.status(sequence).done for sequence in range(len(batches)))
 
 
-def test_processes_that_race_claim_everything_once(bench):
-    """Real processes claim at once from both ends, and write who did what."""
+@pytest.mark.parametrize("spread", [0, 2])
+def test_processes_that_race_claim_everything_once(bench, spread):
+    """Real processes claim at once from both ends or at parts, and write who did what."""
     samples = 4000
-    bench.publish(0, samples, 1)
+    bench.publish(0, samples, 1, spread=spread)
     readers = []
     for number in range(WORKERS):
         read, write = os.pipe()
