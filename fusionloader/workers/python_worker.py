@@ -18,6 +18,7 @@ from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.rows.sample_rows import SampleColumn, SampleRows
 from fusionloader.data.deferred.sample_source import DeferringSource, without_deferral
 from fusionloader.data.deferred.tensors.deferred_tensor import finishing
+from fusionloader.data.sources import open_files
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.layout import Layout
@@ -132,7 +133,11 @@ class PythonWorker:
         self._layout_version = 0
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
-        self.sample_rows = SampleRows(queue) if isinstance(source, DeferringSource) else None
+        self.sample_rows = SampleRows(self) if isinstance(source, DeferringSource) else None
+        self._claimed_rows: tuple[int, list[int] | None] = (
+            0,
+            None,
+        )  # first position of a claim, its rows
         self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
@@ -197,6 +202,16 @@ class PythonWorker:
         """Whether a worker that only helps may claim, because it will not wait for the layout."""
         return bool(self.queue.layout_version) or self._layout_expected
 
+    @property
+    def sample(self) -> int | None:
+        """Row of the sample that is being made, if any is."""
+        position = self.queue.sample
+        return None if position is None else self._row(position)
+
+    def _row(self, position: int) -> int:
+        begin, rows = self._claimed_rows
+        return position if rows is None else rows[position - begin]
+
     def rest(self, seen: int) -> None:
         if self.sharing is not None:
             self.sharing.report(WorkerActivity.IDLE)
@@ -232,6 +247,7 @@ class PythonWorker:
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
         size, begin = claim.tiny_size, claim.first * claim.tiny_size
         end = min(begin + claim.count * size, claim.samples)
+        self._claimed_rows = begin, claim.scattered_rows(begin, end)
         self._begin_deferral()
         # No name for a sample: each one would count as a use of its row.
         samples: list[Any] = []
@@ -368,6 +384,9 @@ class PythonWorker:
             self.queue.add_part_seconds(spent.part_seconds)
         if spent.read_bytes or any(spent.cache):
             self.queue.add_reads(spent.read_bytes, spent.cache)
+        files = open_files.take_counts()
+        if any(files):
+            self.queue.add_files(*files)
 
     def _resolve(self, claim: _native.Claim, position: int, error: Exception) -> Any:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
@@ -376,7 +395,7 @@ class PythonWorker:
             made, error = self.source.load_at_once(key, error)
             for sample in made:
                 return sample
-        failure = self._capture(error, self.source.name(key), position)
+        failure = self._capture(error, self.source.name(key), self._row(position))
         found = resolve(
             self.config.on_error,
             failure,
@@ -384,7 +403,7 @@ class PythonWorker:
             self.source.count(),
             lambda index: self.source.load(key.replaced(index)),
         )
-        skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
+        skipped = messages.SampleSkipped(claim.sequence, self._row(position), found.index, failure)
         self._send(skipped)
         self._with_skips.add(position // claim.tiny_size)
         return SKIPPED if found.index is None else found.sample
@@ -429,9 +448,8 @@ class PythonWorker:
     ) -> list[tuple[int, TinyBatchState]]:
         """Writes the samples to the batch; returns the state of each tiny-batch."""
         size, writer = claim.tiny_size, self._writer(claim)
-        if len(tiny_batches) == claim.count and not (
-            self._with_skips and any(sample is SKIPPED for sample in samples)
-        ):
+        is_one_block = len(tiny_batches) == claim.count and self._claimed_rows[1] is None
+        if is_one_block and not (self._with_skips and any(sample is SKIPPED for sample in samples)):
             # If it raises, _write_apart finds the sample.
             with contextlib.suppress(Exception):
                 writer.write(begin, samples)
@@ -448,7 +466,7 @@ class PythonWorker:
         try:
             for position, sample in enumerate(samples, start):
                 if sample is not SKIPPED:
-                    writer.write(position, [sample])
+                    writer.write(self._row(position), [sample])
         except LayoutMismatch:
             return self._spill(claim, tiny_batch, samples)
         except Exception as error:
@@ -477,7 +495,7 @@ class PythonWorker:
     ) -> TinyBatchState:
         """Reports the error of a sample that can be neither written nor sent."""
         (key,) = read_keys(claim, position, position + 1)
-        failure = self._capture(error, self.source.name(key), position)
+        failure = self._capture(error, self.source.name(key), self._row(position))
         failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
         self._send(failed)
         return TinyBatchState.FAILED

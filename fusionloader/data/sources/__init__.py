@@ -1,6 +1,6 @@
 """Data sources: datasets, their ranges of bytes, and their tables in shared memory.
 
-The public names are the datasets of byte ranges and their parts.
+The public names are the datasets of byte ranges and their parts, and what user code reads with.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fusionloader.cache.range_reading import ShardChanged as ShardChanged
     from fusionloader.data.sources.byte_ranges import ByteRanges as ByteRanges
     from fusionloader.data.sources.encoded_images import EncodedImages as EncodedImages
+    from fusionloader.data.sources.open_files import OpenFiles as OpenFiles
     from fusionloader.data.sources.sample_names import OffsetNames as OffsetNames
     from fusionloader.data.sources.sample_names import SampleNames as SampleNames
     from fusionloader.data.sources.shards.columns.arrow_images import ArrowImages as ArrowImages
@@ -40,6 +41,7 @@ __all__ = [
     "LitDataImages",
     "MDSImages",
     "OffsetNames",
+    "OpenFiles",
     "ParquetImages",
     "SampleNames",
     "ShardChanged",
@@ -58,6 +60,7 @@ _MODULES = {
     "LitDataImages": "shards.packed.litdata_images",
     "MDSImages": "shards.packed.mds_images",
     "OffsetNames": "sample_names",
+    "OpenFiles": "open_files",
     "ParquetImages": "shards.columns.parquet_images",
     "SampleNames": "sample_names",
     "ShardChanged": "..cache.range_reading",

@@ -88,6 +88,8 @@ class LoaderStats:
         pillow_samples: samples of a compiled plan that Pillow decoded.
         borrowed_samples: samples made by workers of other ranks.
         read_bytes: bytes read from files, as they are stored.
+        files_opened: files that ``OpenFiles`` of user code has opened in workers.
+        files_reused: times that ``OpenFiles`` had a file open.
         cache_hits: samples that came from the loader's cache, from whatever tier.
         cache: hits, misses and content of the cache; ``None`` without one.
         in_flight: mini-batches that are being made.
@@ -134,6 +136,8 @@ class LoaderStats:
     pillow_samples: int
     borrowed_samples: int
     read_bytes: int
+    files_opened: int
+    files_reused: int
     cache_hits: int
     cache: CacheStats | None
     in_flight: int
@@ -182,6 +186,8 @@ class LoaderStats:
             "workers replaced": self.worker_restarts,
             "samples from the cache": self.cache_hits,
             "samples by workers of other ranks": self.borrowed_samples,
+            "files opened (OpenFiles)": self.files_opened,
+            "files that were open (OpenFiles)": self.files_reused,
         }
         lines += [f"{count:,} {what}" for what, count in counts.items() if count]
         if self.shared_memory_bytes:

@@ -49,6 +49,8 @@ class WorkerTotals:
     pillow_samples: int = 0
     borrowed_samples: int = 0
     read_bytes: int = 0
+    files_opened: int = 0
+    files_reused: int = 0
     copied_bytes: int = 0
     copy_seconds: float = 0.0
     cache_counts: list[int] = field(default_factory=cache_counts.nothing)

@@ -1,0 +1,146 @@
+"""Files that user code keeps open: what was opened in this process, up to a number."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+File = TypeVar("File", bound=Hashable)
+Handle = TypeVar("Handle")
+
+_SHARE_OF_DESCRIPTORS = 2  # one in so many that a process may have open
+
+
+class OpenFiles(Generic[File, Handle]):
+    """Keeps the files of a dataset open that were used last, such as the decoders of its videos.
+
+    ``files[path]`` returns the handle of a file, which ``open(path)`` has made. It is made when the
+    file is asked for in a process for the first time, and again if it was closed meanwhile. At most
+    ``most`` files are open; the one that was used least recently is closed before another is
+    opened. To close a file means to drop the reference to its handle: code that still uses the
+    handle may go on.
+
+    Each process has handles of its own. A forked child neither uses nor closes those of its parent:
+    both would share one position in the file, and threads that a handle may have are not in the
+    child. A pickled or copied object has no file open, so a dataset that has one can be spawned.
+
+    Threads of a process get the same handle.
+
+    Args:
+        open: opens a file; called with what the object was indexed with. To be spawned, a dataset
+            needs a function here that can be pickled: a class, a function of a module, or
+            ``functools.partial`` of one.
+        most: number of files that may be open in a process. Never more than half of the descriptors
+            that a process may have open (``ulimit -n``).
+
+    Raises:
+        ValueError: ``most`` is less than 1.
+
+    Example:
+        >>> self.decoders = OpenFiles(VideoDecoder, most=64)  # in __init__
+        >>> self.decoders[path].get_frames_at([3, 4])  # in __getitem__
+    """
+
+    def __init__(self, open: Callable[[File], Handle], most: int = 64) -> None:
+        if most < 1:
+            raise ValueError(f"most={most}: at least 1 file has to be open to be read")
+        self._open, self._most = open, most
+        self._here = _OfProcess()
+
+    def __getitem__(self, file: File) -> Handle:
+        """Returns the handle of a file; raises what ``open`` raises."""
+        here = self._own()
+        found = here.use(file)
+        if found is not None:
+            _count(reused=1)
+            return found[0]  # type: ignore[no-any-return]
+        here.close_all_but(min(self._most, _most_descriptors()) - 1)
+        handle = self._open(file)
+        here.keep(file, handle)
+        _count(opened=1)
+        return handle
+
+    def __len__(self) -> int:
+        """Returns the number of files that are open in this process."""
+        return len(self._own().handles)
+
+    def __contains__(self, file: object) -> bool:
+        """Whether a file is open in this process."""
+        return file in self._own().handles
+
+    def close(self) -> None:
+        """Closes all files that are open in this process; they are opened again when needed."""
+        self._own().close_all_but(0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._open, self._most)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._open!r}, most={self._most})"
+
+    def _own(self) -> _OfProcess:
+        here = self._here
+        if here.pid != os.getpid():
+            _of_parents.append(here)  # never to be closed here
+            self._here = here = _OfProcess()
+        return here
+
+
+class _OfProcess:
+    """The handles of one process, the least recently used first."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.handles: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def use(self, file: Any) -> tuple[Any] | None:
+        with self._lock:
+            if file not in self.handles:
+                return None
+            self.handles.move_to_end(file)
+            return (self.handles[file],)
+
+    def keep(self, file: Any, handle: Any) -> None:
+        with self._lock:
+            self.handles[file] = handle
+
+    def close_all_but(self, most: int) -> None:
+        closed = []  # after the lock is released: to close a file may take long
+        with self._lock:
+            while len(self.handles) > most:
+                closed.append(self.handles.popitem(last=False))
+
+
+_of_parents: list[_OfProcess] = []
+_opened = _reused = 0
+
+
+def _most_descriptors() -> int:
+    try:
+        import resource  # only on POSIX; other systems import this module too
+    except ImportError:
+        return 1 << 30
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(limit // _SHARE_OF_DESCRIPTORS, 1) if limit != resource.RLIM_INFINITY else 1 << 30
+
+
+def _count(opened: int = 0, reused: int = 0) -> None:
+    global _opened, _reused
+    _opened += opened
+    _reused += reused
+
+
+def take_counts() -> tuple[int, int]:
+    """Returns how many files were opened, and how many were open already, since the last call."""
+    global _opened, _reused
+    taken = _opened, _reused
+    _opened = _reused = 0
+    return taken
+
+
+if hasattr(os, "register_at_fork"):  # a forked child starts at zero
+    os.register_at_fork(after_in_child=take_counts)
