@@ -12,7 +12,7 @@ from fusionloader.data.samplers.epoch_sampler import EpochSampler
 from fusionloader.engine.delivery import level_rows
 from fusionloader.engine.iterators.deferral import defers
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.route.route import Route
+from fusionloader.route.route import Route, SampleFiles, find_sample_files
 from fusionloader.sharing.ranks.discovery import ranks_here
 
 _LEFT_OUT = "; not where user code asks for its rank, or worker_init_fn seeds in a way of its own"
@@ -40,6 +40,7 @@ def explained(
             images, chosen = compiled.ranged()
             sampler = _inner_sampler(options)
             lines.append(explain_reading(images, chosen is None, sampler, one_by_one))
+    lines += _explain_files(find_sample_files(options, route))
     has_workers = options.num_workers > 0 and route.way != "gathered"
     if has_workers and (seconds := options.stalled_after(route.is_native)):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
@@ -64,6 +65,14 @@ def explained(
     if options.remote is not None and (why_local := _why_local(options, route)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
+
+
+def _explain_files(files: SampleFiles | str) -> list[str]:
+    if files == "":
+        return []
+    if isinstance(files, str):
+        return [f"workers do not keep to files of their own (sample_file): {files}"]
+    return ["each worker begins with files of its own, and helps with others' (sample_file)"]
 
 
 def _first(options: LoaderOptions, route: Route) -> str:

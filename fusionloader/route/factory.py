@@ -27,17 +27,19 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.explanation import explained
 from fusionloader.route.loader_parts import LoaderParts
 from fusionloader.route.native_backend import NativeBackend
-from fusionloader.route.python_backend import PythonBackend
+from fusionloader.route.python_backend import FileOrder, PythonBackend
 from fusionloader.route.route import (
     Learned,
     Route,
     find_route,
+    find_sample_files,
     init_fingerprint,
     layout_fingerprint,
     why_lists,
     why_own_passes,
 )
 from fusionloader.route.starting import refuse_for_own_passes, refuse_on_error
+from fusionloader.scheduler.tiny_batches import order_by_file
 from fusionloader.sharing.jobs.agreement import check_shareable
 from fusionloader.sharing.jobs.group_iterator import GroupIterator
 from fusionloader.sharing.ranks.discovery import ranks_here
@@ -114,8 +116,9 @@ class IteratorFactory:
                 stores = self._cache.for_images(options)
                 source = DeferringSource(source, stores, options.deferred_images == "tensors")
             offers = None if passes is not None else self._code_offers(options)
+            order = _file_order(options, route)
             return PythonBackend(
-                source, parts, remember, self._cache.epoch_ended, whole, passes, offers
+                source, parts, remember, self._cache.epoch_ended, whole, passes, offers, order
             )
         planned: Source = make_source(options.dataset, plan)
         if plan.has_tail and options.deferred_images != "off":
@@ -181,6 +184,14 @@ def _check(options: LoaderOptions, route: Route) -> None:
         refuse_for_own_passes(options, own)
     elif route.plan is None and options.auto_collation and (why := why_lists(options.dataset)):
         refuse_on_error(options, why)
+
+
+def _file_order(options: LoaderOptions, route: Route) -> FileOrder | None:
+    """Returns what orders the samples of a mini-batch by file; ``None`` for the sampler's order."""
+    files, size = find_sample_files(options, route), options.tiny_batch_size
+    if isinstance(files, str):
+        return None
+    return lambda indices: order_by_file([files(index) for index in indices], size)
 
 
 def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:

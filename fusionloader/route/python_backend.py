@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from fusionloader.data.deferred.sample_source import without_deferral, without_descriptors
@@ -36,6 +36,9 @@ from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.python_worker import PythonWorkerConfig, Whole
 from fusionloader.workers.stream_worker import OwnPass
 
+FileOrder = Callable[[Sequence[Index]], list[int]]
+"""Returns the rows of a mini-batch from its indices, those of one file side by side."""
+
 _ITEMS = range(-(1 << 63), 1 << 63)  # indices that fit a descriptor's int64
 _DELIVERED = 4  # whole batches of a worker that training may still use after delivery
 
@@ -55,15 +58,17 @@ class PythonBackend:
         whole: bool = False,
         passes: WorkerPasses | None = None,
         offers: SharingOffers | None = None,
+        order: FileOrder | None = None,
     ) -> None:
         """With ``whole``, workers make whole mini-batches, which user code collates.
 
         With ``passes``, which needs ``whole``, each worker iterates over the dataset on its own.
         ``offers`` are made to the other ranks of the machine, if user code is to be shared.
+        ``order`` orders samples by their files.
         """
         self.passes = passes
         self._source, self._parts, self._no_layout = source, parts, no_layout
-        self.epoch_ended, self._offers = epoch_ended, offers
+        self.epoch_ended, self._offers, self._order = epoch_ended, offers, order
         self.count = source.count()
         self.receiver = BatchReceiver() if whole else None
         self._code: CodeDigests | None = None
@@ -93,11 +98,16 @@ class PythonBackend:
         return self._source.name(SampleKey(index, 0, 0, 0, 0))
 
     def describe(self, indices: list[Index]) -> Described:
-        """Describes plain integers as items, other indices pickled; rows in the sampler's order."""
-        rows = list(range(len(indices)))
+        """Describes plain integers as items, other indices pickled in the order of the rows.
+
+        The order is the sampler's, or by file.
+        """
+        by_file = self._order is not None
+        rows = self._order(indices) if self._order is not None else list(range(len(indices)))
         if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):
-            return Described(indices, rows, b"")
-        return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
+            return Described(indices, rows, b"", by_file)
+        pickled = pickle.dumps([indices[row] for row in rows])
+        return Described([NO_ITEM] * len(indices), rows, pickled, by_file)
 
     def agreement(self, options: LoaderOptions) -> Agreement:
         """Returns what jobs have to agree on that share the preparation of this loader's batches.

@@ -6,8 +6,9 @@ read it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
@@ -15,6 +16,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
+from fusionloader.data.sources.nesting import sample_files
 from fusionloader.data.sources.tables import Tables
 from fusionloader.data.sources.tensors import row_bytes
 from fusionloader.gpu import eligibility
@@ -27,6 +29,9 @@ from fusionloader.transforms.executors.fetchers import has_state
 # Gathering 1 MiB takes a third of a millisecond; a worker's batch takes a whole one to hand over.
 _MOST_GATHERED_BYTES = 1 << 20
 _UNKNOWN_SIZE = 1024  # samples assumed in a batch sampler's batches
+
+SampleFiles = Callable[[Any], Hashable]
+"""Returns the file of a sample, from its index."""
 
 Way = Literal[
     "in process",  # the training process makes samples
@@ -109,6 +114,25 @@ def find_route(options: LoaderOptions, learned: Learned) -> Route:
     overruled = bool(why_whole or (why_python and compiled is not None and compiled.complete))
     gpu = eligibility.choose(options, None if overruled else compiled)
     return Route(way, why_whole, compiled, why_python, gpu)
+
+
+def find_sample_files(options: LoaderOptions, route: Route) -> SampleFiles | str:
+    """Returns what names the files of samples, or why workers do not keep to theirs.
+
+    That is ``""`` if the dataset does not name them.
+    """
+    files = sample_files(options.dataset)
+    if files is None or options.num_workers == 0:
+        return ""
+    if route.why_whole:
+        return "batches are made whole"
+    if route.plan is not None:
+        return "a plan makes the samples"
+    if options.num_workers == 1:
+        return "there is one worker"
+    if options.remote is not None and options.remote.user_code:
+        return "remote workers make them, too"
+    return files
 
 
 def _gathers(options: LoaderOptions) -> bool:

@@ -8,7 +8,7 @@ images, or ``Transformed`` ones.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,21 @@ def find_leaf(images: Any, index: Any) -> tuple[Any, Any]:
             images, index = images.datasets[part], index - (ends[part - 1] if part else 0)
         else:
             return images, index
+
+
+def sample_files(dataset: Any) -> Callable[[Any], Hashable] | None:
+    """Returns what names the file of a sample, if the dataset or a part of it has ``sample_file``.
+
+    It gives ``None`` for samples of other parts.
+    """
+    if not any(hasattr(type(leaf), "sample_file") for leaf in find_leaves(dataset)):
+        return None
+
+    def sample_file(index: Any) -> Hashable:
+        leaf, inner = find_leaf(dataset, index)
+        return leaf.sample_file(inner) if hasattr(type(leaf), "sample_file") else None
+
+    return sample_file
 
 
 def leaf_indices(images: Any) -> npt.NDArray[np.int64] | None:

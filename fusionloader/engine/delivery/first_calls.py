@@ -46,6 +46,6 @@ def _deliver() -> None:
         assert isinstance(layout, Layout)
         memory = (ctypes.c_char * layout.batch_bytes(2))()
         without_rows(layout.batch(memory, 2, 2), 2, {1})
-        collate_rest(layout, memory, 2, {}, {1}, str)
+        collate_rest(layout, memory, 2, (), {1}, str)
         sent_by_value([sample, part])
     _is_done = True

@@ -6,7 +6,7 @@ For complete ones, ``Layout.batch`` makes tensors over the slot's memory.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch.utils._pytree import tree_map
@@ -21,7 +21,7 @@ def collate_rest(
     layout: Layout,
     owner: Owner,
     rows: int,
-    spilled: Mapping[int, bytes],
+    spilled: Iterable[tuple[Sequence[int], bytes]],
     dropped: set[int],
     name: Callable[[int], str],
 ) -> Batch:
@@ -31,7 +31,7 @@ def collate_rest(
         layout: layout of the rows.
         owner: owner of the slot.
         rows: number of rows.
-        spilled: pickled samples that do not fit the layout, by the row of the first.
+        spilled: rows of samples that do not fit the layout, and these samples, pickled.
         dropped: rows that are left out.
         name: returns the name of a row's sample.
 
@@ -39,8 +39,8 @@ def collate_rest(
         Exception: the samples cannot be collated, see ``collate_named``.
     """
     apart: dict[int, Sample] = {}
-    for first, pickled in spilled.items():
-        apart.update(enumerate(pickle.loads(pickled), first))
+    for places, pickled in spilled:
+        apart.update(zip(places, pickle.loads(pickled), strict=True))
     kept = [row for row in range(rows) if row not in dropped]
     # Rows of the other samples were not written, and hold data of an earlier mini-batch.
     written = iter(layout.samples(owner, rows, [row for row in kept if row not in apart]))

@@ -35,13 +35,15 @@ class Described(NamedTuple):
 
     Attributes:
         items: sample numbers.
-        rows: positions in the batch, the smallest sample first.
+        rows: positions in the batch, the smallest sample first, or by file.
         pickled: the pickled indices, where ``items`` do not identify the samples.
+        by_file: whether rows of one file are side by side.
     """
 
     items: list[int]
     rows: list[int]
     pickled: bytes
+    by_file: bool = False
 
 
 class WorkerBackend(Protocol):

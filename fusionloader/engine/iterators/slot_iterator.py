@@ -246,6 +246,7 @@ class SlotIterator(_BaseDataLoaderIter):
             self._epoch_state.seed,
             self._epoch_state.epoch,
             described.pickled,
+            by_file=described.by_file,
         )
         self._manager.submit(batch)
 
@@ -464,12 +465,12 @@ class SlotIterator(_BaseDataLoaderIter):
             each.record(self._statistics)
 
     def _collate(self, job: Job, dropped: set[int]) -> Batch:
-        size, indices = self._options.tiny_batch_size, job.indices
+        indices = job.indices
         return collate_rest(
             self._layout,
             self._manager.deliver(job),
             len(indices),
-            {tiny_batch * size: pickled for tiny_batch, pickled in job.spilled.items()},
+            [(job.rows_of(tiny_batch), pickled) for tiny_batch, pickled in job.spilled.items()],
             dropped,
             lambda row: self._backend.name(indices[row]),
         )

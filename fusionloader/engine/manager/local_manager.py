@@ -185,7 +185,7 @@ class LocalManager(Manager):
         job = Job(batch, size, name=name, sequence=self.queue.published)
         try:
             self._memory.allocate(job)
-            job.describe(self.queue, self._options.group_size)
+            job.describe(self.queue, self._options.group_size, self._workers.count)
         except BaseException:
             self._memory.release(job)
             raise

@@ -75,6 +75,8 @@ class MiniBatch:
         epoch: number of the epoch.
         pickled: the pickled indices, where ``items`` do not identify the samples.
         worker: number of the only worker that may make it; ``None`` for any worker.
+        by_file: whether rows of one file are side by side, so that each worker begins at a part of
+            its own.
     """
 
     number: int
@@ -87,6 +89,7 @@ class MiniBatch:
     epoch: int
     pickled: bytes = b""
     worker: int | None = None
+    by_file: bool = False
 
 
 Reports = tuple[dict[int, messages.Failure], dict[int, messages.SampleSkipped], dict[int, bytes]]
@@ -134,8 +137,8 @@ class PublishedBatch(Publication):
         room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // self.tiny_size))
         return room + len(self.batch.pickled)
 
-    def describe(self, queue: _native.ManagerQueue, group_size: int) -> None:
-        """Writes the descriptor into its slot."""
+    def describe(self, queue: _native.ManagerQueue, group_size: int, workers: int = 0) -> None:
+        """Writes the descriptor into its slot; ``workers`` is how many there are to make it."""
         batch = self.batch
         queue.describe(
             self.slot,
@@ -152,6 +155,7 @@ class PublishedBatch(Publication):
             payload=self.payload.number if self.payload else None,
             indices=batch.pickled,
             claimant=batch.worker,
+            spread=workers if batch.by_file else 0,
         )
 
     def note(self, message: messages.JobMessage) -> None:
