@@ -18,6 +18,10 @@ SCRIPTS = [
     ),
     (None, "limited_memory.py", [], r"60 samples: .*\n60 samples: \d+ MiB of at most 4 MiB"),
     (None, "own_dataset.py", [], "120 files opened by user code"),
+    (
+        *("cv2", "video_frames.py", []),
+        r"(?s)epoch 2: mean \d.*files opened, [1-9]\d* times one was open.*files of its own",
+    ),
     (None, "own_source.py", [], "Records: read 60 ranges of 3 files: native"),
     (
         None,
@@ -63,7 +67,7 @@ DEARER = [
 # Those that no folder of images is given to, and what others import.
 WITHOUT_DATA = {
     *("sample_boxes.py", "sample_images.py", "served_model.py", "share_gpu_memory.py"),
-    *("serve_fastapi.py", "serve_litserve.py", "serve_ray.py"),
+    *("serve_fastapi.py", "serve_litserve.py", "serve_ray.py", "video_frames.py"),
     *("ci/test_training.py", "triton/classifier/1/model.py"),
 }
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py") if not path.is_symlink())
