@@ -134,10 +134,8 @@ class PythonWorker:
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
         self.sample_rows = SampleRows(self) if isinstance(source, DeferringSource) else None
-        self._claimed_rows: tuple[int, list[int] | None] = (
-            0,
-            None,
-        )  # first position of a claim, its rows
+        # The first position of a claim, and its rows unless these are its positions.
+        self._claimed_rows: tuple[int, list[int] | None] = 0, None
         self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
