@@ -18,7 +18,9 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +130,7 @@ def resident_bytes() -> int:
 
 
 def bytes_of_handle(paths: list[Path], open: Open) -> float:
-    """Returns the resident memory of a decoder that has decoded some frames."""
+    """Returns the resident memory of a decoder that has decoded some frames, in a new process."""
     open(paths[0]).get_frames_at([0, 9])
     before, decoders = resident_bytes(), [open(path) for path in paths]
     for decoder in decoders:
@@ -180,7 +182,8 @@ def main() -> None:
 
 def measure(options: Namespace, paths: list[Path], open: Open) -> None:
     files, both = len(paths), (options.workers, options.many)
-    handle = bytes_of_handle(paths[:20], open)
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        handle = process.submit(bytes_of_handle, paths[:50], open).result()
     here = partial(Frames, paths, options, open)
     cases = {"opened each time": alone(here(0), files)}
     for most in _BUDGETS:
