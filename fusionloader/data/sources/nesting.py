@@ -112,14 +112,18 @@ def sample_files(dataset: Any) -> Callable[[Any], Hashable] | None:
 
     It gives ``None`` for samples of other parts.
     """
-    if not any(hasattr(type(leaf), "sample_file") for leaf in find_leaves(dataset)):
+    if not any(map(_names_files, find_leaves(dataset))):
         return None
 
     def sample_file(index: Any) -> Hashable:
         leaf, inner = find_leaf(dataset, index)
-        return leaf.sample_file(inner) if hasattr(type(leaf), "sample_file") else None
+        return leaf.sample_file(inner) if _names_files(leaf) else None
 
     return sample_file
+
+
+def _names_files(leaf: Any) -> bool:
+    return callable(getattr(type(leaf), "sample_file", None))
 
 
 def leaf_indices(images: Any) -> npt.NDArray[np.int64] | None:
