@@ -165,7 +165,9 @@ class RayFleet:
             there, count = self.state().ranks, ranks.count
             parts.append(f"shared by {there} of {count} ranks")
             if there < count:
-                parts.append("the others use none, or another cluster, or differ in giving `workers`")
+                parts.append(
+                    "the others use none, or another cluster, or differ in giving `workers`"
+                )
         elif self._why_alone:
             parts.append(f"not shared with other ranks: {self._why_alone}")
         if workers.needed is not None and ranks is not None:
