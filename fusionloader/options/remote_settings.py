@@ -27,8 +27,8 @@ class Remote:
         servers: addresses, as ``"host:port"``, of processes started by
             ``python -m fusionloader worker``. ``None``: Ray starts the workers.
         workers: number of workers that Ray starts, one core each, or a pair (fewest, most). By
-            default one for each core of the cluster's other machines. Ranks of a machine use the
-            workers of all of them.
+            default one for each core of the cluster's other machines. The number is per rank, and
+            the ranks of a machine share the workers of all.
         address: address of the Ray cluster, as in ``ray.init()``. By default the running cluster,
             or the one that this process is part of.
         offload: the part of the samples that they prepare. ``"balance"``: those that this machine's

@@ -16,6 +16,8 @@ _WAITS = 0.05  # fraction of the time that training waits, above which more work
 _RAISE_AFTER = 3  # reports in a row
 _LOWER_AFTER = 20  # keeping a worker for a while is cheaper than starting it again
 _LEAST_WORK = 0.05  # fraction of the time that training works, for a rate to be extrapolated
+_SILENT_SECONDS = 2.0  # several times what is between two reports, see `SharedFleetSize.observe`
+_SILENT_INTERVALS = 3
 
 
 class OtherRanks(NamedTuple):
@@ -119,6 +121,20 @@ def _missing(at_work: float, wait_share: float, remote_share: float | None) -> f
     return wait_share / max(1 - wait_share, _LEAST_WORK) * at_work / remote_share
 
 
+class _Report(NamedTuple):
+    """The last report of a rank.
+
+    Attributes:
+        busy_share: see ``FleetSize.observe``.
+        at: time of the report.
+        until: time from which the rank counts as one without requests, unless it reports again.
+    """
+
+    busy_share: float
+    at: float
+    until: float
+
+
 Rank = TypeVar("Rank", bound=Hashable)
 
 
@@ -126,12 +142,12 @@ class SharedFleetSize(Generic[Rank]):
     """The number of workers for several ranks: the sum of what each of them needs.
 
     A worker that one rank no longer needs goes on for ranks that keep it busy, so that no worker is
-    ended to be started again.
+    ended to be started again. Times are in seconds, of any clock.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[Rank, FleetSize] = {}
-        self._busy: dict[Rank, float] = {}  # the last busy share of each
+        self._reports: dict[Rank, _Report] = {}
         self._there = 0
 
     @property
@@ -144,39 +160,50 @@ class SharedFleetSize(Generic[Rank]):
         """The number of workers that should run."""
         return sum(self.needs.values())
 
-    def join(self, rank: Rank, size: FleetSize) -> None:
-        self._sizes[rank], self._busy[rank] = size, 0.0
+    def join(self, rank: Rank, size: FleetSize, now: float) -> None:
+        self._sizes[rank], self._reports[rank] = size, _Report(0.0, now, now)
 
-    def leave(self, rank: Rank) -> None:
+    def leave(self, rank: Rank, now: float) -> None:
         """Removes a rank, if it is there."""
         size = self._sizes.pop(rank, None)
-        self._busy.pop(rank, None)
+        self._reports.pop(rank, None)
         if size is not None:
-            self._pass_on(size.wish)
+            self._pass_on(size.wish, now)
 
     def observe(
         self,
         rank: Rank,
+        now: float,
         busy_share: float,
         wait_share: float,
         there: int,
         remote_share: float | None = None,
     ) -> None:
-        """Updates the needs from a rank's report, see ``FleetSize.observe``."""
+        """Updates the needs from a rank's report, see ``FleetSize.observe``.
+
+        A rank reports while it waits for batches, so the time between two reports is about a step
+        of its training if that is long. A rank that has reported nothing for several times as long
+        pauses, as between two epochs.
+        """
         size, self._there = self._sizes[rank], there
-        self._busy[rank], before = busy_share, size.wish
-        others = OtherRanks(sum(self._busy.values()) - busy_share, self.wish - size.wish)
+        silence = max(_SILENT_SECONDS, _SILENT_INTERVALS * (now - self._reports[rank].at))
+        self._reports[rank], before = _Report(busy_share, now, now + silence), size.wish
+        others = OtherRanks(
+            sum(self._busy_shares(now).values()) - busy_share, self.wish - size.wish
+        )
         size.observe(busy_share, wait_share, there, remote_share, others)
         if size.wish < before:
-            self._pass_on(before - size.wish)
+            self._pass_on(before - size.wish, now)
 
-    def pause(self, rank: Rank) -> None:
-        """Takes a rank that no longer reports, as between two epochs, for one without requests."""
-        if rank in self._busy:
-            self._busy[rank] = 0.0
+    def _busy_shares(self, now: float) -> dict[Rank, float]:
+        return {
+            rank: report.busy_share if now < report.until else 0.0
+            for rank, report in self._reports.items()
+        }
 
-    def _pass_on(self, spare: int) -> None:
+    def _pass_on(self, spare: int, now: float) -> None:
         """Offers workers that a rank no longer needs to the others."""
-        total_share = max(1.0, sum(self._busy.values()))
+        shares = self._busy_shares(now)
+        total_share = max(1.0, sum(shares.values()))
         for rank, size in self._sizes.items():
-            spare -= size.take(spare, self._busy[rank] * self._there / total_share)
+            spare -= size.take(spare, shares[rank] * self._there / total_share)

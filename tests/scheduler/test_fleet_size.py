@@ -104,20 +104,20 @@ def test_limits_that_make_no_sense_are_refused(limits):
 
 def train_ranks(fleet, demands, steps):
     """Ranks need so many workers each; the workers are divided as they are asked for."""
-    for _ in range(steps):
+    for now in range(steps):
         for rank, demand in demands.items():
             there = fleet.wish
             fits = there / max(1, sum(demands.values()))
             wait_share = max(0.0, 1 - fits) if demand else 0.0
             busy = min(1.0, demand / there) if there else 0.0
-            fleet.observe(rank, busy, wait_share, there, 1.0 if there else None)
+            fleet.observe(rank, now, busy, wait_share, there, 1.0 if there else None)
     return fleet.wish
 
 
 def fleet_of(ranks, *limits):
     fleet = SharedFleetSize()
     for rank in range(ranks):
-        fleet.join(rank, FleetSize(*limits))
+        fleet.join(rank, FleetSize(*limits), 0.0)
     return fleet
 
 
@@ -133,48 +133,65 @@ def test_ranks_get_the_sum_of_what_they_need(demands):
 @given(limits, st.lists(st.tuples(st.integers(0, 2), *([shares] * 2), st.integers(0, 90))))
 def test_each_rank_stays_within_its_limits(limits, reports):
     fleet = fleet_of(3, *limits)
-    for rank, busy, waits, there in reports:
-        fleet.observe(rank, busy, waits, there, busy)
+    for now, (rank, busy, waits, there) in enumerate(reports):
+        fleet.observe(rank, now, busy, waits, there, busy)
         assert all(limits[0] <= need <= limits[1] for need in fleet.needs.values())
 
 
 def test_what_a_rank_no_longer_needs_goes_to_a_rank_that_uses_it():
     fleet = SharedFleetSize()
-    fleet.join("idle", FleetSize(0, 8, wish=4))
-    fleet.join("busy", FleetSize(0, 8, wish=4))
-    fleet.observe("busy", 0.9, 0.0, 8, 1.0)
+    fleet.join("idle", FleetSize(0, 8, wish=4), 0.0)
+    fleet.join("busy", FleetSize(0, 8, wish=4), 0.0)
+    fleet.observe("busy", 0.0, 0.9, 0.0, 8, 1.0)
     for _ in range(20):
-        fleet.observe("idle", 0.0, 0.0, 8, None)
+        fleet.observe("idle", 0.0, 0.0, 0.0, 8, None)
     assert fleet.needs == {"idle": 0, "busy": 8}
 
 
 def test_workers_of_a_rank_that_has_left_are_kept_as_far_as_others_use_them():
     fleet = SharedFleetSize()
-    fleet.join("gone", FleetSize(0, 8, wish=4))
-    fleet.join("busy", FleetSize(0, 8, wish=2))
-    fleet.join("fixed", FleetSize(3, 3))
-    fleet.observe("busy", 0.45, 0.0, 9, 1.0)
-    fleet.leave("gone")
+    fleet.join("gone", FleetSize(0, 8, wish=4), 0.0)
+    fleet.join("busy", FleetSize(0, 8, wish=2), 0.0)
+    fleet.join("fixed", FleetSize(3, 3), 0.0)
+    fleet.observe("busy", 0.0, 0.45, 0.0, 9, 1.0)
+    fleet.leave("gone", 0.0)
     assert fleet.needs == {"busy": 6, "fixed": 3}
-    fleet.leave("gone")
-    fleet.leave("busy")
+    fleet.leave("gone", 0.0)
+    fleet.leave("busy", 0.0)
     assert fleet.wish == 3
 
 
 def test_a_rank_that_waits_for_workers_that_others_keep_busy_needs_more():
     fleet = fleet_of(2, 2, 8)
     for _ in range(3):
-        fleet.observe(0, 1.0, 0.5, 4, 1.0)
-        fleet.observe(1, 1.0, 0.0, 4, 1.0)
+        fleet.observe(0, 0.0, 1.0, 0.5, 4, 1.0)
+        fleet.observe(1, 0.0, 1.0, 0.0, 4, 1.0)
     # Rank 0 has had half of the four workers, and needs as much again.
     assert fleet.needs == {0: 4, 1: 2}
 
 
 def test_a_rank_that_pauses_uses_nothing():
     fleet = fleet_of(2, 2, 8)
-    fleet.observe(1, 1.0, 0.0, 4, 1.0)
-    fleet.pause(1)
-    fleet.pause("not there")
-    for _ in range(3):
-        fleet.observe(0, 1.0, 0.5, 4, 1.0)
+    fleet.observe(1, 0.0, 1.0, 0.0, 4, 1.0)
+    for now in (10.0, 10.5, 11.0):
+        fleet.observe(0, now, 1.0, 0.5, 4, 1.0)
     assert fleet.needs == {0: 6, 1: 2}  # it has had all four
+
+
+def test_a_rank_with_long_steps_does_not_pause():
+    fleet = fleet_of(2, 2, 8)
+    for now in (5.0, 10.0, 15.0, 20.0):
+        fleet.observe(0, now, 0.4, 0.5, 4, 1.0)
+        fleet.observe(1, now + 1.0, 0.4, 0.0, 4, 1.0)
+    # The workers are busy, with the requests of both.
+    assert fleet.needs[0] > 2 == fleet.needs[1]
+
+
+def test_a_rank_with_a_fixed_number_counts_as_one_that_keeps_workers_busy():
+    fleet = SharedFleetSize()
+    fleet.join("fixed", FleetSize(4, 4), 0.0)
+    fleet.join("range", FleetSize(1, 8), 0.0)
+    for _ in range(3):
+        fleet.observe("fixed", 0.0, 0.6, 0.0, 5, 1.0)
+        fleet.observe("range", 0.0, 0.4, 0.5, 5, 1.0)
+    assert fleet.needs == {"fixed": 4, "range": 3}

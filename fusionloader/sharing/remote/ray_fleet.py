@@ -85,7 +85,12 @@ class RayFleet:
             self._start = replace(self._start, address=joined.address)
         self._name = f"the Ray cluster at {joined.address}"
         self._thread = threading.Thread(target=self._listen, name="ray fleet", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # the thread may run, and would use the workers forever
+            self._closing.set()
+            self._control.close()
+            raise
 
     def _join(self, seconds: float) -> WorkerJoined:
         deadline = time.monotonic() + seconds
@@ -121,8 +126,8 @@ class RayFleet:
 
         Each rank begins with other ones, because a loader can use no more than ``LANES``.
         """
-        found = self._workers.addresses
-        first = 0 if self._ranks is None else len(found) * self._ranks.rank // self._ranks.count
+        found, ranks = self._workers.addresses, self._ranks
+        first = 0 if ranks is None else len(found) * ranks.rank // ranks.count
         return found[first:] + found[:first]
 
     def state(self) -> FleetState:
@@ -132,30 +137,40 @@ class RayFleet:
         return FleetState(len(workers.addresses), workers.needed, max(ranks, 1))
 
     def report_load(self, load: FleetLoad) -> None:
-        """Changes the number of workers, if a range was given for it."""
-        if self._start.workers is not None and self._start.workers[0] < self._start.workers[1]:
+        """Changes the number of workers, if a range was given for it, or that of other ranks.
+
+        What this rank uses of the workers is not there for others, also if its number is fixed.
+        """
+        limits = self._start.workers
+        if limits is not None and (limits[0] < limits[1] or self._ranks is not None):
             self._control.send(load, must_arrive=False)
 
     def bring(self, code: CodeBundle) -> None:
         """Has Ray bring user code to all workers, also to those that start later."""
         if code != self._code:
-            self._code = code
-            self._control.send_code(code)
+            before, self._code = self._code, code  # first: the thread may be about to connect again
+            try:
+                self._control.send_code(code)
+            except BaseException:
+                self._code = before
+                raise
 
     def explain(self) -> str:
         """Returns the number of workers, the cluster, who shares them, and the last problem."""
-        workers = self._workers
+        workers, ranks = self._workers, self._ranks
         parts = [f"{len(workers.addresses)} remote workers on {self._name}"]
         if workers.only_here:
             parts.append("which has only this machine")
-        if self._ranks is not None:
-            there, count = self.state().ranks, self._ranks.count
+        if ranks is not None:
+            there, count = self.state().ranks, ranks.count
             parts.append(f"shared by {there} of {count} ranks")
             if there < count:
-                parts.append("the others have none now, or another cluster or kind of `workers`")
+                parts.append(
+                    "the others use none, or another cluster, or differ in giving `workers`"
+                )
         elif self._why_alone:
             parts.append(f"not shared with other ranks: {self._why_alone}")
-        if workers.needed is not None and self._ranks is not None:
+        if workers.needed is not None and ranks is not None:
             parts.append(f"this rank needs {workers.needed}")
         if workers.starting:
             parts.append(f"{workers.starting} more are being started")
@@ -233,12 +248,12 @@ class RayFleet:
             try:
                 cluster.probe(self._start.address)
                 self._control = self._connect(time.monotonic() + _START_SECONDS)
+                if self._code is not None:
+                    self._control.send_code(self._code)
+                return
             except OSError as error:
                 log.debug("%s: %s", self._name, error)
-                continue
-            if self._code is not None:
-                self._control.send_code(self._code)
-            return
+                self._control.close()
 
 
 def _own_socket() -> str:

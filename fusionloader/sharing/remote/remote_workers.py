@@ -81,6 +81,7 @@ class RemoteWorkers:
         """
         self._settings, self._num_workers, self._ranks = settings, num_workers, ranks
         self._fleet: Fleet | None = None
+        self._ends: Callable[[], object] = lambda: None
         self._begin()
         self.counters = RemoteCounters.create()
         self._steps, self._made_here = steps, made_here
@@ -97,6 +98,7 @@ class RemoteWorkers:
         return self._fleet or self._begin()
 
     def _begin(self) -> Fleet:
+        self._ends()  # if an exception has come in `close` before it
         fleet = self._fleet = make_fleet(self._settings, self._num_workers, self._ranks)
         # Ends the workers of a loader that is never closed, too.
         self._ends = ExitFinalizer(self, fleet.close)

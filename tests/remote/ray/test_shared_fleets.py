@@ -2,18 +2,24 @@
 
 import contextlib
 import logging
+import os
 import signal
 import threading
+import time
 
 import psutil
 import pytest
 from ranks.job import Job, children
 from support.ray_cluster import process_at, wait_for
-from support.waiting import children_that_run, gone, wait_until
+from support.waiting import PATIENCE, children_that_run, gone, wait_until
 
 from fusionloader.sharing.ranks.discovery import JobRanks
 from fusionloader.sharing.remote.fleet import FleetLoad
 from fusionloader.sharing.remote.protocol import SERVICE
+from fusionloader.sharing.remote.ray_control.connection import RayConnection
+from fusionloader.sharing.remote.ray_control.messages import Start
+from fusionloader.system import fd_messages
+from fusionloader.system.fd_messages import FdMessage
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.connection import connect
 
@@ -96,6 +102,33 @@ def test_workers_that_a_rank_no_longer_needs_go_on_for_another(start_ranks):
     wait_until(lambda: first_needs(0, FleetLoad(0.0, 0.0), FleetLoad(0.9, 0.0, 1.0)))
     wait_until(lambda: second.state() == (2, 2, 2))
     assert set(first.addresses()) == set(second.addresses()) == addresses
+
+
+def test_a_rank_with_a_fixed_number_keeps_workers_busy_too(start, cluster):
+    settings = {"address": cluster.address}
+    first = start(1, JobRanks(0, 2, "fixed and range"), workers=1, **settings)
+    second = start(1, JobRanks(1, 2, "fixed and range"), workers=(1, 2), **settings)
+    wait_for(first, 2)
+    wait_for(second, 2)
+
+    def report():
+        first.report_load(FleetLoad(0.6, 0.0, 1.0))
+        second.report_load(FleetLoad(0.4, 0.5, 1.0))
+        return second.state().needed == 2
+
+    wait_until(report)
+    assert first.state().needed == 1
+
+
+def test_it_is_said_why_a_connection_is_refused():
+    address, deadline = f"fusionloader-{os.getpid()}-refuses", time.monotonic() + PATIENCE
+    start = Start(None, "1.0", "auto", None, None, (1, 1), 1, 1.0)
+    with fd_messages.listen(address, 1) as listener:
+        connection = RayConnection(address, start, deadline, is_alone=False)
+        with listener.accept()[0] as served:
+            fd_messages.send(served, FdMessage({"refused": "all of its open files are in use"}))
+            with pytest.raises(ConnectionError, match="all of its open files are in use"):
+                connection.joined(deadline)
 
 
 def test_ranks_meet_again_when_the_process_that_speaks_to_ray_has_died(start_ranks):

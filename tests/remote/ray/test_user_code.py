@@ -1,6 +1,8 @@
 """Loaders of user code, which Ray brings to the workers that it starts, on a real cluster."""
 
+import contextlib
 import re
+import resource
 
 import numpy as np
 import pytest
@@ -100,6 +102,23 @@ def test_a_dataset_that_has_changed_is_brought_again(cluster, start):
         with pytest.raises(Refused, match=protocol.NO_CODE):
             client.ask(protocol.SETUP_CODE, setup_of(other).encode())
     client.close()
+
+
+@pytest.mark.ray
+def test_code_that_found_no_memory_is_brought_by_the_next_call(cluster, start):
+    fleet = start(workers=1, address=cluster.address, user_code=True)
+    (address,) = wait_for(fleet, 1)
+    code = bundle(DatasetSource(Augmented(3)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(code.pickled) - 1, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            fleet.bring(code)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    fleet.bring(code)
+    with contextlib.closing(FleetClient(fleet, address)) as client:
+        assert client.ask(protocol.SETUP_CODE, setup_of(code).encode()).kind == protocol.READY
 
 
 def setup_of(code):

@@ -56,7 +56,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The loader no longer needs workers. The process ends with the last one."""
+    """The loader no longer needs workers. When the last loader leaves, the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +120,10 @@ def packed(message: FromLoader | ToLoader, *fds: int) -> FdMessage:
 
 
 def unpacked(message: FdMessage) -> Any:
-    """Returns what ``packed`` got; both ends run the same version, and are of the same user."""
+    """Returns what ``packed`` got; both ends run the same version, and are of the same user.
+
+    A service that cannot accept a connection answers with fields alone, see ``LocalService``.
+    """
+    if not message.payload:
+        return Refused(str(message.fields.get("refused")))
     return pickle.loads(message.payload)

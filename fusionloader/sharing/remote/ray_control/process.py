@@ -38,7 +38,6 @@ if TYPE_CHECKING:  # imports Ray, which reads the environment
 
 _PERIOD_SECONDS = 0.1
 _SPARE_SECONDS = 10  # after which a process that cannot join ends, when no loader waits any more
-_SILENT_SECONDS = 2.0  # several times what is between two reports of a loader's load
 _BACKLOG = 128
 
 
@@ -104,12 +103,10 @@ class FleetMember(LocalPeer):
     Attributes:
         start: its first message.
         sent: the last message to it.
-        reported: when it has last reported its load, in seconds of the monotonic clock.
     """
 
     start: Start | None = None
     sent: Workers | None = None
-    reported: float = 0.0
 
     def send(self, message: ToLoader) -> bool:
         return self.reply({}, packed(message).payload)
@@ -130,17 +127,16 @@ class RayService(LocalService[FleetMember]):
         self._joined = replace(joined, token=start.token)
         self._workers = workers
         self._size: SharedFleetSize[FleetMember] = SharedFleetSize()
+        self._next_step = 0.0
 
     def handle(self, peer: FleetMember, message: FdMessage) -> bool:
         content = unpacked(message)
         if isinstance(content, Start):
             return self._join(peer, content)
         if isinstance(content, FleetLoad):
-            peer.reported = time.monotonic()
             there = len(self._workers.state().addresses)
-            self._size.observe(
-                peer, content.busy_share, content.wait_share, there, content.remote_share
-            )
+            shares = content.busy_share, content.wait_share, there, content.remote_share
+            self._size.observe(peer, time.monotonic(), *shares)
         elif isinstance(content, Code):
             with mmap.mmap(message.fds[0], content.nbytes, prot=mmap.PROT_READ) as memory:
                 self._workers.bring(CodeBundle(memory[:], content.search_path))
@@ -159,19 +155,23 @@ class RayService(LocalService[FleetMember]):
             return False
         peer.start = start
         if start.workers is not None:
-            self._size.join(peer, FleetSize(*start.workers, start.needed))
+            self._size.join(peer, FleetSize(*start.workers, start.needed), time.monotonic())
         return peer.send(self._joined)
 
     def left(self, peer: FleetMember) -> None:
-        self._size.leave(peer)
+        self._size.leave(peer, time.monotonic())
 
     def advance(self) -> float | None:
-        """Starts and ends workers; runs after each message, and every 0.1 s at least."""
-        members = [peer for peer in self.peers if peer.start is not None]
+        """Starts and ends workers every 0.1 s, however many messages come.
+
+        So Ray has as little to answer for many loaders as for one, and a worker that should end
+        drains only after its loaders have been told.
+        """
         now = time.monotonic()
-        for peer in members:
-            if now > peer.reported + _SILENT_SECONDS:
-                self._size.pause(peer)
+        if now < self._next_step:
+            return self._next_step - now
+        self._next_step = now + _PERIOD_SECONDS
+        members = [peer for peer in self.peers if peer.start is not None]
         if members:
             all_free = any(peer.start.workers is None for peer in members if peer.start)
             self._workers.step(None if all_free else self._size.wish)
