@@ -20,6 +20,7 @@ from fusionloader.data.deferred import activity, counts
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import native_kernels
 
+FEWEST = 256  # pixels
 FACTORS = (0, 0.0, 0.3, 1, 1.7, 999.5)
 ARGUMENTS = {
     **{
@@ -46,7 +47,9 @@ KINDS = {"tensor": lambda image: image, "image": tv_tensors.Image, "video": tv_t
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_worker():
+def _as_in_a_worker(monkeypatch):
+    for name in native_kernels.V2:
+        monkeypatch.setitem(native_kernels._LEAST_PIXELS, name, FEWEST)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     counts.take()
@@ -120,7 +123,7 @@ def test_each_function_is_torchvisions(name, layout, kind):
             native = 0
             for arguments in ARGUMENTS[name]:
                 native += assert_is_as_usual(lambda: function(image, *arguments))  # noqa: B023
-            large = math.prod(shape) >= 3 * native_kernels._LEAST_PIXELS
+            large = math.prod(shape) >= 3 * FEWEST
             known = kind != "video" or name != "rgb_to_grayscale"  # which has no kernel for videos
             times = 1 if name == "to_dtype" else len(ARGUMENTS[name])
             assert native == times * (large and known)
@@ -134,7 +137,7 @@ def test_each_older_function_is_torchvisions(name, layout):
             image = image_of(shape, dtype, layout=layout)
             for arguments in ARGUMENTS[name]:
                 native = assert_is_as_usual(lambda: getattr(v1, name)(image, *arguments))  # noqa: B023
-                large = math.prod(shape) >= 3 * native_kernels._LEAST_PIXELS
+                large = math.prod(shape) >= 3 * FEWEST
                 assert native == (large and len(shape) < 5)
 
 

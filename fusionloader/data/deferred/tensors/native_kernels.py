@@ -8,7 +8,6 @@ the installed torch does on this processor is tried once for each function and d
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,7 +27,6 @@ Result = torch.Tensor | None  # None if torchvision has to be called
 
 _MOST_NUMBER = 1000.0
 _LEAST_SIDE = 3
-_LEAST_PIXELS = 256  # of all images; with fewer, torch is as fast
 _MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # v1 sharpens no more
 
 
@@ -163,6 +161,13 @@ _OPERATIONS = {
     "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
 }
 
+# Of all images together; with fewer, torch is as fast.
+_LEAST_PIXELS = {
+    **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue"), 256),
+    **{"rgb_to_grayscale": 1024, "adjust_contrast": 4096, "normalize": 4096},
+    **{"adjust_brightness": 16384, "to_dtype": 16384},
+}
+
 V2 = tuple(_OPERATIONS)
 """Functionals of torchvision's v2 whose kernels for tensors, images and videos are replaced."""
 
@@ -189,7 +194,7 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         plain = image.as_subclass(torch.Tensor)
         if plain.dtype not in operation.dtypes or plain.ndim > _MOST_DIMS[rounding]:
             return PLAIN
-        if not _is_plain(plain):
+        if plain.numel() < 3 * _LEAST_PIXELS[name] or not _is_plain(plain):
             return PLAIN
         if not rounds_natively(name, plain.dtype, rounding):
             counts().left[f"{name} of {plain.dtype}, which torch rounds otherwise here"] += 1
@@ -228,9 +233,6 @@ def _layouts(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     if len(shape) < 3 or shape[-3] != 3 or min(shape[-2:]) < _LEAST_SIDE:
         return ()
     *leading, _, height, width = shape
-    images = math.prod(leading)
-    if images * height * width < _LEAST_PIXELS:
-        return ()
     outer: list[int] = []
     stride = 3 * height * width
     for length in reversed(leading):
