@@ -102,7 +102,7 @@ struct Call {
     const size_t count = shape.images * shape.elements(), pixels = shape.images * shape.pixels();
     const Element* from = in.elements<Element>(count);
     if (kind == ColorKind::grayscale) return to_grey(from, shape, pixels);
-    if (kind == ColorKind::hue) return turn(from, shape, out.contiguous<Element>(count));
+    if (kind == ColorKind::hue && v2) return turn(from, shape, out.contiguous<Element>(count));
     if (!out.has_layout_of(in)) throw std::invalid_argument("out needs the layout of the image");
     Element* to = out.elements<Element>(count);
     const TensorFactor by(factor);
@@ -139,12 +139,7 @@ struct Call {
   template <class Element>
   bool turn(const Element* from, const TensorShape& shape, Element* to) const {
     const GilReleased release;
-    const size_t pixels = shape.pixels(), elements = shape.elements();
-    for (size_t image = 0; image < shape.images; ++image)
-      if (!turn_hue(from + image * elements, pixels, shape.interleaved, to + image * elements,
-                    pixels, pixels, static_cast<float>(factor), v2, simd))
-        return false;
-    return true;
+    return turn_hue(from, to, shape, static_cast<float>(factor), simd);
   }
 };
 
@@ -196,8 +191,8 @@ void bind_tensor_color(py::module_& m) {
   m.def(
       "adjust_tensor", &adjust_tensor, "operation"_a, "image"_a, "out"_a, "factor"_a, "rounding"_a,
       "means"_a = py::none(), py::kw_only(), "simd"_a = py::none(),
-      "Does a color operation of torchvision to the images of a tensor, ... x 3 x height x width,\n"
-      "uint8 or float32, in one pass. Returns False, with `out` unfinished, if hue is to be\n"
+      "Does a color operation of torchvision to a tensor, ... x 3 x height x width.\n\n"
+      "Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be\n"
       "turned of floats that are not 0 to 1.");
   m.def("scale_tensor", &scale, "image"_a, "out"_a, py::kw_only(), "simd"_a = py::none(),
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");

@@ -51,12 +51,11 @@ template <class Element>
 void blend_from_smoothed(const Element* in, Element* out, const TensorShape& shape,
                          const TensorFactor& by, bool fused, SimdLevel level);
 
-// The first three channels of `count` pixels, whose planes lie `plane` elements apart; the result
-// is planar. `in` and `out` may be the same planes. Returns false, and leaves `out` unfinished, if
-// a float is not 0 to 1 or is a negative zero.
+// adjust_hue of v2; the result is planar. Returns false, and leaves `out` unfinished, if a float is
+// not 0 to 1 or is a negative zero.
 template <class Element>
-bool turn_hue(const Element* in, size_t plane, bool interleaved, Element* out, size_t out_plane,
-              size_t count, float turn, bool v2, SimdLevel level);
+bool turn_hue(const Element* in, Element* out, const TensorShape& shape, float turn,
+              SimdLevel level);
 
 // to_dtype(float32, scale=True) of v2, of `count` levels.
 void scale_levels(const uint8_t* in, float* out, size_t count, SimdLevel level);

@@ -83,75 +83,88 @@ FUSIONLOADER_INLINE Element element_of(float fraction) {
     return static_cast<Element>(static_cast<int>(fraction * static_cast<float>(255 + 1.0 - 1e-3)));
 }
 
-// `count` may be less than that of a block, of which all is computed.
-template <int lanes, bool v2, class Element, class Step>
-FUSIONLOADER_INLINE bool turn_block(const Element* in, size_t plane, Step step, Element* out,
-                                    size_t out_plane, size_t count, float turn) {
-  TensorBlock block = {};
-  load_pixels(in, plane, step, count, block);
-  for (float* channel : {block.red, block.green, block.blue})
-    to_fractions<Element, v2>(channel, TensorBlock::most);
-  if (std::is_same_v<Element, float> && !(are_fractions(block.red, TensorBlock::most) &&
-                                          are_fractions(block.green, TensorBlock::most) &&
-                                          are_fractions(block.blue, TensorBlock::most)))
-    return false;
-  for (size_t i = 0; i < TensorBlock::most; i += lanes)
-    turn_vector<lanes, v2>(block.red + i, block.green + i, block.blue + i, turn);
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = element_of<Element>(block.red[i]);
-    out[out_plane + i] = element_of<Element>(block.green[i]);
-    out[2 * out_plane + i] = element_of<Element>(block.blue[i]);
+template <int most_lanes, class Element, class Step, class V2>
+FUSIONLOADER_INLINE bool hue_loop(const Element* in, size_t plane, Step step, Element* out,
+                                  size_t out_plane, size_t blocks, float turn, V2) {
+  // Wider vectors are slower here: GCC 12 takes their comparisons apart.
+  constexpr int lanes = most_lanes > 8 ? 8 : most_lanes;
+  constexpr size_t count = TensorBlock::most;
+  for (; blocks != 0; --blocks, in += count * step(), out += count) {
+    TensorBlock block;
+    load_pixels(in, plane, step, count, block);
+    to_fractions<Element, V2::value>(block.red, count);
+    to_fractions<Element, V2::value>(block.green, count);
+    to_fractions<Element, V2::value>(block.blue, count);
+    if (std::is_same_v<Element, float> &&
+        !(are_fractions(block.red, count) && are_fractions(block.green, count) &&
+          are_fractions(block.blue, count)))
+      return false;
+    for (size_t i = 0; i < count; i += lanes)
+      turn_vector<lanes, V2::value>(block.red + i, block.green + i, block.blue + i, turn);
+    for (size_t i = 0; i < count; ++i) {
+      out[i] = element_of<Element>(block.red[i]);
+      out[out_plane + i] = element_of<Element>(block.green[i]);
+      out[2 * out_plane + i] = element_of<Element>(block.blue[i]);
+    }
   }
   return true;
 }
 
-template <int most_lanes, class Element, class Step, class V2>
-FUSIONLOADER_INLINE bool hue_loop(const Element* in, size_t plane, Step step, Element* out,
-                                  size_t out_plane, size_t count, float turn, V2) {
-  // Wider vectors are slower here: GCC 12 takes their comparisons apart.
-  constexpr int lanes = most_lanes > 8 ? 8 : most_lanes;
-  size_t at = 0;
-  for (; at + TensorBlock::most <= count; at += TensorBlock::most)
-    if (!turn_block<lanes, V2::value>(in + at * step(), plane, step, out + at, out_plane,
-                                      TensorBlock::most, turn))
-      return false;
-  return turn_block<lanes, V2::value>(in + at * step(), plane, step, out + at, out_plane,
-                                      count - at, turn);
-}
+FUSIONLOADER_PER_LEVEL(hue_of_blocks, hue_loop)
 
-FUSIONLOADER_PER_LEVEL(hue_of_pixels, hue_loop)
-
-template <class V2, class Element>
-bool turn_either(const Element* in, size_t plane, bool interleaved, Element* out, size_t out_plane,
+template <class Element, class Step>
+bool turn_pixels(const Element* in, size_t plane, Step step, Element* out, size_t out_plane,
                  size_t count, float turn, SimdLevel level) {
-  return interleaved
-             ? hue_of_pixels(level, in, size_t{1}, InterleavedStep(), out, out_plane, count, turn,
-                             V2())
-             : hue_of_pixels(level, in, plane, PlanarStep(), out, out_plane, count, turn, V2());
+  constexpr size_t most = TensorBlock::most;
+  const size_t whole = count / most * most, left = count - whole;
+  if (!hue_of_blocks(level, in, plane, step, out, out_plane, count / most, turn, std::true_type()))
+    return false;
+  if (left == 0) return true;
+  // The last pixels as a block of their own.
+  Element rest[3 * most] = {}, turned[3 * most];
+  const size_t parts = step() == 1 ? 3 : 1, part = left * step();
+  for (size_t i = 0; i < parts; ++i)
+    std::memcpy(rest + i * most, in + i * plane + whole * step(), part * sizeof(Element));
+  if (!hue_of_blocks(level, static_cast<const Element*>(rest), most, step,
+                     static_cast<Element*>(turned), most, size_t{1}, turn, std::true_type()))
+    return false;
+  for (size_t i = 0; i < 3; ++i)
+    std::memcpy(out + i * out_plane + whole, turned + i * most, left * sizeof(Element));
+  return true;
 }
 
 }  // namespace
 
 template <class Element>
-bool turn_hue(const Element* in, size_t plane, bool interleaved, Element* out, size_t out_plane,
-              size_t count, float turn, bool v2, SimdLevel level) {
-  return v2 ? turn_either<std::true_type>(in, plane, interleaved, out, out_plane, count, turn,
-                                          level)
-            : turn_either<std::false_type>(in, plane, interleaved, out, out_plane, count, turn,
-                                           level);
+bool turn_hue(const Element* in, Element* out, const TensorShape& shape, float turn,
+              SimdLevel level) {
+  const size_t pixels = shape.pixels();
+  for (size_t image = 0; image < shape.images; ++image) {
+    const Element* from = in + image * shape.elements();
+    Element* to = out + image * shape.elements();
+    const bool done =
+        shape.interleaved
+            ? turn_pixels(from, size_t{1}, InterleavedStep(), to, pixels, pixels, turn, level)
+            : turn_pixels(from, pixels, PlanarStep(), to, pixels, pixels, turn, level);
+    if (!done) return false;
+  }
+  return true;
 }
-template bool turn_hue(const uint8_t*, size_t, bool, uint8_t*, size_t, size_t, float, bool,
-                       SimdLevel);
-template bool turn_hue(const float*, size_t, bool, float*, size_t, size_t, float, bool, SimdLevel);
+template bool turn_hue(const uint8_t*, uint8_t*, const TensorShape&, float, SimdLevel);
+template bool turn_hue(const float*, float*, const TensorShape&, float, SimdLevel);
 
 void adjust_tensor_hue(Planes& image, double factor, Rounding rounding, SimdLevel level) {
   if (!(factor >= -0.5 && factor <= 0.5))
     throw std::invalid_argument("a hue factor of tensors is -0.5 to 0.5");
   if (image.channels() != 3) return;
   uint8_t* planes = image.plane(0);
-  turn_hue<uint8_t>(planes, image.plane_stride(), false, planes, image.plane_stride(),
-                    image.padded_size(), static_cast<float>(factor), rounding != Rounding::torch_v1,
-                    level);
+  const auto* from = static_cast<const uint8_t*>(planes);
+  const size_t plane = image.plane_stride(), blocks = image.padded_size() / TensorBlock::most;
+  const auto turn = static_cast<float>(factor);
+  if (rounding == Rounding::torch_v1)
+    hue_of_blocks(level, from, plane, PlanarStep(), planes, plane, blocks, turn, std::false_type());
+  else
+    hue_of_blocks(level, from, plane, PlanarStep(), planes, plane, blocks, turn, std::true_type());
 }
 
 }  // namespace fusionloader

@@ -236,6 +236,18 @@ def test_other_tensors_are_left_to_torchvision(name):
     assert not assert_is_as_usual(lambda: LEFT[name](frames()))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_functions_may_be_compiled_in_a_worker():
+    def scripted():
+        return torch.jit.script(v1.adjust_contrast)(frames(), 0.5)
+
+    assert not assert_is_as_usual(scripted)
+    with torch.no_grad():
+        assert not assert_is_as_usual(
+            lambda: torch.compile(functional.adjust_contrast, backend="eager")(frames(), 0.5)
+        )
+
+
 def test_tensors_of_inference_are_replaced():
     assert assert_is_as_usual(under(torch.inference_mode).__get__(frames())) == 2
 

@@ -417,6 +417,9 @@ def _replaced(patch: Patch) -> _Made:
     replacement = patch.replacement(original)
     if callable(replacement):
         setattr(replacement, REPLACED, original)
+    if isinstance(patch.owner, types.ModuleType) and isinstance(replacement, types.FunctionType):
+        # torch.jit.script compiles what this returns.
+        vars(replacement)["__prepare_scriptable__"] = lambda: original
     return _Made(patch, original, replacement)
 
 

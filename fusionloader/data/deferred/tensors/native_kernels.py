@@ -42,9 +42,9 @@ def _adjust(
     factor: float = 0.0,
     means: torch.Tensor | None = None,
 ) -> Result:
-    levels = None if means is None else means.numpy()
-    done = _native.adjust_tensor(name, image.numpy(), out.numpy(), factor, rounding, levels)
-    return out if done else None
+    levels = None if means is None else means.numpy().data
+    memory = image.numpy().data, out.numpy().data
+    return out if _native.adjust_tensor(name, *memory, factor, rounding, levels) else None
 
 
 def _grey(image: torch.Tensor, rounding: Rounding, dtype: torch.dtype) -> torch.Tensor:
@@ -62,7 +62,8 @@ def _by_factor(name: str) -> Callable[..., Result]:
     ) -> Result:
         if len(arguments) + len(named) != 1 or named.keys() - {f"{name}_factor"}:
             return None
-        factor = _number(*arguments, *named.values(), least=0.0, most=_MOST_NUMBER)
+        (value,) = *arguments, *named.values()
+        factor = _number(value, 0.0, _MOST_NUMBER)
         if factor is None:
             return None
         means = None
@@ -104,7 +105,7 @@ def _to_dtype(
     if dtype is not torch.float32 or scale is not True:
         return None
     out = torch.empty_like(image, dtype=torch.float32)
-    _native.scale_tensor(image.numpy(), out.numpy())
+    _native.scale_tensor(image.numpy().data, out.numpy().data)
     return out
 
 
@@ -120,7 +121,7 @@ def _normalize(
     if not all(map(np.float32, std)):
         return None
     out = torch.empty_like(image)
-    _native.normalize_tensor(image.numpy(), out.numpy(), mean, std)
+    _native.normalize_tensor(image.numpy().data, out.numpy().data, mean, std)
     return out
 
 
@@ -211,7 +212,8 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
 def _wrap(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     from torchvision import tv_tensors
 
-    return tv_tensors.wrap(made, like=like)
+    wrapped: torch.Tensor = tv_tensors.wrap(made, like=like)
+    return wrapped
 
 
 def _is_plain(image: torch.Tensor) -> bool:
