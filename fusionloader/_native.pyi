@@ -1242,8 +1242,9 @@ def adjust_tensor(
     *,
     simd: str | None = None,
 ) -> bool:
-    """Does a color operation of torchvision to the images of a tensor, ... x 3 x height x width,
-    uint8 or float32, in one pass. Returns False, with `out` unfinished, if hue is to be
+    """Does a color operation of torchvision to a tensor, ... x 3 x height x width.
+
+    Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be
     turned of floats that are not 0 to 1.
     """
 
