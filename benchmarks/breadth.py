@@ -80,6 +80,7 @@ def main() -> None:
     setting, corpus = setting_of(options, "default")
     paths = sorted(str(path) for path in setting.folder().glob("*/*") if path.is_file())
     Image.init()
+    torch.set_num_threads(1)  # as in workers, for the samples that are compared
     rows, figures = [], {}
     with TemporaryDirectory() as root:
         for name in options.only or DATASETS:

@@ -281,6 +281,56 @@ class Patches(Files):
         return {name: torch.cat([sample[name] for sample in samples]) for name in names}
 
 
+class _Subset:
+    """Up to three of a list of transforms, as LeRobot's ``ImageTransforms`` draws them."""
+
+    def __init__(self, *steps: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.steps = steps
+
+    def __call__(self, frames: torch.Tensor) -> torch.Tensor:
+        drawn = torch.multinomial(torch.ones(len(self.steps)), 3)
+        for index in drawn.sort().values.tolist():
+            frames = self.steps[index](frames)
+        return frames
+
+
+def _sharpness(frames: torch.Tensor) -> torch.Tensor:
+    factor = torch.empty(1).uniform_(0.5, 1.5).item()
+    return v2.functional.adjust_sharpness(frames, factor)
+
+
+_FRAMES = _Subset(
+    v2.ColorJitter(brightness=(0.8, 1.2)),
+    v2.ColorJitter(contrast=(0.8, 1.2)),
+    v2.ColorJitter(saturation=(0.5, 1.5)),
+    v2.ColorJitter(hue=(-0.05, 0.05)),
+    _sharpness,
+)
+
+
+class Frames(Dataset[Sample]):
+    """Decoded frames of two cameras, four of 256 x 256 each, augmented as LeRobot does it."""
+
+    FILES = 32
+
+    def __init__(self, paths: list[str], folder: Path) -> None:
+        self.length, self.files = len(paths), []
+        for number in range(self.FILES):
+            self.files.append(folder / f"{number}.npy")
+            chosen = [paths[(number * 8 + at) % len(paths)] for at in range(8)]
+            images = [Image.open(path).convert("RGB").resize((256, 256)) for path in chosen]
+            np.save(self.files[-1], np.stack([np.asarray(image) for image in images]))
+
+    def __len__(self) -> int:
+        """Samples, some of the same frames."""
+        return self.length
+
+    def __getitem__(self, index: int) -> Sample:
+        """Frames as torchcodec returns them, channels last in memory, as floats of 0 to 1."""
+        levels = torch.from_numpy(np.load(self.files[index % self.FILES])).permute(0, 3, 1, 2)
+        return {f"camera {at}": _FRAMES(levels[4 * at : 4 * at + 4] / 255) for at in range(2)}
+
+
 def _image_folder(paths: list[str], folder: Path) -> Any:
     return ImageFolder(str(folder), _TRAIN)
 
@@ -315,6 +365,7 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "torchcodec-png": lambda paths, folder: Arrays(_converted(paths, folder, "png"), _torchcodec),
     "torchcodec-jitter": lambda paths, folder: Arrays(paths, _torchcodec_jitter),
     "to-image": lambda paths, folder: Files(paths, _to_image),
+    "frames": Frames,
     "image-folder": _image_folder,
     "image-folder-simclr": _two_views_of_folder,
 }

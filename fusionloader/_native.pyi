@@ -1240,6 +1240,22 @@ class SharedWorker:
     def withdraw(self) -> None:
         """The worker goes to another loader of its pool."""
 
+def adjust_tensor(
+    operation: str,
+    image: typing_extensions.Buffer,
+    out: typing_extensions.Buffer,
+    factor: float,
+    rounding: str,
+    means: typing_extensions.Buffer | None = None,
+    *,
+    simd: str | None = None,
+) -> bool:
+    """Does a color operation of torchvision to a tensor, ... x 3 x height x width.
+
+    Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be
+    turned of floats that are not 0 to 1.
+    """
+
 def best_decoded_share(
     *,
     samples: float,
@@ -1276,6 +1292,16 @@ def is_never_refused(encoded: typing_extensions.Buffer) -> bool:
 def mix_key(seed: int, epoch: int, key: int, occurrence: int) -> int:
     """A seed of 63 bits from what identifies the draws of a sample."""
 
+def normalize_tensor(
+    image: typing_extensions.Buffer,
+    out: typing_extensions.Buffer,
+    mean: typing.Annotated[collections.abc.Sequence[float], "FixedSize(3)"],
+    deviation: typing.Annotated[collections.abc.Sequence[float], "FixedSize(3)"],
+    *,
+    simd: str | None = None,
+) -> None:
+    """Does what normalize of torchvision does to a float32 tensor."""
+
 def process_identity(pid: int) -> int:
     """Start time and pid of a running process in one number, never used twice; else 0."""
 
@@ -1290,6 +1316,11 @@ def run_device_program_on_host(
     lanes: int,
 ) -> tuple[int, int]:
     """Runs operations on an image as a device would; height and width of the result."""
+
+def scale_tensor(
+    image: typing_extensions.Buffer, out: typing_extensions.Buffer, *, simd: str | None = None
+) -> None:
+    """Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does."""
 
 def simd_levels() -> list[str]:
     """Which vector instructions this processor has, from none to the widest."""

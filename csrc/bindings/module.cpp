@@ -40,6 +40,7 @@ PYBIND11_MODULE(_native, m) {
   fusionloader::bind_file_stores(m);
   fusionloader::bind_plan_worker(m);
   fusionloader::bind_remote_rows(m);
+  fusionloader::bind_tensor_color(m);
   fusionloader::bind_worker_sharing(m);
   fusionloader::bind_cuda(m);
   fusionloader::bind_delivery(m);

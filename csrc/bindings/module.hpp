@@ -12,6 +12,7 @@ void bind_plan(pybind11::module_& m);
 void bind_file_stores(pybind11::module_& m);
 void bind_plan_worker(pybind11::module_& m);
 void bind_remote_rows(pybind11::module_& m);
+void bind_tensor_color(pybind11::module_& m);
 void bind_worker_queue(pybind11::module_& m);
 void bind_worker_sharing(pybind11::module_& m);
 }  // namespace fusionloader

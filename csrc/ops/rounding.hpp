@@ -18,13 +18,19 @@ FUSIONLOADER_INLINE uint8_t cut_off(float value) {
   return static_cast<uint8_t>(static_cast<int>(positive > 255.0f ? 255.0f : positive));
 }
 
-// rgb_to_grayscale; no sum is above 255.
+// rgb_to_grayscale; no sum of levels is above 255.
+FUSIONLOADER_INLINE float grey_sum_rounded(float red, float green, float blue) {
+  return 0.2989f * red + 0.587f * green + 0.114f * blue;
+}
+FUSIONLOADER_INLINE float grey_sum_fused(float red, float green, float blue) {
+  const float both = __builtin_fmaf(0.587f, green, 0.2989f * red);
+  return __builtin_fmaf(0.114f, blue, both);
+}
 FUSIONLOADER_INLINE uint8_t grey_rounded(float red, float green, float blue) {
-  return static_cast<uint8_t>(static_cast<int>(0.2989f * red + 0.587f * green + 0.114f * blue));
+  return static_cast<uint8_t>(static_cast<int>(grey_sum_rounded(red, green, blue)));
 }
 FUSIONLOADER_INLINE uint8_t grey_fused(float red, float green, float blue) {
-  const float both = __builtin_fmaf(0.587f, green, 0.2989f * red);
-  return static_cast<uint8_t>(static_cast<int>(__builtin_fmaf(0.114f, blue, both)));
+  return static_cast<uint8_t>(static_cast<int>(grey_sum_fused(red, green, blue)));
 }
 
 // _blend, where `rest` is 1 - factor; the last is that of v2's adjust_sharpness.

@@ -21,7 +21,15 @@ struct Vectors {
     std::memcpy(&values, from, sizeof values);
     return values;
   }
+  static FUSIONLOADER_INLINE Floats load(const float* from) {
+    Floats values;
+    std::memcpy(&values, from, sizeof values);
+    return values;
+  }
   static FUSIONLOADER_INLINE void store(int32_t* to, const Ints& values) {
+    std::memcpy(to, &values, sizeof values);
+  }
+  static FUSIONLOADER_INLINE void store(float* to, const Floats& values) {
     std::memcpy(to, &values, sizeof values);
   }
 };

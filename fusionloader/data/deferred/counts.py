@@ -38,6 +38,13 @@ OPERATIONS = (
     *("solarize", "invert", "autocontrast", "equalize", "grayscale"),
     *("reduce", "lookup", "channels"),
 )
+NATIVE = (
+    *("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_sharpness"),
+    *("adjust_hue", "rgb_to_grayscale", "to_dtype", "normalize"),
+)
+
+# Attributes of ``Counts`` that are counters, in the order of their declaration.
+_COUNTERS = ("left", "recorded", "native", "results", "collated", "ended")
 
 Content = TypeVar("Content", bytes, memoryview)
 
@@ -48,8 +55,11 @@ class Counts:
 
     Attributes:
         files: number of image files whose pixels were deferred.
-        left: number of files decoded by Pillow, or by the library that was called, by reason.
+        left: number of files decoded by Pillow, or by the library that was called, and of calls on
+            tensors that are left to torchvision as torch rounds otherwise, by reason.
         recorded: number of operations, by name.
+        native: number of calls of torchvision's functions on plain tensors that ran natively, by
+            name.
         results: number of native results, by kind (``"tensor"``, ``"array"``), and of images that
             got their pixels for other operations (``"pixels"``). Other libraries' decoders count
             theirs likewise.
@@ -66,6 +76,7 @@ class Counts:
     files: int = 0
     left: Counter[str] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
+    native: Counter[str] = field(default_factory=Counter)
     results: Counter[str] = field(default_factory=Counter)
     collated: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
@@ -77,14 +88,14 @@ class Counts:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles and copies plain values."""
-        counters = (self.left, self.recorded, self.results, self.collated, self.ended)
+        counters = [getattr(self, name) for name in _COUNTERS]
         rest = (self.failed, self.read_seconds, self.decode_seconds, self.read_bytes, self.cache)
         return _unpickled, (self.files, tuple(map(dict, counters)), rest)
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another process; warns of replacements that have failed there."""
         self.files += other.files
-        for name in ("left", "recorded", "results", "collated", "ended"):
+        for name in _COUNTERS:
             getattr(self, name).update(getattr(other, name))
         for name, error in other.failed.items():
             if self.failed.setdefault(name, error) is error:
@@ -110,7 +121,10 @@ class Counts:
             counter.update({name: count for name, count in zip(names, rest, strict=False) if count})
 
     def _with_words(self) -> tuple[tuple[Counter[str], tuple[str, ...]], ...]:
-        return (self.results, RESULTS), (self.collated, COLLATED), (self.recorded, OPERATIONS)
+        return (
+            *((self.results, RESULTS), (self.collated, COLLATED)),
+            *((self.recorded, OPERATIONS), (self.native, NATIVE)),
+        )
 
     def take_spent(self) -> Spent:
         """Returns the times, bytes and cache counts, and resets them to zero."""
@@ -122,8 +136,7 @@ class Counts:
         return spent
 
     def __bool__(self) -> bool:
-        counters = self.left, self.recorded, self.results, self.collated, self.ended
-        return bool(self.files or self.failed) or any(counters)
+        return bool(self.files or self.failed) or any(getattr(self, name) for name in _COUNTERS)
 
     def as_dict(self) -> dict[str, object]:
         """Returns plain values for ``stats()``."""
@@ -131,6 +144,7 @@ class Counts:
             "files": self.files,
             "left_to_pillow": dict(self.left),
             "recorded": dict(self.recorded),
+            "native": dict(self.native),
             "results": dict(self.results),
             "collated": dict(self.collated),
             "ended_by": dict(self.ended),
@@ -144,6 +158,8 @@ class Counts:
             lines.append(f"  left to the library: {_listed(self.left)}")
         if self.recorded:
             lines.append(f"  recorded: {_listed(self.recorded)}")
+        if self.native:
+            lines.append(f"  run natively on plain tensors: {_listed(self.native)}")
         if self.results:
             lines.append(f"  run for: {_listed(self.results)}")
         if self.collated:

@@ -24,6 +24,8 @@ _MODULES = (
     "PIL.Image",
     "torchvision.transforms.functional",
     "torchvision.transforms.v2",
+    "torchvision.transforms._functional_tensor",
+    "torchvision.transforms.v2.functional._color",
     "torchvision.io",
     "torchcodec.decoders._image_decoders",
     "cv2",
@@ -170,6 +172,32 @@ def _torchvision_v2() -> list[Patch]:
     ]
 
 
+def _plain_tensors() -> list[Patch]:
+    import torch
+    from torchvision.transforms import _functional_tensor
+
+    from fusionloader.data.deferred.tensors.native_kernels import V1, kernel
+
+    return [Patch(_functional_tensor, name, kernel(name, torch.Tensor, "torch_v1")) for name in V1]
+
+
+def _plain_tensors_v2() -> list[Patch]:
+    import torch
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
+    from torchvision.transforms.v2.functional import _utils
+
+    from fusionloader.data.deferred.tensors.native_kernels import V2, kernel
+
+    registries = {name: _utils._KERNEL_REGISTRY[getattr(functional, name)] for name in V2}
+    return [
+        Patch(kernels, kind, kernel(name, kind, "torch_v2"))
+        for name, kernels in registries.items()
+        for kind in (torch.Tensor, tv_tensors.Image, tv_tensors.Video)
+        if kind in kernels  # there is none of rgb_to_grayscale for videos
+    ]
+
+
 def _tensors() -> list[Patch]:
     import torch
     from torchvision import tv_tensors
@@ -272,10 +300,11 @@ def _transformers() -> list[Patch]:
 
 
 _MAKERS = (
-    *(_pillow, _torchvision, _torchvision_v2, _torchvision_io),
-    *(_torchcodec, _opencv, _webdataset, _transformers),
+    *(_pillow, _torchvision, _torchvision_v2, _plain_tensors, _plain_tensors_v2),
+    *(_torchvision_io, _torchcodec, _opencv, _webdataset, _transformers),
 )
-_TENSORS = "deferred tensors"  # in torchvision's v2, if a loader asks for them
+# In torchvision's v2, over the patches for plain tensors, if a loader asks for them.
+_TENSORS = "deferred tensors"
 _TABLES = {**dict(zip(_MODULES, _MAKERS, strict=True)), _TENSORS: _tensors}
 
 # Types of compiled functions. A replacement by the program would be a Python function.
@@ -284,7 +313,7 @@ _COMPILED = (types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 _lock = threading.RLock()
 _users: set[object] = set()
 seen_modules = 0  # number of loaded modules at the last check
-_installed: set[str] = set()  # keys of _TABLES
+_installed: list[str] = []  # keys of _TABLES, in the order in which they were installed
 _with_tensors = False
 
 
@@ -345,7 +374,7 @@ def _uninstall(user: object) -> None:
         seen_modules = 0
         if _users:
             return
-        for module in _installed:
+        for module in reversed(_installed):
             for made in _made(module):
                 if made.patch.get() is made.replacement:
                     made.patch.set(made.original)
@@ -362,7 +391,7 @@ def _install_imported() -> None:
             for made in _made(module):
                 if made.patch.get() is made.original:
                     made.patch.set(made.replacement)
-            _installed.add(module)
+            _installed.append(module)
 
 
 @functools.cache
@@ -388,6 +417,9 @@ def _replaced(patch: Patch) -> _Made:
     replacement = patch.replacement(original)
     if callable(replacement):
         setattr(replacement, REPLACED, original)
+    if isinstance(patch.owner, types.ModuleType) and isinstance(replacement, types.FunctionType):
+        # torch.jit.script compiles what this returns.
+        vars(replacement)["__prepare_scriptable__"] = lambda: original
     return _Made(patch, original, replacement)
 
 

@@ -1,0 +1,300 @@
+"""torchvision's color operations on plain tensors, such as video frames, in one native pass each.
+
+Nothing is deferred: the result is a plain tensor with the bits, shape and strides that torchvision
+gives it, where torch makes a tensor for each step of the arithmetic. Whether native code rounds as
+the installed torch does on this processor is tried once for each function and dtype.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fusionloader import _native
+from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.counts import counts
+from fusionloader.data.deferred.guard import PLAIN, Function
+from fusionloader.data.deferred.pillow import Argument
+from fusionloader.transforms.plan.patches import REPLACED
+
+Rounding = Literal["torch_v1", "torch_v2"]
+Result = torch.Tensor | None  # None if torchvision has to be called
+
+_MOST_NUMBER = 1000.0
+_LEAST_SIDE = 3
+_MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # v1 sharpens no more
+
+
+def _number(value: Argument, least: float, most: float) -> float | None:
+    return float(value) if type(value) in (int, float) and least <= value <= most else None
+
+
+def _adjust(
+    name: str,
+    image: torch.Tensor,
+    out: torch.Tensor,
+    rounding: Rounding,
+    factor: float = 0.0,
+    means: torch.Tensor | None = None,
+) -> Result:
+    levels = None if means is None else means.numpy().data
+    memory = image.numpy().data, out.numpy().data
+    return out if _native.adjust_tensor(name, *memory, factor, rounding, levels) else None
+
+
+def _grey(image: torch.Tensor, rounding: Rounding, dtype: torch.dtype) -> torch.Tensor:
+    *leading, _, height, width = image.shape
+    out = torch.empty((*leading, 1, height, width), dtype=dtype, device="cpu")
+    _adjust("grayscale", image, out, rounding)
+    return out
+
+
+def _by_factor(name: str) -> Callable[..., Result]:
+    """Returns what blends by a factor: brightness, contrast, saturation, sharpness."""
+
+    def run(
+        image: torch.Tensor, rounding: Rounding, *arguments: Argument, **named: Argument
+    ) -> Result:
+        if len(arguments) + len(named) != 1 or named.keys() - {f"{name}_factor"}:
+            return None
+        (value,) = *arguments, *named.values()
+        factor = _number(value, 0.0, _MOST_NUMBER)
+        if factor is None:
+            return None
+        means = None
+        if name == "contrast":
+            means = torch.mean(_grey(image, rounding, torch.float32), dim=(-3, -2, -1))
+        elif name == "brightness" and rounding == "torch_v1":
+            means = torch.zeros(image.shape[:-3], dtype=torch.float32, device="cpu")
+        if name == "sharpness" and image.ndim > 4:  # torchvision goes over four dimensions
+            made = run(image.flatten(0, -4), rounding, factor)
+            return None if made is None else made.reshape(image.shape)
+        return _adjust(name, image, torch.empty_like(image), rounding, factor, means)
+
+    return run
+
+
+def _adjust_hue(image: torch.Tensor, rounding: Rounding, hue_factor: Argument) -> Result:
+    factor = _number(hue_factor, -0.5, 0.5)
+    if factor is None:
+        return None
+    out = torch.empty(image.shape, dtype=image.dtype, device="cpu")
+    return _adjust("hue", image, out, rounding, factor)
+
+
+def _rgb_to_grayscale(
+    image: torch.Tensor, rounding: Rounding, num_output_channels: Argument = 1
+) -> Result:
+    if type(num_output_channels) is not int or num_output_channels not in (1, 3):
+        return None
+    grey = _grey(image, rounding, image.dtype)
+    return grey if num_output_channels == 1 else grey.expand(image.shape)
+
+
+def _to_dtype(
+    image: torch.Tensor,
+    rounding: Rounding,
+    dtype: Argument = torch.float32,
+    scale: Argument = False,
+) -> Result:
+    if dtype is not torch.float32 or scale is not True:
+        return None
+    out = torch.empty_like(image, dtype=torch.float32)
+    _native.scale_tensor(image.numpy().data, out.numpy().data)
+    return out
+
+
+def _normalize(
+    image: torch.Tensor,
+    rounding: Rounding,
+    mean: Argument,
+    std: Argument,
+    inplace: Argument = False,
+) -> Result:
+    if inplace is not False or not all(map(_are_numbers, (mean, std))):
+        return None
+    if not all(map(np.float32, std)):
+        return None
+    out = torch.empty_like(image)
+    _native.normalize_tensor(image.numpy().data, out.numpy().data, mean, std)
+    return out
+
+
+def _are_numbers(values: Argument) -> bool:
+    if type(values) not in (list, tuple) or len(values) != 3:
+        return False
+    return all(_number(value, -_MOST_NUMBER, _MOST_NUMBER) is not None for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """A function of torchvision that native code does.
+
+    Attributes:
+        run: called with a plain tensor, the rounding and the other arguments of the function.
+        trials: arguments after the image, with which it is compared with torchvision.
+        dtypes: of the images.
+    """
+
+    run: Callable[..., Result]
+    trials: tuple[tuple[Any, ...], ...]
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.uint8)
+
+
+def _blend(name: str) -> _Operation:
+    return _Operation(_by_factor(name), ((0.0,), (0.3,), (1,), (1.7,)))
+
+
+_NORMALIZATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+_OPERATIONS = {
+    **{
+        f"adjust_{name}": _blend(name)
+        for name in ("brightness", "contrast", "saturation", "sharpness")
+    },
+    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,))),
+    "rgb_to_grayscale": _Operation(_rgb_to_grayscale, ((1,), (3,))),
+    "to_dtype": _Operation(_to_dtype, ((torch.float32, True),), (torch.uint8,)),
+    "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
+}
+
+# Of all images together; with fewer, torch is as fast.
+_LEAST_PIXELS = {
+    **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue"), 256),
+    **{"rgb_to_grayscale": 1024, "adjust_contrast": 4096, "normalize": 4096},
+    **{"adjust_brightness": 16384, "to_dtype": 16384},
+}
+
+V2 = tuple(_OPERATIONS)
+"""Functionals of torchvision's v2 whose kernels for tensors, images and videos are replaced."""
+
+V1 = tuple(name for name in V2 if name not in ("adjust_hue", "to_dtype"))
+"""Functions of ``torchvision.transforms._functional_tensor`` that are replaced.
+
+It has no ``to_dtype``, and hue has other strides there.
+"""
+
+
+def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
+    """Returns an attempt at a function of torchvision on tensors.
+
+    Args:
+        name: name of the function.
+        kind: exact class of the images.
+        rounding: whose arithmetic it is.
+    """
+    operation = _OPERATIONS[name]
+
+    def attempt(image: Argument = None, *arguments: Argument, **named: Argument) -> Any:
+        if torch.compiler.is_compiling() or type(image) is not kind or not activity.is_active():
+            return PLAIN
+        plain = image.as_subclass(torch.Tensor)
+        if plain.dtype not in operation.dtypes or plain.ndim > _MOST_DIMS[rounding]:
+            return PLAIN
+        if plain.numel() < 3 * _LEAST_PIXELS[name] or not _is_plain(plain):
+            return PLAIN
+        if not rounds_natively(name, plain.dtype, rounding):
+            counts().left[f"{name} of {plain.dtype}, which torch rounds otherwise here"] += 1
+            return PLAIN
+        made = operation.run(plain, rounding, *arguments, **named)
+        if made is None:
+            return PLAIN
+        counts().native[name] += 1
+        return made if kind is torch.Tensor else _wrap(made, image)
+
+    return attempt
+
+
+def _wrap(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    from torchvision import tv_tensors
+
+    wrapped: torch.Tensor = tv_tensors.wrap(made, like=like)
+    return wrapped
+
+
+def _is_plain(image: torch.Tensor) -> bool:
+    """Whether torch would only compute the elements, in one thread, and native code can, too."""
+    if image.requires_grad or image.stride() not in _layouts(image.shape):
+        return False
+    if torch._C._dispatch_keys(image).raw_repr() not in _dispatch_keys():
+        return False  # another device, vmap, a lazily negated tensor
+    if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    return torch._C._get_tracing_state() is None
+
+
+@functools.lru_cache(256)
+def _layouts(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Returns the strides that native code knows for images of this shape."""
+    if len(shape) < 3 or shape[-3] != 3 or min(shape[-2:]) < _LEAST_SIDE:
+        return ()
+    *leading, _, height, width = shape
+    outer: list[int] = []
+    stride = 3 * height * width
+    for length in reversed(leading):
+        outer.insert(0, stride)
+        stride *= length
+    return (*outer, height * width, width, 1), (*outer, 1, 3 * width, 3)
+
+
+@functools.cache
+def _dispatch_keys() -> frozenset[int]:
+    """Returns the sets of dispatch keys of plain tensors, which those of inference are, too."""
+    keys = []
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            plain = torch.empty(1, device="cpu")
+            keys.append(torch._C._dispatch_keys(plain).raw_repr())
+    return frozenset(keys)
+
+
+@functools.cache
+def rounds_natively(name: str, dtype: torch.dtype, rounding: Rounding) -> bool:
+    """Whether native code gives the bits and strides that torchvision gives images of a dtype."""
+    operation, function = _OPERATIONS[name], _find_original(name, rounding)
+    also_floats = dtype is torch.uint8 and torch.float32 in operation.dtypes
+    if also_floats and not rounds_natively(name, torch.float32, rounding):
+        return False  # few levels show what floats always do
+    with torch.no_grad(), activity.suspended():  # v1's functions call each other
+        for image in _trial_images(dtype, _MOST_DIMS[rounding]):
+            for arguments in operation.trials:
+                expected = function(image, *arguments)
+                found = operation.run(image, rounding, *arguments)
+                if found is None or not _is_same(found, expected):
+                    return False
+    return True
+
+
+def _find_original(name: str, rounding: Rounding) -> Function:
+    from torchvision.transforms import _functional_tensor
+    from torchvision.transforms.v2 import functional
+
+    if rounding == "torch_v2":
+        return getattr(functional, f"{name}_image")  # type: ignore[no-any-return]
+    function = getattr(_functional_tensor, name)
+    return getattr(function, REPLACED, function)  # type: ignore[no-any-return]
+
+
+def _trial_images(dtype: torch.dtype, most_dims: int) -> Iterator[torch.Tensor]:
+    """Yields images for which torch chooses each of its ways: large and small, of both layouts."""
+    random = np.random.default_rng(1)
+    shapes = (3, 3, 53, 61), (3, 7, 9), (1, 3, 40, 40), (2, 1, 3, 17, 31)
+    for shape in (shape for shape in shapes if len(shape) <= most_dims):
+        image = torch.from_numpy(random.random(shape, np.float32))
+        if dtype is torch.uint8:
+            image = (image * 255).to(torch.uint8)
+        yield image
+        yield image.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
+        return False
+    bits = torch.uint8 if one.dtype is torch.uint8 else torch.int32
+    return torch.equal(one.view(bits), other.view(bits))

@@ -1,0 +1,395 @@
+"""torchvision's color operations on plain tensors are the same ones, natively."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.campaigns import examples
+from torch.utils.data import DataLoader, Dataset
+from torchvision import tv_tensors
+from torchvision.transforms import _functional_tensor as v1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+from fusionloader import FusionLoader
+from fusionloader._native import simd_levels
+from fusionloader.data.deferred import activity, counts
+from fusionloader.data.deferred.scope import deferring
+from fusionloader.data.deferred.tensors import native_kernels
+
+FEWEST = 256  # pixels
+FACTORS = (0, 0.0, 0.3, 1, 1.7, 999.5)
+ARGUMENTS = {
+    **{
+        f"adjust_{name}": [(factor,) for factor in FACTORS]
+        for name in ("brightness", "contrast", "saturation", "sharpness")
+    },
+    "adjust_hue": [(-0.5,), (-0.31,), (0,), (0.17,), (0.5,)],
+    "rgb_to_grayscale": [(), (1,), (3,)],
+    "to_dtype": [(torch.float32, True), (torch.float32,), (torch.uint8, True)],
+    "normalize": [([0.5, 0.4, 0.3], [0.2, 0.3, 1]), ((0, 1, 2), (3.0, -1.0, 1e-3))],
+}
+SHAPES = [
+    *(
+        (3, 24, 32),
+        (3, 37, 53),
+        (4, 3, 16, 16),
+        (2, 4, 3, 19, 23),
+        (1, 3, 90, 90),
+        (2, 1, 3, 3, 99),
+    ),
+    *((16, 3, 5, 7), (3, 3, 300)),
+]
+KINDS = {"tensor": lambda image: image, "image": tv_tensors.Image, "video": tv_tensors.Video}
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_worker(monkeypatch):
+    for name in native_kernels.V2:
+        monkeypatch.setitem(native_kernels._LEAST_PIXELS, name, FEWEST)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    counts.take()
+    yield
+    torch.set_num_threads(threads)
+    counts.take()
+
+
+def interleaved(image):
+    return image.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+LAYOUTS = {
+    "contiguous": lambda image: image,
+    "interleaved": interleaved,
+    "rows": lambda image: torch.cat([image, image], -2)[..., : image.shape[-2], :],
+    "columns": lambda image: torch.cat([image, image], -1)[..., ::2],
+    "transposed": lambda image: image.mT.contiguous().mT,
+    "expanded": lambda image: image[..., :1, :].expand(image.shape),
+}
+
+
+def image_of(shape, dtype=torch.float32, least=0.0, most=1.0, layout="contiguous", seed=0):
+    random = np.random.default_rng(seed)
+    values = torch.from_numpy(random.uniform(least, most, shape))
+    image = (values * 255).clamp(0, 255).to(dtype) if dtype == torch.uint8 else values.to(dtype)
+    return LAYOUTS[layout](image) if image.numel() else image
+
+
+def about(value):
+    """All that user code may see of a result; one bit pattern stands for all that are no number."""
+    memory = value.untyped_storage().nbytes(), value.storage_offset(), value.stride()
+    plain = value.detach().as_subclass(torch.Tensor).contiguous()
+    if plain.is_floating_point():
+        plain = plain.masked_fill(plain.isnan(), math.nan)
+    content = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    seen = value.requires_grad, value.is_inference()
+    return type(value), value.dtype, tuple(value.shape), memory, content, seen
+
+
+def outcome(use):
+    state = torch.get_rng_state()
+    try:
+        made = about(use())
+    except Exception as error:
+        made = type(error), str(error)
+    assert torch.equal(torch.get_rng_state(), state)
+    return made
+
+
+def assert_is_as_usual(use):
+    """Returns how many calls ran natively."""
+    expected = outcome(use)
+    with deferring():
+        made = outcome(use)
+    assert made == expected
+    counted = counts.take()
+    assert not counted.failed
+    assert not counted.left
+    return sum(counted.native.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_each_function_is_torchvisions(name, layout, kind):
+    function = getattr(functional, name)
+    for shape in SHAPES if kind == "tensor" else SHAPES[-3:-1]:
+        for dtype in native_kernels._OPERATIONS[name].dtypes:
+            image = KINDS[kind](image_of(shape, dtype, layout=layout))
+            native = 0
+            for arguments in ARGUMENTS[name]:
+                native += assert_is_as_usual(lambda: function(image, *arguments))  # noqa: B023
+            large = math.prod(shape) >= 3 * FEWEST
+            known = kind != "video" or name != "rgb_to_grayscale"  # which has no kernel for videos
+            times = 1 if name == "to_dtype" else len(ARGUMENTS[name])
+            assert native == times * (large and known)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
+@pytest.mark.parametrize("name", native_kernels.V1)
+def test_each_older_function_is_torchvisions(name, layout):
+    for shape in SHAPES:
+        for dtype in native_kernels._OPERATIONS[name].dtypes:
+            image = image_of(shape, dtype, layout=layout)
+            for arguments in ARGUMENTS[name]:
+                native = assert_is_as_usual(lambda: getattr(v1, name)(image, *arguments))  # noqa: B023
+                large = math.prod(shape) >= 3 * FEWEST
+                assert native == (large and len(shape) < 5)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("simd", simd_levels())
+def test_each_instruction_set_gives_the_same(name, simd, monkeypatch):
+    for call in ("adjust_tensor", "scale_tensor", "normalize_tensor"):
+        native = getattr(native_kernels._native, call)
+        monkeypatch.setattr(
+            native_kernels._native, call, lambda *given, native=native: native(*given, simd=simd)
+        )
+    test_each_function_is_torchvisions(name, "contiguous", "tensor")
+    test_each_function_is_torchvisions(name, "interleaved", "image")
+
+
+SIDES = st.integers(1, 40)
+BOUNDS = st.sampled_from([(0.0, 1.0), (-0.7, 1.9), (0.0, 0.0), (-1e38, 1e38), (1e-40, 1e-38)])
+SPECIAL = st.lists(st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 1.0]), max_size=3)
+
+
+@settings(max_examples=examples(300, 20000), deadline=None)
+@given(st.data(), st.sampled_from(sorted(ARGUMENTS)), st.sampled_from([v1, functional]))
+def test_any_tensor_gives_torchvisions_result(data, name, module):
+    leading = data.draw(st.sampled_from([(), (4,), (2, 4), (1,), (3, 1), (0,)]))
+    shape = (
+        *leading,
+        data.draw(st.sampled_from([3, 3, 3, 1, 2, 4])),
+        data.draw(SIDES),
+        data.draw(SIDES),
+    )
+    dtypes = [torch.float32] * 3 + [torch.uint8] * 3 + [torch.float64, torch.int32, torch.float16]
+    dtype = data.draw(st.sampled_from(dtypes))
+    layout = data.draw(st.sampled_from(sorted(LAYOUTS)))
+    image = image_of(shape, dtype, *data.draw(BOUNDS), layout, data.draw(st.integers(0, 99)))
+    if image.is_floating_point() and image.numel() and layout != "expanded":
+        for value in data.draw(SPECIAL):
+            index = tuple(data.draw(st.integers(0, side - 1)) for side in shape)
+            image[index] = value
+    arguments = data.draw(
+        st.one_of(
+            st.sampled_from(ARGUMENTS[name]),
+            st.tuples(st.floats(-0.6, 3.0) | st.sampled_from([-1, math.nan, math.inf, 1001])),
+            st.just((np.float32(0.3),)),
+            st.just((torch.tensor(0.3),)),
+        )
+    )
+    kind = data.draw(st.sampled_from(sorted(KINDS)))
+    function = getattr(module, name, None)
+    if function is not None:
+        assert_is_as_usual(lambda: function(KINDS[kind](image), *arguments))
+
+
+def frames(layout="interleaved"):
+    return image_of((4, 3, 32, 32), layout=layout)
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        return made * 2 if func is torch.Tensor.mul else made
+
+
+def under(context):
+    def use(image):
+        with context():
+            return functional.adjust_sharpness(functional.adjust_contrast(image, 0.5), 1.5)
+
+    return use
+
+
+LEFT = {
+    "gradient": lambda image: functional.adjust_contrast(image.requires_grad_(), 0.5),
+    "parameter": lambda image: functional.adjust_contrast(
+        torch.nn.Parameter(image, requires_grad=False), 0.5
+    ),
+    "vmap": lambda image: torch.vmap(lambda each: functional.adjust_saturation(each, 0.5))(image),
+    "negated": lambda image: functional.adjust_contrast(torch._neg_view(image), 0.5),
+    "mask": lambda image: functional.adjust_contrast(tv_tensors.Mask(image), 0.5),
+    "function mode": under(Doubling),
+    "autocast": under(lambda: torch.autocast("cpu", torch.bfloat16)),
+    "meta": lambda image: functional.adjust_contrast(image.to("meta"), 0.5).cpu(),
+    "in place": lambda image: functional.normalize(image, [0.5] * 3, [0.5] * 3, inplace=True),
+    "no deviation": lambda image: functional.normalize(image, [0.5] * 3, [0.5, 0, 0.5]),
+    "hue beyond": lambda image: functional.adjust_hue(image * 2, 0.1),
+    "a wrong name": lambda image: functional.adjust_contrast(image, contrast=0.5),
+    "a missing factor": lambda image: functional.adjust_contrast(image),
+    "traced": lambda image: torch.jit.trace(
+        lambda each: functional.adjust_contrast(each, 0.5), image, check_trace=False
+    )(image + 0.1),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", LEFT)
+def test_other_tensors_are_left_to_torchvision(name):
+    assert not assert_is_as_usual(lambda: LEFT[name](frames()))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_may_be_compiled_in_a_worker():
+    def scripted():
+        return torch.jit.script(v1.adjust_contrast)(frames(), 0.5)
+
+    assert not assert_is_as_usual(scripted)
+    with torch.no_grad():
+        assert not assert_is_as_usual(
+            lambda: torch.compile(functional.adjust_contrast, backend="eager")(frames(), 0.5)
+        )
+
+
+def test_tensors_of_inference_are_replaced():
+    assert assert_is_as_usual(under(torch.inference_mode).__get__(frames())) == 2
+
+
+def test_torchs_threads_are_left_to_it():
+    torch.set_num_threads(2)
+    assert not assert_is_as_usual(lambda: functional.adjust_contrast(frames(), 0.5))
+
+
+def test_arguments_may_have_names():
+    for call in (
+        lambda image: functional.adjust_contrast(image, contrast_factor=0.5),
+        lambda image: functional.adjust_contrast(inpt=image, contrast_factor=0.5),
+        lambda image: functional.rgb_to_grayscale(image, num_output_channels=3),
+        lambda image: functional.normalize(image, mean=[0.5] * 3, std=[0.5] * 3, inplace=False),
+    ):
+        assert assert_is_as_usual(lambda: call(frames())) == 1  # noqa: B023
+
+
+def test_images_are_not_written_to():
+    image = frames()
+    before = image.clone()
+    with deferring():
+        for name in ARGUMENTS:
+            if name != "to_dtype":
+                getattr(functional, name)(image, *ARGUMENTS[name][-1])
+    assert torch.equal(image, before)
+
+
+def test_nothing_is_replaced_outside_of_the_scope():
+    registry = functional._utils._KERNEL_REGISTRY[functional.adjust_hue]
+    before = dict(registry), v1.adjust_contrast
+    for tensors in (False, True):
+        with deferring(tensors):
+            assert registry != before[0]
+            with activity.suspended():
+                functional.adjust_hue(frames(), 0.1)
+            assert not counts.take().native
+        assert (registry, v1.adjust_contrast) == before
+
+
+def test_deferred_and_plain_tensors_are_both_replaced():
+    with deferring(tensors=True):
+        functional.adjust_hue(frames(), 0.1)
+    assert counts.take().native == {"adjust_hue": 1}
+
+
+def test_what_torch_rounds_otherwise_is_left_to_it(monkeypatch):
+    monkeypatch.setattr(native_kernels, "rounds_natively", lambda *_: False)
+    image = frames()
+    expected = functional.adjust_hue(image, 0.1)
+    with deferring():
+        assert torch.equal(functional.adjust_hue(image, 0.1), expected)
+    counted = counts.take()
+    assert counted.left == {"adjust_hue of torch.float32, which torch rounds otherwise here": 1}
+    assert "which torch rounds otherwise here 1" in "\n".join(counted.explain())
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_difference_in_one_bit_is_noticed(name, monkeypatch):
+    original = native_kernels._find_original(name, "torch_v2")
+
+    def other(image, *arguments):
+        made = original(image, *arguments).clone()
+        made.view(-1)[-1:].view(torch.uint8)[0] ^= 1
+        return made
+
+    dtype = native_kernels._OPERATIONS[name].dtypes[0]
+    assert native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
+    monkeypatch.setattr(native_kernels, "_find_original", lambda *_: other)
+    assert not native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
+
+
+class Frames(Dataset):
+    """Frames of two cameras, each with one draw for all frames, as LeRobot has them."""
+
+    transform = v2.Compose(
+        [
+            v2.RandomApply([v2.ColorJitter(0.2, 0.2, 0.5, 0.05)]),
+            v2.RandomAdjustSharpness(1.5),
+            v2.RandomGrayscale(),
+        ]
+    )
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        torch.manual_seed(index)  # or workers would have other draws
+        cameras = [
+            image_of((3, 3, 40, 48), torch.uint8, layout=layout, seed=index)
+            for layout in ("interleaved", "contiguous")
+        ]
+        first, second = (self.transform(camera.float() / 255) for camera in cameras)
+        video = self.transform(tv_tensors.Video(cameras[0]))
+        return {"first": first, "second": second, "video": video, "index": index}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_frames_are_those_of_dataloader(workers):
+    options = {"batch_size": 4, "num_workers": workers, "shuffle": True}
+    expected, states = [], []
+    for kind in (DataLoader, FusionLoader):
+        torch.manual_seed(3)
+        loader = kind(Frames(), **options)
+        expected.append(list(loader))
+        states.append(torch.get_rng_state())
+    for ours, theirs in zip(*expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            assert about(ours[key])[:3] == about(theirs[key])[:3]
+            assert torch.equal(ours[key], theirs[key])
+    assert torch.equal(*states)
+    native = loader.stats().deferred_images["native"]
+    assert native["adjust_hue"] > 0
+    assert "run natively on plain tensors: " in loader.explain()
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_empty_and_tiny_tensors_are_left_to_torchvision(name):
+    for shape in ((0, 3, 9, 9), (3, 2, 400), (3, 1, 1), (3, 400, 1)):
+        image = image_of(shape, native_kernels._OPERATIONS[name].dtypes[0])
+        function = getattr(functional, name)
+        assert not assert_is_as_usual(lambda: function(image, *ARGUMENTS[name][0]))  # noqa: B023
+
+
+def test_memory_of_another_form_is_refused():
+    adjust = native_kernels._native.adjust_tensor
+    image = np.zeros((2, 3, 8, 8), np.float32)
+    for one, other, message in (
+        (image[:, :2], image[:, :2], "is ... x 3 x height x width"),
+        (image[..., ::2], image[..., ::2], "is contiguous, or its channels lie side by side"),
+        (image, image[:1], "needs the layout of the image"),
+        (image, image.transpose(0, 1, 3, 2), "needs the layout of the image"),
+        (image, image.astype(np.uint8), "uint8 or float32"),
+        (image.astype(np.float64), image.astype(np.float64), "uint8 or float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            adjust("saturation", one, other.copy() if other is image else other, 0.5, "torch_v2")
+    with pytest.raises(ValueError, match="another number of elements"):
+        adjust("grayscale", image, np.zeros((2, 8, 9), np.float32), 0, "torch_v2")
+    with pytest.raises(ValueError, match="no such color operation"):
+        adjust("contrast", image, image.copy(), 0.5, "torch_v2")
+    with pytest.raises(ValueError, match="torch_v1 or torch_v2"):
+        adjust("saturation", image, image.copy(), 0.5, "pillow")
