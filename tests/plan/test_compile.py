@@ -95,11 +95,10 @@ LEFT = [
     [v1.RandomCrop(32, padding=4, fill=(1.5, 2, 3)), *TENSOR],
     [v1.RandAugment(interpolation=InterpolationMode.NEAREST_EXACT), *TENSOR],
     [*FLOATS, LAMBDA],
-    *[[*V2_FLOATS, step] for step in (v2.Resize(40), v2.RandAugment(), v2.ColorJitter(0.1))],
-    *[[*V2_FLOATS, step] for step in (v2.GaussianBlur(3), v2.Pad(2))],
+    *[[*V2_FLOATS, step] for step in (v2.RandAugment(), v2.ColorJitter(0.1))],
+    *[[*V2_FLOATS, step] for step in (v2.GaussianBlur(3),)],
     # Levels that were changed are not those of the image.
-    *[[*SHIFTED, LEVELS, last] for last in (v1.RandomInvert(1.0), v1.Pad(2, fill=100))],
-    *[[*SCALED, LEVELS, last] for last in (v1.RandomInvert(1.0), v1.Pad(2, fill=100))],
+    *[[*each, LEVELS, v1.RandomInvert(1.0)] for each in (SHIFTED, SCALED)],
     # Erasing that could not be equal.
     [v1.ToTensor(), v1.RandomErasing(value="random"), v1.Normalize(*NORMALIZE)],
     [*TENSOR, v1.RandomErasing(value="random")],
