@@ -22,15 +22,19 @@ size_t floats_of(int pixels) { return static_cast<size_t>(pixels) * floats_per_p
 
 bool FloatsOfLevels::begin(Rect window) {
   width_ = static_cast<size_t>(window.width);
-  grow(row_, floats_of(window.width));
+  grow(buffer_, rows_at_once * floats_of(window.width));
   return source_.begin({x_ + window.x, y_ + window.y, window.width, window.height});
 }
 
-const float* FloatsOfLevels::row(int y) {
-  const uint8_t* levels;
-  if (!source_.rows(y, 1, &levels)) return nullptr;
-  look_up_floats(levels, width_, tables_, row_.data());
-  return row_.data();
+bool FloatsOfLevels::rows(int y, int count, const float** rows) {
+  const uint8_t* levels[rows_at_once];
+  if (!source_.rows(y, count, levels)) return false;
+  for (int i = 0; i < count; ++i) {
+    float* to = &buffer_[static_cast<size_t>(i) * width_ * floats_per_pixel];
+    look_up_floats(levels[i], width_, tables_, to);
+    rows[i] = to;
+  }
+  return true;
 }
 
 void FloatImage::resize(int width, int height) {
@@ -47,8 +51,10 @@ bool FloatImage::begin(Rect window) {
   return true;
 }
 
-const float* FloatImage::row(int y) {
-  return &pixels_[static_cast<size_t>(window_.y + y) * width_ + floats_of(window_.x)];
+bool FloatImage::rows(int y, int count, const float** rows) {
+  for (int i = 0; i < count; ++i)
+    rows[i] = &pixels_[static_cast<size_t>(window_.y + y + i) * width_ + floats_of(window_.x)];
+  return true;
 }
 
 Rect FloatResampler::needed(const Pass& pass) {
@@ -80,35 +86,44 @@ Rect FloatResampler::needed(const Pass& pass) {
   return {window.x + read_.x, window.y + read_.y, read_.width, read_.height};
 }
 
-void FloatResampler::resize_row(const float* from, float* to) {
-  if (resize_x_) return weigh_columns(simd_, from, across_, to);
-  const size_t floats = floats_of(inner_.width);
-  if (!mirrored_) {
-    std::memcpy(to, from, floats * sizeof(float));
-    return;
+// Rows `ready_` and on of the window, resized across, into the ring.
+bool FloatResampler::resize_rows(FloatSource& source, int count) {
+  const float* from[rows_at_once];
+  float* to[rows_at_once];
+  if (!source.rows(ready_, count, from)) return false;
+  for (int i = 0; i < rows_at_once; ++i) to[i] = ring_row(ready_ + i);
+  if (resize_x_) {
+    // Past the last row the last is done again, into rows of the ring that nobody will read.
+    for (int i = count; i < rows_at_once; ++i) from[i] = from[count - 1];
+    weigh_columns(simd_, from, across_, to);
+    return true;
   }
-  for (size_t x = 0; x < floats; x += floats_per_pixel)
-    std::memcpy(to + floats - floats_per_pixel - x, from + x, floats_per_pixel * sizeof(float));
+  const size_t floats = floats_of(inner_.width), pixel = floats_per_pixel * sizeof(float);
+  for (int i = 0; i < count; ++i) {
+    if (!mirrored_) std::memcpy(to[i], from[i], floats * sizeof(float));
+    for (size_t x = 0; mirrored_ && x < floats; x += floats_per_pixel)
+      std::memcpy(to[i] + floats - floats_per_pixel - x, from[i] + x, pixel);
+  }
+  return true;
 }
 
 // Row `row` of those that are real.
 bool FloatResampler::make_row(FloatSource& source, int row, float* to) {
-  if (!resize_y_) {
-    const float* from = source.row(row);
-    if (from) resize_row(from, to);
-    return from != nullptr;
+  const int first = resize_y_ ? down_.first(row) - read_.y : row;
+  const int count = resize_y_ ? down_.count(row) : 1;
+  ready_ = std::max(ready_, first);
+  while (ready_ < first + count) {
+    const int taken = std::min(rows_at_once, read_.height - ready_);
+    if (!resize_rows(source, taken)) return false;
+    ready_ += taken;
   }
-  const int first = down_.first(row) - read_.y, count = down_.count(row);
-  const auto ring_row = [&](int y) {
-    return &ring_[static_cast<size_t>(y) % ring_rows_ * stride_];
-  };
-  for (ready_ = std::max(ready_, first); ready_ < first + count; ++ready_) {
-    const float* from = source.row(ready_);
-    if (!from) return false;
-    resize_row(from, ring_row(ready_));
+  const size_t floats = floats_of(inner_.width);
+  if (resize_y_) {
+    for (int t = 0; t < count; ++t) rows_[static_cast<size_t>(t)] = ring_row(first + t);
+    weigh_rows(simd_, rows_.data(), down_.taps(row), count, to, floats);
+  } else {
+    std::memcpy(to, ring_row(first), floats * sizeof(float));
   }
-  for (int t = 0; t < count; ++t) rows_[static_cast<size_t>(t)] = ring_row(first + t);
-  weigh_rows(simd_, rows_.data(), down_.taps(row), count, to, floats_of(inner_.width));
   return true;
 }
 
@@ -117,13 +132,12 @@ bool FloatResampler::run(const Pass& pass, FloatSource& source, FloatSink& sink)
   if (inner_.width > 0 && !source.begin(region)) return false;
   stride_ = floats_of(inner_.width) + slack;
   ready_ = 0;
-  if (resize_y_ && inner_.width > 0) {
-    ring_rows_ = static_cast<size_t>(down_.most_taps());
-    if (ring_rows_ * stride_ * sizeof(float) > largest_ring)
-      throw std::invalid_argument("an image of that shape cannot be resized to that size");
-    grow(ring_, ring_rows_ * stride_);
-    rows_.resize(ring_rows_);
-  }
+  const int most_taps = resize_y_ && inner_.width > 0 ? down_.most_taps() : 1;
+  ring_rows_ = static_cast<size_t>(most_taps + rows_at_once - 1);
+  if (ring_rows_ * stride_ * sizeof(float) > largest_ring)
+    throw std::invalid_argument("an image of that shape cannot be resized to that size");
+  grow(ring_, ring_rows_ * stride_);
+  rows_.resize(ring_rows_);
   grow(framed_, floats_of(kept.width) + slack);
   FloatPixel fill{};
   for (size_t channel = 0; channel < 3; ++channel) fill[channel] = pass.fill[channel];

@@ -13,8 +13,9 @@ class FloatSource {
   virtual ~FloatSource() = default;
   // Says which window will be read; false when it cannot be.
   virtual bool begin(Rect window) = 0;
-  // Row y of the window, valid until the next call; `y` ascending. Null when it cannot be read.
-  virtual const float* row(int y) = 0;
+  // Rows y .. y + count - 1 of the window, count <= rows_at_once, valid until the next call; `y`
+  // ascending. False when they cannot be read.
+  virtual bool rows(int y, int count, const float** rows) = 0;
 };
 
 class FloatSink {
@@ -34,14 +35,14 @@ class FloatsOfLevels final : public FloatSource {
       tables_[channel] = &tables[tables.size() > 256 ? 256 * channel : 0];
   }
   bool begin(Rect window) override;
-  const float* row(int y) override;
+  bool rows(int y, int count, const float** rows) override;
 
  private:
   RowSource& source_;
   int x_, y_;
   size_t width_ = 0;
   const float* tables_[3];
-  std::vector<float> row_;
+  std::vector<float> buffer_;
 };
 
 // An image between two passes.
@@ -53,7 +54,7 @@ class FloatImage final : public FloatSource, public FloatSink {
 
   void row(int y, float* pixels) override;
   bool begin(Rect window) override;
-  const float* row(int y) override;
+  bool rows(int y, int count, const float** rows) override;
 
  private:
   size_t width_ = 0;
@@ -74,8 +75,9 @@ class FloatResampler {
   void release_large_buffers();
 
  private:
-  void resize_row(const float* from, float* to);
+  bool resize_rows(FloatSource& source, int count);
   bool make_row(FloatSource& source, int row, float* to);
+  float* ring_row(int y) { return &ring_[static_cast<size_t>(y) % ring_rows_ * stride_]; }
 
   SimdLevel simd_;
   FloatWeights across_, down_;
@@ -86,7 +88,7 @@ class FloatResampler {
   Rect read_{};
   int ready_ = 0;  // rows of the window that are resized across
   size_t ring_rows_ = 0, stride_ = 0;
-  // Rows that the vertical pass still needs; the row that is made.
+  // Rows that are resized across and still needed; the row that is made.
   std::vector<float> ring_, framed_;
   std::vector<const float*> rows_;
 };

@@ -1,5 +1,9 @@
 #include "resize/float_rows.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -23,6 +27,88 @@ float cubic(float x) {
   return 0.0f;
 }
 
+// Of the taps behind the first, whole groups of four have rounded products: their end.
+FUSIONLOADER_INLINE int rounded_taps(int count) { return 1 + (count - 1) / 4 * 4; }
+
+void columns_scalar(const float* row, const FloatWeights& weights, float* out) {
+  const auto outputs = static_cast<int>(weights.outputs());
+  for (int x = 0; x < outputs; ++x, out += floats_per_pixel) {
+    const float* from = row + static_cast<ptrdiff_t>(weights.first(x) - weights.inputs_begin()) * 4;
+    const float* taps = weights.taps(x);
+    const int count = weights.count(x), rounded = rounded_taps(count);
+    for (int i = 0; i < 4; ++i) {
+      float sum = from[i] * taps[0];
+      int t = 1;
+      for (; t < rounded; ++t) sum += from[4 * t + i] * taps[t];
+      for (; t < count; ++t) sum = std::fma(from[4 * t + i], taps[t], sum);
+      out[i] = sum;
+    }
+  }
+}
+
+void rows_scalar(const float* const* rows, const float* weights, int count, float* out,
+                 size_t floats) {
+  const int rounded = rounded_taps(count);
+  for (size_t i = 0; i < floats; ++i) {
+    float sum = rows[0][i] * weights[0];
+    int t = 1;
+    for (; t < rounded; ++t) sum += rows[t][i] * weights[t];
+    for (; t < count; ++t) sum = std::fma(rows[t][i], weights[t], sum);
+    out[i] = sum;
+  }
+}
+
+#if defined(__x86_64__)
+// A pixel is a vector; wider ones would make it no faster.
+FUSIONLOADER_AVX2 void columns_avx2(const float* const* rows, const FloatWeights& weights,
+                                    float* const* out) {
+  const auto outputs = static_cast<int>(weights.outputs());
+  for (int x = 0; x < outputs; ++x) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(weights.first(x) - weights.inputs_begin()) * 4;
+    const float* taps = weights.taps(x);
+    const int count = weights.count(x), rounded = rounded_taps(count);
+    __m128 sums[rows_at_once], weight = _mm_set1_ps(taps[0]);
+    for (int row = 0; row < rows_at_once; ++row)
+      sums[row] = _mm_mul_ps(_mm_loadu_ps(rows[row] + at), weight);
+    int t = 1;
+    for (; t < rounded; ++t) {
+      weight = _mm_set1_ps(taps[t]);
+      for (int row = 0; row < rows_at_once; ++row)
+        sums[row] = _mm_add_ps(sums[row], _mm_mul_ps(_mm_loadu_ps(rows[row] + at + 4 * t), weight));
+    }
+    for (; t < count; ++t) {
+      weight = _mm_set1_ps(taps[t]);
+      for (int row = 0; row < rows_at_once; ++row)
+        sums[row] = _mm_fmadd_ps(_mm_loadu_ps(rows[row] + at + 4 * t), weight, sums[row]);
+    }
+    for (int row = 0; row < rows_at_once; ++row) _mm_storeu_ps(out[row] + 4 * x, sums[row]);
+  }
+}
+
+FUSIONLOADER_AVX2 void rows_avx2(const float* const* rows, const float* weights, int count,
+                                 float* out, size_t floats) {
+  const int rounded = rounded_taps(count);
+  for (size_t i = 0; i < floats; i += 16) {
+    const __m256 first = _mm256_set1_ps(weights[0]);
+    __m256 low = _mm256_mul_ps(_mm256_loadu_ps(rows[0] + i), first);
+    __m256 high = _mm256_mul_ps(_mm256_loadu_ps(rows[0] + i + 8), first);
+    int t = 1;
+    for (; t < rounded; ++t) {
+      const __m256 weight = _mm256_set1_ps(weights[t]);
+      low = _mm256_add_ps(low, _mm256_mul_ps(_mm256_loadu_ps(rows[t] + i), weight));
+      high = _mm256_add_ps(high, _mm256_mul_ps(_mm256_loadu_ps(rows[t] + i + 8), weight));
+    }
+    for (; t < count; ++t) {
+      const __m256 weight = _mm256_set1_ps(weights[t]);
+      low = _mm256_fmadd_ps(_mm256_loadu_ps(rows[t] + i), weight, low);
+      high = _mm256_fmadd_ps(_mm256_loadu_ps(rows[t] + i + 8), weight, high);
+    }
+    _mm256_storeu_ps(out + i, low);
+    _mm256_storeu_ps(out + i + 8, high);
+  }
+}
+#endif
+
 template <int lanes, class Floats = typename Vectors<lanes>::Floats>
 FUSIONLOADER_INLINE Floats loaded(const float* from) {
   Floats values;
@@ -30,65 +116,15 @@ FUSIONLOADER_INLINE Floats loaded(const float* from) {
   return values;
 }
 
-template <class Floats>
-FUSIONLOADER_INLINE void stored(float* to, const Floats& values) {
-  std::memcpy(to, &values, sizeof values);
-}
-
-// a * b + c, rounded once. Without an instruction for it the library has one.
-template <int lanes, class Floats = typename Vectors<lanes>::Floats>
-FUSIONLOADER_INLINE Floats fused(const Floats& a, const Floats& b, const Floats& c) {
-  float from_a[lanes], from_b[lanes], from_c[lanes];
-  std::memcpy(from_a, &a, sizeof a);
-  std::memcpy(from_b, &b, sizeof b);
-  std::memcpy(from_c, &c, sizeof c);
-  for (int i = 0; i < lanes; ++i) from_c[i] = __builtin_fmaf(from_a[i], from_b[i], from_c[i]);
-  Floats result;
-  std::memcpy(&result, from_c, sizeof result);
-  return result;
-}
-
-// Of the taps behind the first, whole groups of four have rounded products: their end.
-FUSIONLOADER_INLINE int rounded_taps(int count) { return 1 + (count - 1) / 4 * 4; }
-
-template <int>
-FUSIONLOADER_INLINE void columns_loop(const float* row, const FloatWeights* weights, float* out) {
-  using Floats = Vectors<4>::Floats;
-  const int begin = weights->inputs_begin();
-  const auto outputs = static_cast<int>(weights->outputs());
-  for (int x = 0; x < outputs; ++x, out += floats_per_pixel) {
-    const float* from = row + static_cast<ptrdiff_t>(weights->first(x) - begin) * 4;
-    const float* taps = weights->taps(x);
-    const int count = weights->count(x), rounded = rounded_taps(count);
-    Floats sum = loaded<4>(from) * taps[0];
-    int t = 1;
-    for (; t < rounded; ++t) sum += loaded<4>(from + 4 * t) * taps[t];
-    for (; t < count; ++t) sum = fused<4>(loaded<4>(from + 4 * t), taps[t] - Floats{}, sum);
-    stored(out, sum);
-  }
-}
-
-template <int lanes>
-FUSIONLOADER_INLINE void rows_loop(const float* const* rows, const float* weights, int count,
-                                   float* out, size_t floats) {
-  using Floats = typename Vectors<lanes>::Floats;
-  const int rounded = rounded_taps(count);
-  for (size_t i = 0; i < floats; i += lanes) {
-    Floats sum = loaded<lanes>(rows[0] + i) * weights[0];
-    int t = 1;
-    for (; t < rounded; ++t) sum += loaded<lanes>(rows[t] + i) * weights[t];
-    for (; t < count; ++t)
-      sum = fused<lanes>(loaded<lanes>(rows[t] + i), weights[t] - Floats{}, sum);
-    stored(out + i, sum);
-  }
-}
-
 template <int>
 FUSIONLOADER_INLINE void normalize_loop(float* row, size_t pixels, const float* mean,
                                         const float* deviation) {
   using Floats = Vectors<4>::Floats;
   const Floats from = loaded<4>(mean), by = loaded<4>(deviation);
-  for (size_t x = 0; x < pixels; ++x) stored(row + 4 * x, (loaded<4>(row + 4 * x) - from) / by);
+  for (size_t x = 0; x < pixels; ++x, row += floats_per_pixel) {
+    const Floats made = (loaded<4>(row) - from) / by;
+    std::memcpy(row, &made, sizeof made);
+  }
 }
 
 template <int>
@@ -116,8 +152,6 @@ FUSIONLOADER_INLINE void levels_loop(const float* __restrict row, size_t floats,
   }
 }
 
-FUSIONLOADER_PER_LEVEL(run_columns, columns_loop)
-FUSIONLOADER_PER_LEVEL(run_rows, rows_loop)
 FUSIONLOADER_PER_LEVEL(run_normalize, normalize_loop)
 FUSIONLOADER_PER_LEVEL(run_split, split_loop)
 FUSIONLOADER_PER_LEVEL(run_levels, levels_loop)
@@ -166,13 +200,22 @@ void FloatWeights::compute(Filter filter, int in_size, int out_size, int begin, 
   throw std::invalid_argument("floats are resized by a filter for floats alone");
 }
 
-void weigh_columns(SimdLevel level, const float* row, const FloatWeights& weights, float* out) {
-  run_columns(level, row, &weights, out);
+void weigh_columns(SimdLevel level, const float* const* rows, const FloatWeights& weights,
+                   float* const* out) {
+#if defined(__x86_64__)
+  if (level >= SimdLevel::avx2) return columns_avx2(rows, weights, out);
+#endif
+  (void)level;
+  for (int row = 0; row < rows_at_once; ++row) columns_scalar(rows[row], weights, out[row]);
 }
 
 void weigh_rows(SimdLevel level, const float* const* rows, const float* weights, int count,
                 float* out, size_t floats) {
-  run_rows(level, rows, weights, count, out, floats);
+#if defined(__x86_64__)
+  if (level >= SimdLevel::avx2) return rows_avx2(rows, weights, count, out, floats);
+#endif
+  (void)level;
+  rows_scalar(rows, weights, count, out, floats);
 }
 
 void subtract_and_divide(SimdLevel level, float* row, size_t pixels, const FloatPixel& mean,

@@ -4,13 +4,13 @@
 // Arithmetic: torch's for float32 tensors (aten/src/ATen/native/cpu/UpSampleKernel.cpp) as its
 // compiler makes it for processors with fused multiply-adds. Products are added to the sum tap by
 // tap. The first is rounded, and so are those of the groups of four that the others are taken in;
-// what is left, up to three taps, is added by fused multiply-adds. All levels are one loop, so that
-// they cannot differ.
+// what is left, up to three taps, is added by fused multiply-adds.
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "image/rows.hpp"
 #include "resize/filter.hpp"
 #include "simd/level.hpp"
 
@@ -47,8 +47,9 @@ class FloatWeights {
   std::vector<float> taps_;
 };
 
-// The outputs of `weights` from a row that starts with its first input.
-void weigh_columns(SimdLevel level, const float* row, const FloatWeights& weights, float* out);
+// The outputs of `weights`, from `rows_at_once` rows that start with its first input, to as many.
+void weigh_columns(SimdLevel level, const float* const* rows, const FloatWeights& weights,
+                   float* const* out);
 // `floats` sums over `count` rows; writes up to 15 more, and reads as many from each row.
 void weigh_rows(SimdLevel level, const float* const* rows, const float* weights, int count,
                 float* out, size_t floats);

@@ -223,8 +223,8 @@ class _Compiling:
         if conversions.is_conversion(step):
             held = conversions.held_after([*self.conversions, step], self.channels)
             if self.converted is not None:
-                stage = conversions.stage_on_floats(step, self.channels)
-                self.stages += [] if stage is None else [stage]
+                normalizing = conversions.stage_on_floats(step, self.channels)
+                self.stages += [] if normalizing is None else [normalizing]
             self.held = held
             self.conversions.append(step)
         elif erasing.is_erasing(step):
