@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from support.campaigns import examples
 from support.float_operations import by_torch
 from support.images import NORMALIZE, photo
@@ -16,7 +17,8 @@ from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
-from fusionloader import FusionLoader, compile_plan
+from fusionloader import Cache, DecodedCache, FusionLoader, compile_plan
+from fusionloader.addons.inference import Preprocessor
 from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.delivery.level_rows import make_levels_plan
@@ -163,6 +165,25 @@ def test_random_windows_and_flips_have_the_bits_of_torchvision(folder, name):
                 image = dataset.loader(dataset.samples[index][0])
                 operations = plan.draw(*image.size, seed=5, epoch=epoch, index=index)
                 assert bits(batch[0]) == bits(replayed(image, steps, operations))
+
+
+@pytest.mark.parametrize("cache", [Cache, DecodedCache])
+def test_samples_of_cached_images_are_the_same(folder, cache):
+    dataset = ImageFolder(str(folder), v1.Compose(RANDOM["tutorial"]))
+    epochs = []
+    for options in ({}, {"cache": cache("64MiB")}):
+        with FusionLoader(dataset, 1, num_workers=1, seed=5, **options) as loader:
+            epochs.append([bits(batch) for _ in range(2) for batch, _ in loader])
+    assert epochs[0] == epochs[1]
+
+
+def test_a_preprocessor_makes_the_floats_of_torchvision(folder):
+    transform = v1.Compose(WHOLE["tutorial"][0])
+    paths = sorted((folder / "a").iterdir())
+    with Preprocessor(transform, num_workers=1) as prepare:
+        made = prepare([path.read_bytes() for path in paths])
+    for path, row in zip(paths, made, strict=True):
+        assert bits(row) == bits(transform(Image.open(path)))
 
 
 TAILS = {
