@@ -91,7 +91,7 @@ LEFT = [
     [v1.RandomRotation(10, fill=1.5), *TENSOR],
     [v1.RandomApply([LAMBDA], 0.5), *TENSOR],
     [v1.Resize(40, InterpolationMode.NEAREST), *TENSOR],
-    [v1.RandomCrop(32, padding=4, padding_mode="reflect"), *TENSOR],
+    [v1.RandomCrop(32, padding=4, pad_if_needed=True, padding_mode="reflect"), *TENSOR],
     [v1.RandomCrop(32, padding=4, fill=(1.5, 2, 3)), *TENSOR],
     [v1.RandAugment(interpolation=InterpolationMode.NEAREST_EXACT), *TENSOR],
     [*FLOATS, LAMBDA],

@@ -81,6 +81,7 @@ RANDOM = {
         v1.Normalize(*NORMALIZE),
     ],
     "resized crop": [v1.ToTensor(), v1.RandomResizedCrop(20), v1.RandomVerticalFlip(), LAST],
+    "reflected": [*FLOATS, v1.RandomCrop(8, padding=3, padding_mode="reflect")],
     "padded": [*FLOATS, v1.RandomCrop((30, 20), padding=4, pad_if_needed=True)],
     "v2": [*SCALED, v2.RandomResizedCrop(20), v2.RandomHorizontalFlip(), v2.Resize((9, 12))],
     "levels": [v1.PILToTensor(), v1.RandomResizedCrop(20), v1.ConvertImageDtype(torch.float32)],
@@ -131,6 +132,8 @@ def test_an_epoch_is_that_of_a_dataloader(folder, name):
 def replayed(image, steps, operations):
     """What torchvision makes of the draws: those of windows stand for its own ``get_params``."""
     done = [operation for operation in operations if operation[0] not in ("to_floats", "normalize")]
+    if done[0][0] == "pad":
+        image = v1.functional.pad(image, list(done.pop(0)[1:5]), padding_mode="reflect")
     for step in steps:
         name = type(step).__name__
         if is_conversion(step):
@@ -227,7 +230,6 @@ OTHERWISE = {
     "nearest": v1.Resize((9, 12), InterpolationMode.NEAREST),
     "aliased": v1.Resize((9, 12), antialias=False),
     "no antialias given": v2.Resize((9, 12), antialias=None),
-    "reflected": v1.RandomCrop(9, padding=2, padding_mode="reflect"),
     "a fill for PIL images": v1.Pad(2, fill=(1, 1, 1)),
     "half a fill": v1.Pad(2, fill=0.5),
     "a fill for some images": v2.Pad(2, fill={tv_tensors.Image: 1}),
@@ -244,6 +246,13 @@ def test_what_torch_does_otherwise_is_left_to_it(name):
     assert len(compiled.tail.transforms) == 2 and not compiled.plan.works_on_floats
     compiled = compile_transform(v1.Compose([v1.ToTensor(), v1.Resize((20, 20)), OTHERWISE[name]]))
     assert compiled.tail.transforms == [OTHERWISE[name]] and compiled.plan.works_on_floats
+
+
+def test_a_border_of_floats_is_a_constant():
+    for step in (v1.RandomCrop(9, padding=2, padding_mode="reflect"), v2.Pad(2, 0, "edge")):
+        assert compile_transform(v1.Compose([*FLOATS, step])).tail is None
+        compiled = compile_transform(v1.Compose([v1.ToTensor(), v1.Resize((20, 20)), step]))
+        assert compiled.tail.transforms == [step]
 
 
 def test_erasing_comes_last():

@@ -20,6 +20,7 @@ from fusionloader.transforms.plan.stages import (
     Color,
     Filter,
     Fixed,
+    RandomChoice,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -120,9 +121,6 @@ def _center_crop(step: Transform, context: Context) -> Stage:
 def _random_crop(step: Transform, context: Context) -> Stage:
     from torchvision.transforms import v2
 
-    padded = step.padding is not None or step.pad_if_needed
-    if padded and step.padding_mode != "constant":
-        raise NotCompiled(f"padding_mode={step.padding_mode!r}")
     if step.padding is None:
         sides = (0, 0, 0, 0)
     elif type(step) is v2.RandomCrop:
@@ -133,15 +131,34 @@ def _random_crop(step: Transform, context: Context) -> Stage:
     height, width = pair(step.size)
     fill = color(step.fill, context.channels)
     if any(sides) or step.pad_if_needed:
+        if step.padding_mode != "constant":
+            return _crop_of_reflection(step, context, sides)
         fill = _border(step.fill, step, context)
     return RandomCrop(height, width, sides, bool(step.pad_if_needed), fill)
 
 
+def _crop_of_reflection(
+    step: Transform, context: Context, sides: tuple[int, int, int, int]
+) -> Stage:
+    """Returns the stages of a crop from a border of the image's own pixels."""
+    if step.pad_if_needed or not context.in_plan:
+        raise NotCompiled(f"padding_mode={step.padding_mode!r}")
+    height, width = pair(step.size)
+    steps = (
+        _reflection(step, context, sides),
+        RandomCrop(height, width, (0, 0, 0, 0), False, (0, 0, 0)),
+    )
+    return RandomChoice((steps,), (1.0,))
+
+
+def _reflection(step: Transform, context: Context, sides: tuple[int, int, int, int]) -> Fixed:
+    if context.on_floats:
+        raise NotCompiled(f"padding_mode={step.padding_mode!r} of floats")
+    return Fixed(("pad", *sides, step.padding_mode, color(step.fill, context.channels)))
+
+
 def _pad(step: Transform, context: Context) -> Stage:
+    sides = padding_sides(step.padding)
     if step.padding_mode != "constant":
-        if context.on_floats:
-            raise NotCompiled(f"padding_mode={step.padding_mode!r} of floats")
-        fill = color(step.fill, context.channels)
-    else:
-        fill = _border(step.fill, step, context)
-    return Fixed(("pad", *padding_sides(step.padding), step.padding_mode, fill))
+        return _reflection(step, context, sides)
+    return Fixed(("pad", *sides, "constant", _border(step.fill, step, context)))
