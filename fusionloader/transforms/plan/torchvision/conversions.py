@@ -123,7 +123,7 @@ def stage_on_floats(step: Transform, channels: int) -> Fixed | None:
     if type(step) in (v1.Normalize, v2.Normalize):
         mean, deviation = (_three(each, channels) for each in (step.mean, step.std))
         return Fixed(("normalize", mean, deviation))
-    values = torch.linspace(-3, 300, channels * 16).reshape(channels, 4, 4)
+    values = torch.linspace(-3, 300, channels * 16, dtype=torch.float32).reshape(channels, 4, 4)
     made = run([step], values.clone())
     if made.dtype is values.dtype and torch.equal(made.as_subclass(torch.Tensor), values):
         return None
