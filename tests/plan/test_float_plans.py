@@ -22,6 +22,7 @@ from fusionloader.addons.inference import Preprocessor
 from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.delivery.level_rows import make_levels_plan
+from fusionloader.transforms.executors.device.split import split_plan
 from fusionloader.transforms.executors.device.support import why_not
 from fusionloader.transforms.executors.python import SampleKey, seed_generators
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
@@ -270,6 +271,8 @@ def test_erasing_comes_last():
 def test_floats_are_made_by_cpu_workers_and_cross_as_floats():
     plan = compile_transform(v1.Compose([v1.ToTensor(), v1.Resize((20, 30))])).plan
     assert "work on floats" in why_not(plan, None)
+    normalized = compile_transform(v1.Compose([v1.ToTensor(), v1.Resize((20, 30)), LAST])).plan
+    assert "work on floats" in split_plan(normalized)
     assert "work on elements" in make_levels_plan(plan)
     rounded = compile_transform(v1.Compose([v1.PILToTensor(), v1.Resize((20, 30))])).plan
     assert "on tensors" in why_not(rounded, None)
