@@ -47,6 +47,15 @@ _JITTERED = v2.Compose(
     [*_TENSORS.transforms[:2], v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *_TENSORS.transforms[2:]]
 )
 _IMAGES = v2.Compose([v2.ToImage(), *_TENSORS.transforms])
+_FLOATS = transforms.Compose(
+    [
+        transforms.ToTensor(),
+        transforms.Resize(256),
+        transforms.RandomCrop(SIDE),
+        transforms.RandomHorizontalFlip(),
+        transforms.Normalize(MEAN, STD),
+    ]
+)
 _BOXES = v2.Compose(
     [
         v2.RandomHorizontalFlip(),
@@ -368,8 +377,9 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     "frames": Frames,
     "image-folder": _image_folder,
     "image-folder-simclr": _two_views_of_folder,
+    "image-folder-floats": lambda paths, folder: ImageFolder(str(folder), _FLOATS),
 }
-FOLDERS = {"timm", "image-folder", "image-folder-simclr"}
+FOLDERS = {"timm", "image-folder", "image-folder-simclr", "image-folder-floats"}
 # The tensors of decoders are deferred.
 TENSORS = {"torchcodec", "torchcodec-png", "torchcodec-jitter", "to-image"}
 # Workers make whole batches of these, in an order and with draws that depend on the worker.

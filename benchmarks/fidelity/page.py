@@ -66,7 +66,9 @@ of Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`
 transforms and rotations by the nearest filter, without a difference
 (`tests/plan/test_tensor_levels.py`), and so have
 [deferred tensors](../guide/deferred_images.md#deferred-tensors) (`tests/deferred/test_tensors.py`).
-It leaves blurs and other warps [to torchvision](../guide/transforms.md#what-is-equal). With the
+It leaves blurs and other warps [to torchvision](../guide/transforms.md#what-is-equal). Of float32
+tensors it has windows, flips, borders, `Normalize`, and antialiased bilinear and bicubic resizes,
+with torch's bits (`tests/csrc/test_float_resize.py`, `tests/plan/test_float_plans.py`). With the
 nearest filter, points on an edge between two pixels go either way, and one such pixel may be black
 instead of white. Warps of tensors blend their border with the fill, which Pillow does not. Cases
 that torchvision refuses on tensors, or answers with another size, are left out, as are operations

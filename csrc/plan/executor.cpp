@@ -19,7 +19,7 @@ namespace {
 
 // The strongest reduction that leaves at least as many pixels as are wanted.
 int reduction(const Pass& pass) {
-  if (!pass.resized || pass.is_reduced() || pass.box) return 1;
+  if (!pass.resized || pass.is_reduced() || pass.box || is_for_floats(pass.filter)) return 1;
   for (const int denominator : {8, 4, 2})
     if (pass.window.width >= pass.resized_width * denominator &&
         pass.window.height >= pass.resized_height * denominator)
@@ -36,6 +36,26 @@ PixelView view_of(const Pixels& image) {
           static_cast<ptrdiff_t>(image.width) * image.channels};
 }
 
+// float32, channels x height x width.
+class PlanarFloats final : public FloatSink {
+ public:
+  PlanarFloats(uint8_t* out, int channels, int width, int height, SimdLevel simd)
+      : out_(reinterpret_cast<float*>(out)),
+        channels_(static_cast<size_t>(channels)),
+        width_(static_cast<size_t>(width)),
+        plane_(width_ * static_cast<size_t>(height)),
+        simd_(simd) {}
+  void row(int y, float* pixels) override {
+    float* row = out_ + static_cast<size_t>(y) * width_;
+    split_channels(simd_, pixels, width_, channels_, row, plane_);
+  }
+
+ private:
+  float* out_;
+  size_t channels_, width_, plane_;
+  SimdLevel simd_;
+};
+
 // A result of the size that the plan says, converted where the plan converts.
 class RowOfBatch final : public ResultWriter, RowSink {
  public:
@@ -43,10 +63,19 @@ class RowOfBatch final : public ResultWriter, RowSink {
       : plan_(plan),
         converter_(converter),
         out_(out),
-        pixels_(out, plan.width, plan.result_channels, plan.simd) {}
+        pixels_(out, plan.width, plan.result_channels, plan.simd),
+        floats_(out, plan.result_channels, plan.width, plan.height, plan.simd) {}
 
   RowSink& begin(int width, int height) override {
-    if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;
+    require_size(width, height);
+    return *this;
+  }
+  FloatSink& begin_floats(int width, int height) override {
+    require_size(width, height);
+    return floats_;
+  }
+  void require_size(int width, int height) const {
+    if (plan_.width > 0 && width == plan_.width && height == plan_.height) return;
     throw std::invalid_argument("the result has " + std::to_string(height) + " x " +
                                 std::to_string(width) + " pixels, the plan says " +
                                 std::to_string(plan_.height) + " x " + std::to_string(plan_.width));
@@ -64,9 +93,10 @@ class RowOfBatch final : public ResultWriter, RowSink {
   const std::optional<Converter>& converter_;
   uint8_t* out_;
   PixelSink pixels_;
+  PlanarFloats floats_;
 };
 
-// 8-bit pixels of any size.
+// Pixels or floats of any size.
 class PixelsOut final : public ResultWriter {
  public:
   PixelsOut(Pixels& out, int channels, SimdLevel simd)
@@ -78,13 +108,28 @@ class PixelsOut final : public ResultWriter {
     out_.bytes.resize(pixel_bytes(channels_, width, height));
     return sink_.emplace(out_.bytes.data(), width, channels_, simd_);
   }
+  FloatSink& begin_floats(int width, int height) override {
+    out_.width = width;
+    out_.height = height;
+    out_.channels = channels_;
+    out_.bytes.resize(pixel_bytes(channels_, width, height) * sizeof(float));
+    return floats_.emplace(out_.bytes.data(), channels_, width, height, simd_);
+  }
 
  private:
   Pixels& out_;
   int channels_;
   SimdLevel simd_;
   std::optional<PixelSink> sink_;
+  std::optional<PlanarFloats> floats_;
 };
+
+bool works_on_floats(const PlanSpec& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StageNode& node) {
+    const auto* fixed = std::get_if<Fixed>(&node.stage);
+    return fixed && std::holds_alternative<ToFloats>(fixed->operation);
+  });
+}
 
 }  // namespace
 
@@ -93,6 +138,7 @@ struct Executor::Impl {
   std::unique_ptr<RowTail> tail;
   Pipeline pipeline;
   std::optional<Converter> converter;
+  std::vector<float> tables;  // of a plan that works on floats
   Decoders decoders;
   ImageDecoder* decoder = nullptr;  // of the opened file
   std::vector<uint8_t> pixel_row;
@@ -120,14 +166,28 @@ struct Executor::Impl {
       throw std::invalid_argument("stages are deferred with a tail, and no more than there are");
     if (tail && (spec.convert || spec.width == 0))
       throw std::invalid_argument("a tail is behind pixels of one size");
+    if (works_on_floats(spec)) {
+      take_tables();
+      return;
+    }
     if (!spec.convert) return;
     if (spec.width <= 0 || spec.height <= 0)
       throw std::invalid_argument("a plan with a conversion needs the size of its result");
     converter.emplace(*spec.convert, spec.width, spec.height, spec.result_channels, spec.simd);
   }
 
+  void take_tables() {
+    const size_t count = static_cast<size_t>(spec.result_channels) * 256;
+    if (!spec.convert || !spec.convert->is_float32 ||
+        spec.convert->table.size() != count * sizeof(float))
+      throw std::invalid_argument("a plan that works on floats needs a conversion to float32");
+    tables.resize(count);
+    std::memcpy(tables.data(), spec.convert->table.data(), count * sizeof(float));
+  }
+
   size_t result_bytes() const {
     if (converter) return converter->result_bytes();
+    if (!tables.empty()) return all_pixels() * sizeof(float);
     return tail ? tail_begin() + tail->bytes() : all_pixels();
   }
   size_t all_pixels() const { return pixel_bytes(spec.result_channels, spec.width, spec.height); }
@@ -146,6 +206,8 @@ struct Executor::Impl {
     if (tail) throw std::invalid_argument("the plan's last stages are left to a device");
   }
 
+  const std::vector<float>* tables_of_floats() const { return tables.empty() ? nullptr : &tables; }
+
   void run_pixels(const PixelView& image, const Parameters& parameters, ResultWriter& result) {
     if (image.channels != spec.channels && (image.channels != 4 || spec.channels != 3))
       throw std::invalid_argument("pixels of " + std::to_string(image.channels) +
@@ -157,17 +219,26 @@ struct Executor::Impl {
       Pipeline& pipeline;
       ~Releasing() { pipeline.release_large_buffers(); }
     } releasing{pipeline};
-    pipeline.run(parameters, image.width, image.height, begin, result, times);
+    pipeline.run(parameters, image.width, image.height, begin, result, times, tables_of_floats());
   }
 
   // The decoder is open.
   bool run_decoder(const Parameters& parameters, ResultWriter& result, EntryIndex index = {}) {
+    return run_decoder(parameters, result, index, tables_of_floats());
+  }
+
+  // All levels of the image.
+  bool decode_whole(ResultWriter& result) { return run_decoder({}, result, {}, nullptr); }
+
+  bool run_decoder(const Parameters& parameters, ResultWriter& result, EntryIndex index,
+                   const std::vector<float>* floats) {
     std::optional<DecodedSource> source;
     const auto begin = [&](const Pass& first) {
       const int denominator = spec.fast_decode && decoder->shrinks() ? reduction(first) : 1;
       return Pipeline::Start{source.emplace(*decoder, denominator, index), denominator};
     };
-    return pipeline.run(parameters, decoder->width(), decoder->height(), begin, result, times);
+    return pipeline.run(parameters, decoder->width(), decoder->height(), begin, result, times,
+                        floats);
   }
 
   bool open(ByteView encoded) {
@@ -248,6 +319,7 @@ void Executor::set_most_pixels(uint64_t pixels) {
   impl_->most_pixels = std::min(pixels, most_decoded_pixels);
 }
 const char* Executor::conversion() const {
+  if (!impl_->tables.empty()) return "lookup";
   return impl_->converter ? impl_->converter->method() : "copy";
 }
 
@@ -267,7 +339,7 @@ Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* ou
 Status Executor::run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keeper) {
   Pixels& whole = impl_->whole;
   PixelsOut pixels(whole, impl_->spec.channels, impl_->spec.simd);
-  if (!impl_->run_decoder({}, pixels)) return Status::needs_pillow;
+  if (!impl_->decode_whole(pixels)) return Status::needs_pillow;
   const PixelView image = view_of(whole);
   keeper.keep_pixels(image);
   const auto began = std::chrono::steady_clock::now();

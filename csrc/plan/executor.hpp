@@ -27,7 +27,8 @@ enum class Status : int {
 // which is the level of a grey image.
 enum class PixelOrder { rgb, bgr, rgbx, grey };
 
-// 8 bit, height x width x channels.
+// 8 bit, height x width x channels; of a plan that works on floats the bytes of float32, channels x
+// height x width.
 struct Pixels {
   int width = 0, height = 0, channels = 3;
   std::vector<uint8_t> bytes;
@@ -71,7 +72,8 @@ class Executor {
                           EntryIndex index = {});
   void run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out);
 
-  // For a plan without conversion: the pixels, of whatever size they come out.
+  // For a plan without conversion, or one that works on floats: the pixels, of whatever size they
+  // come out.
   Status pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixels& out);
   void pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out);
   // Any plan's operations, without its conversion.

@@ -17,7 +17,8 @@ struct CropTo {
   int x, y, width, height;
   Color fill;
 };
-// The whole image, or a box inside it of at least a pixel each way.
+// The whole image, or a box inside it of at least a pixel each way. Of levels, torch's filters for
+// floats give floats that are rounded to levels again.
 struct ResizeTo {
   int width, height;
   Filter filter;
@@ -128,11 +129,21 @@ struct EraseResult {
   uint64_t noise;
 };
 
+// Levels become floats by the plan's conversion. Windows, flips, resizes by torch's filters for
+// floats, constant borders and NormalizeBy may follow; fills are 0.0 to 255.0 then.
+struct ToFloats {};
+
+// Of floats: (value - mean) / deviation, each step rounded to float32.
+struct NormalizeBy {
+  std::array<float, 3> mean, deviation;
+};
+
 struct MixOf;
 
-using Operation = std::variant<CropTo, ResizeTo, ReduceBy, FlipHorizontally, FlipVertically,
-                               ColorTo, LookUp, SelectChannels, BlurWith, BoxBlurWith, AffineWith,
-                               PerspectiveWith, RotateBy, PadBy, EraseBox, EraseResult, MixOf>;
+using Operation =
+    std::variant<CropTo, ResizeTo, ReduceBy, FlipHorizontally, FlipVertically, ColorTo, LookUp,
+                 SelectChannels, BlurWith, BoxBlurWith, AffineWith, PerspectiveWith, RotateBy,
+                 PadBy, EraseBox, EraseResult, ToFloats, NormalizeBy, MixOf>;
 using Parameters = std::vector<Operation>;
 
 // How chains of operations are mixed with the image; everything is truncated to levels.

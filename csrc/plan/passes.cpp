@@ -81,6 +81,15 @@ class Grouping {
     pass_.fill = crop.fill;
   }
 
+  void operator()(const PadBy& by) {
+    const Padding& padding = by.padding;
+    const Rect& kept = pass_.kept;
+    if (by.mode != PadMode::constant)
+      throw std::invalid_argument("a border within passes is a constant");
+    (*this)(CropTo{-padding.left, -padding.top, kept.width + padding.left + padding.right,
+                   kept.height + padding.top + padding.bottom, by.fill});
+  }
+
   void operator()(const ResizeTo& resize) {
     require_size(resize.width, resize.height);
     if (!resize.box && resize.width == pass_.kept.width && resize.height == pass_.kept.height)

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 namespace fusionloader {
-// Pillow's filters, and torch's antialiased ones for 8-bit tensors.
+// Pillow's filters, and torch's antialiased ones for 8-bit and for float32 tensors.
 enum class Filter : uint8_t {
   box,
   bilinear,
@@ -10,7 +10,9 @@ enum class Filter : uint8_t {
   bicubic,
   lanczos,
   torch_bilinear,
-  torch_bicubic
+  torch_bicubic,
+  float_bilinear,
+  float_bicubic
 };
 
 // The part of an image that becomes a resized one. Single precision, as Pillow takes it. The filter
@@ -21,5 +23,9 @@ struct SourceBox {
 
 constexpr bool is_torchs(Filter filter) {
   return filter == Filter::torch_bilinear || filter == Filter::torch_bicubic;
+}
+
+constexpr bool is_for_floats(Filter filter) {
+  return filter == Filter::float_bilinear || filter == Filter::float_bicubic;
 }
 }  // namespace fusionloader

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 namespace fusionloader {
 namespace {
@@ -163,6 +164,9 @@ void Weights::compute(Filter filter, const Axis& axis) {
       return fill_as_torch([](double x) { return bilinear(x); }, 1.0, axis);
     case Filter::torch_bicubic:
       return fill_as_torch([](double x) { return bicubic(x); }, 2.0, axis);
+    case Filter::float_bilinear:
+    case Filter::float_bicubic:
+      throw std::invalid_argument("levels cannot be resized by a filter for floats");
   }
 }
 

@@ -45,6 +45,12 @@ def run(options: argparse.Namespace) -> int:
 
     plan = compile_plan(transform)
     print(plan.explain())
+    if plan.plan.works_on_floats:
+        print(
+            "fusionloader show: the plan works on floats, of which there is no picture",
+            file=sys.stderr,
+        )
+        return 2
     pairs = [draw_pair(plan, image, options.seed, index) for index in range(options.draws)]
     contact_sheet(pairs).save(options.output)
     differences = [difference(ours, theirs) for ours, theirs, _ in pairs]

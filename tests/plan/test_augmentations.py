@@ -41,6 +41,8 @@ GREY_TOO = {
     "equalize": v1.RandomEqualize(1.0),
     "pad": v1.Pad((1, 2, 3, 4), 9),
     "reflect": v2.Pad([5], padding_mode="reflect"),
+    "reflected crop": v1.RandomCrop((30, 8), padding=4, padding_mode="reflect"),
+    "crop of the edge": v2.RandomCrop(9, padding=(2, 0, 3, 5), padding_mode="edge"),
     "apply": v1.RandomApply([v1.ColorJitter(0.1, 0.2), v1.RandomRotation(5)], 0.5),
     "choice": v1.RandomChoice([v1.RandomInvert(1.0), v1.Pad(3)], [1, 3]),
     "order": v2.RandomOrder([v2.RandomEqualize(1.0), v2.RandomRotation(20), v2.Pad(2)]),

@@ -18,6 +18,7 @@ from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.python import SampleKey
+from fusionloader.transforms.executors.results import result_array
 from fusionloader.transforms.plan.transforms import Tail, compile_transform
 
 libraries = st.sampled_from([v1, v2])
@@ -138,11 +139,36 @@ spatial = st.lists(st.one_of(resizes(), center_crops(), flips(), whole_crops()),
 
 
 @st.composite
+def early_tensors(draw):
+    """A conversion, and windows and resizes of the tensor that it makes."""
+    floats = [[v1.ToTensor()], [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]]
+    steps = list(draw(st.sampled_from([*floats, [v1.PILToTensor()], [v2.ToImage()]])))
+    makes_floats = steps[-1:] in ([each[-1]] for each in floats)
+    tensor_filters = st.sampled_from([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
+    for _ in range(draw(st.integers(1, 4))):
+        library = draw(libraries)
+        kind = draw(st.sampled_from(["resize", "shorter side", "window", "border", "normalize"]))
+        if kind == "resize":
+            size = draw(st.tuples(sides, st.integers(2, 80)))
+            steps.append(library.Resize(size, draw(tensor_filters)))
+        elif kind == "shorter side":
+            steps.append(library.Resize(draw(st.integers(2, 80)), draw(tensor_filters)))
+        elif kind == "window":
+            steps += draw(st.one_of(center_crops(), flips()))
+        elif kind == "border":
+            border = draw(st.lists(st.integers(0, 4), min_size=4, max_size=4))
+            steps.append(library.Pad(border, fill=draw(st.sampled_from([0, 0, 1, 100]))))
+        elif makes_floats:
+            steps.append(library.Normalize(draw(levels), draw(spreads)))
+    return steps
+
+
+@st.composite
 def transforms(draw):
     """A Compose, and whether all that is in it is known to the compiler."""
     groups = draw(spatial)
-    tensors = draw(conversions())
-    if draw(st.booleans()):  # a flip commutes with the conversions
+    tensors = draw(st.one_of(conversions(), early_tensors()))
+    if len(tensors) > 1 and draw(st.booleans()):  # a flip commutes with the conversions
         tensors.insert(draw(st.integers(1, len(tensors))), draw(flips())[0])
     place = draw(st.sampled_from(["nowhere", "nowhere", "images", "tensors"]))
     if place == "images":
@@ -184,6 +210,10 @@ def executed(compiled, image, simd):
     """The result of a compiled transform whose results have one size, or that has a tail."""
     executor = make_executor(compiled.plan, simd=simd)
     pixels = np.asarray(image)
+    if compiled.plan.works_on_floats:
+        made = result_array(*executor.pixels_of_pixels(pixels, 1, 0, 0, 0), compiled.plan)
+        floats = torch.from_numpy(made.copy())
+        return floats if compiled.tail is None else compiled.tail(floats)
     if compiled.tail is not None:
         raw, (height, width) = executor.pixels_of_pixels(pixels, 1, 0, 0, 0)
         return compiled.tail(Image.frombytes("RGB", (width, height), raw))
@@ -206,7 +236,8 @@ def test_a_compiled_transform_has_torchvision_s_bits(chosen, image, simd):
         if compiled.plan.height is None:
             return  # no size for an executor's result: the next test
     else:
-        assert isinstance(compiled.tail, Tail) and compiled.plan.convert is None
+        assert isinstance(compiled.tail, Tail)
+        assert (compiled.plan.convert is not None) == compiled.plan.works_on_floats
     expected = outcome(transform, image)
     assert outcome(executed, compiled, image, simd) == expected
 

@@ -235,11 +235,6 @@ def test_of_two_roundings_of_warps_one_is_torch_s_here():
     assert found == {True, False}
 
 
-def test_a_resize_of_tensors_by_the_older_transforms_goes_by_floats_and_is_left_to_it():
-    compiled = compile_transform(v1.Compose([v1.PILToTensor(), v1.Resize((9, 9))]))
-    assert "resizes tensors otherwise" in compiled.explain()
-
-
 def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():
     for make in (SAME["hue"], OTHER["policy"], lambda module: module.Resize((9, 9))):
         compiled = compile_transform(v2.Compose([v2.ToImage(), make(v2)]), "fast")

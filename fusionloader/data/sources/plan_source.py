@@ -30,7 +30,7 @@ from fusionloader.transforms.executors.python import (
     preserved_generators,
     seed_generators,
 )
-from fusionloader.transforms.executors.results import converted, result_like
+from fusionloader.transforms.executors.results import converted, result_array, result_like
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON, READ, Spent
 from fusionloader.transforms.plan.stages import Plan
 
@@ -71,7 +71,8 @@ class PlanSource:
         stored, target = self._read(key.index)
         self._seconds[READ] += time.perf_counter() - start
         self._read_bytes += len(stored) if isinstance(stored, bytes) else 0
-        if compiled.tail is not None and not isinstance(stored, np.ndarray):
+        is_for_user = compiled.tail is not None and self._plan.convert is None
+        if is_for_user and not isinstance(stored, np.ndarray):
             image = self._image_for_user_code(stored, key)
         else:
             image = self._image(stored, key)
@@ -81,7 +82,7 @@ class PlanSource:
         with contextlib.nullcontext() if self._in_worker else preserved_generators():
             seed_generators(key, self.seeding)
             if compiled.tail is not None:
-                image = run_listed(compiled.tail, image)
+                image = run_listed(compiled.tail, image) if is_for_user else compiled.tail(image)
             if compiled.target_transform is not None:
                 target = compiled.target_transform(target)
         self._seconds[PYTHON] += time.perf_counter() - start
@@ -139,6 +140,8 @@ class PlanSource:
         convert = self._plan.convert
         if convert is None:
             return _as_image(self._pixels(stored, draws, group))
+        if not self._sized and self._plan.works_on_floats:
+            return torch.from_numpy(self._pixels(stored, draws, group).copy())
         if not self._sized:
             return converted(_as_image(self._pixels(stored, draws, group)), self._plan)
         image = result_like(self._plan)
@@ -151,8 +154,8 @@ class PlanSource:
 
     def _pixels(
         self, stored: bytes | npt.NDArray[np.uint8], draws: tuple[int, int, int, int], group: int
-    ) -> npt.NDArray[np.uint8]:
-        """Returns the result of the stages: height x width x channels, read-only."""
+    ) -> npt.NDArray[Any]:
+        """Returns the result of the stages as ``result_array`` does."""
         done = None
         if not isinstance(stored, np.ndarray):
             done = self._executor.pixels(stored, *draws, group)
@@ -160,7 +163,7 @@ class PlanSource:
             pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
             done = self._executor.pixels_of_pixels(pixels.data, *draws, group)
         result, size = done
-        return np.frombuffer(result, np.uint8).reshape(*size, self._plan.result_channels)
+        return result_array(result, size, self._plan)
 
     def name(self, key: SampleKey) -> str:
         return self._compiled.name(key.index)

@@ -58,6 +58,8 @@ def make_levels_plan(plan: Plan) -> Plan | str:
         return "results of the plan are not tensors of one shape"
     if convert.element_type == "uint8":
         return "they are 8-bit levels already"
+    if plan.works_on_floats:
+        return "stages of the plan work on elements of the batch"
     if _erases(plan.stages):
         return "RandomErasing changes elements of the batch"
     return replace(plan, convert=Convert("uint8", _LEVELS * plan.result_channels))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fusionloader import _native
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.transforms.executors.results import converted, result_like
+from fusionloader.transforms.executors.results import converted, result_array, result_like
 from fusionloader.transforms.plan.arguments import Transform
 from fusionloader.transforms.plan.stages import Decode, ImageKind, Operation, Plan
 from fusionloader.transforms.plan.transforms import CompiledTransform, Tail, compile_transform
@@ -25,8 +25,8 @@ class CompiledPlan:
 
     Attributes:
         plan: the native stages.
-        tail: the part that runs in Python: a callable on the PIL image that the native stages make;
-            ``None`` if there is none.
+        tail: the part that runs in Python: a callable on the PIL image that the native stages make,
+            or on a tensor if these work on floats; ``None`` if there is none.
     """
 
     def __init__(self, compiled: CompiledTransform) -> None:
@@ -80,21 +80,26 @@ class CompiledPlan:
             ValueError: the operations do not fit the image.
         """
         convert, height, width = self.plan.convert, self.plan.height, self.plan.width
-        if convert is not None and height is not None and width is not None:
-            result = result_like(self.plan)
-            out = result.view(torch.uint8).numpy().reshape(-1).data
+        if convert is None:
+            made: Any = self.picture(image, operations)
+        elif height is not None and width is not None:
+            made = result_like(self.plan)
+            out = made.view(torch.uint8).numpy().reshape(-1).data
             self._executor.run_pixels_with(self._pixels(image), operations, out)
-            return result
-        made = self.picture(image, operations)
-        if convert is not None:
-            return converted(made, self.plan)
+        elif self.plan.works_on_floats:
+            floats = self._executor.pixels_with(self._pixels(image), operations)
+            made = torch.from_numpy(result_array(*floats, self.plan).copy())
+        else:
+            made = converted(self.picture(image, operations), self.plan)
         return made if self.tail is None else self.tail(made)
 
     def picture(self, image: Pixels, operations: Sequence[Operation]) -> Image.Image:
         """Returns the image after the operations, before its conversion and the Python ``tail``.
 
-        Arguments and errors are those of ``apply``.
+        Arguments and errors are those of ``apply``. Of a plan that works on floats there is none.
         """
+        if self.plan.works_on_floats:
+            raise ValueError("the plan works on floats, of which there is no picture: use apply()")
         raw, (height, width) = self._executor.pixels_with(self._pixels(image), operations)
         mode = "L" if self.plan.result_channels == 1 else "RGB"
         return Image.frombytes(mode, (width, height), raw)

@@ -26,6 +26,7 @@ def make_executor(
     """Returns an executor of ``plan``; each thread needs its own.
 
     The executor of a plan whose results differ in size ends with pixels: the caller converts them.
+    If the plan works on floats, it ends with these.
 
     Args:
         plan: plan to run.
@@ -38,7 +39,7 @@ def make_executor(
         ValueError: the plan is invalid.
     """
     sized = plan.height is not None and plan.width is not None
-    convert = plan.convert if sized else None
+    convert = plan.convert if sized or plan.works_on_floats else None
     tail = None
     if isinstance(plan, SplitPlan):
         tail = plan.device_stages, plan.program_bytes, plan.work_bytes

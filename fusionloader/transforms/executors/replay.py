@@ -58,10 +58,14 @@ def _resize(
     filter: str,
     box: tuple[float, float, float, float] | None = None,
 ) -> Image.Image:
-    if filter.startswith("torch_"):
-        mode = InterpolationMode(filter.removeprefix("torch_"))
-        resized = functional_v2.resize(
-            functional_v2.pil_to_tensor(image), [height, width], mode, antialias=True
+    if filter.startswith(("torch_", "float_")):
+        library, _, name = filter.partition("_")
+        resize = functional.resize if library == "float" else functional_v2.resize
+        resized = resize(
+            functional_v2.pil_to_tensor(image),
+            [height, width],
+            InterpolationMode(name),
+            antialias=True,
         )
         replayed: Image.Image = functional_v2.to_pil_image(resized)
         return replayed

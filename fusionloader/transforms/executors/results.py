@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -28,6 +31,17 @@ def result_like(plan: Plan) -> torch.Tensor:
         raise ValueError("the plan's results are not tensors of one shape")
     shape = (plan.result_channels, height, width)
     return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
+
+
+def result_array(result: bytes, size: tuple[int, int], plan: Plan) -> npt.NDArray[Any]:
+    """Returns what an executor made of an image that became ``size``, read-only.
+
+    uint8 of height x width x channels, or float32 of channels x height x width if the plan works on
+    floats.
+    """
+    if plan.works_on_floats:
+        return np.frombuffer(result, np.float32).reshape(plan.result_channels, *size)
+    return np.frombuffer(result, np.uint8).reshape(*size, plan.result_channels)
 
 
 def converted(image: Image.Image, plan: Plan) -> torch.Tensor:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusionloader.transforms.plan.stages import Color, Filter, Interpolation, Stage
+
+if TYPE_CHECKING:
+    import torch
 
 # A transform, and an argument of one: torchvision and timm have no types, and accept anything.
 Transform: TypeAlias = Any
@@ -41,20 +44,37 @@ class NestedTooDeep(NotCompiled):
         super().__init__(f"its transforms are nested more than {MOST_NESTED} deep")
 
 
+class NeedsFloats(NotCompiled):
+    """A transform has a stage that works on floats, and none that works on levels."""
+
+    def __init__(self) -> None:
+        super().__init__("it works on floats: put it before the conversion")
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What is known of the image that a transform gets.
 
-    ``channels`` is the number of its channels. ``held`` is ``"pil"``, ``"tensor"`` (uint8) or
-    ``"floats"`` (any other tensor). ``exact`` says that on tensors the transform must give the
-    levels of torchvision for tensors, which differ from those for PIL images. ``depth`` is the
-    number of random containers around the transform.
+    Attributes:
+        channels: number of its channels.
+        held: ``"pil"``, ``"tensor"`` (uint8 levels), ``"floats"`` (float32) or ``"other"`` (any
+            other tensor).
+        exact: whether on tensors the transform must give the levels of torchvision for tensors,
+            which differ from those for PIL images.
+        depth: number of random containers around the transform.
+        elements: elements that the tensor has for each level, channels x 256, or x 0 if they are
+            not known; ``None`` if it holds the levels themselves.
+        in_plan: whether the stage is part of a plan, which may work on floats.
+        on_floats: whether the stages so far end with ones that work on floats.
     """
 
     channels: int
     held: str
     exact: bool = True
     depth: int = 0
+    elements: torch.Tensor | None = None
+    in_plan: bool = False
+    on_floats: bool = False
 
     def require_levels(self, same_on_tensors: bool) -> None:
         """Raises ``NotCompiled`` if native code would give other levels than torchvision.
@@ -62,7 +82,7 @@ class Context:
         Args:
             same_on_tensors: whether torchvision gives uint8 tensors the levels of PIL images.
         """
-        if self.held == "floats":
+        if self.held in ("floats", "other"):
             raise NotCompiled("it works on floats: put it before the conversion")
         if self.held == "tensor" and self.exact and not same_on_tensors:
             raise NotCompiled(
@@ -72,6 +92,25 @@ class Context:
     def require_pil(self) -> None:
         if self.held != "pil":
             raise NotCompiled("it works on PIL images only: put it before the conversion")
+
+    def border(self, values: Color) -> Color:
+        """Returns the color of a border that the transform adds with these values.
+
+        If the levels are converted already, these are the levels that became the values.
+
+        Raises:
+            NeedsFloats: no levels became the values.
+        """
+        if self.elements is None or self.on_floats:
+            return values
+        levels = [0, 0, 0]
+        for channel, row in enumerate(self.elements):
+            same = (row == values[channel]) & ~row.signbit()
+            if not same.any():
+                raise NeedsFloats
+            levels[channel] = int(same.nonzero()[0])
+        red, green, blue = levels if len(self.elements) == 3 else [levels[0]] * 3
+        return red, green, blue
 
     def inside(self) -> Context:
         """Returns the context of the transforms in a container."""
@@ -113,7 +152,8 @@ def numbers(values: Argument, name: str) -> tuple[float, float]:
 def color(fill: Argument, channels: int) -> Color:
     """Returns a fill as three levels; torchvision's v2 has a dict of fills by type."""
     if isinstance(fill, dict):
-        if len(set(map(repr, fill.values()))) != 1:
+        # Without "others", images of some types have the fill 0.
+        if "others" not in fill or len(set(map(repr, fill.values()))) != 1:
             raise NotCompiled(f"fill={fill!r}")
         fill = next(iter(fill.values()))
     if fill is None:

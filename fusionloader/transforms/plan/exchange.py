@@ -60,6 +60,8 @@ _OPERATIONS: dict[str, tuple[Any, ...]] = {
     "solarize": (float,),
     "sharpness": (float,),
     "pad": (int, int, int, int, PadMode, Color),
+    "to_floats": (),
+    "normalize": (tuple[float, float, float], tuple[float, float, float]),
 }
 
 _ROUNDED = ("grayscale", "autocontrast", "sharpness")

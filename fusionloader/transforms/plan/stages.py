@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 # ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
 Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
 PillowFilter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
-Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic"]
-"""Pillow's filters, and torch's antialiased ones for uint8 tensors, with weights of 16 bits."""
+Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic", "float_bilinear", "float_bicubic"]
+"""Pillow's filters, and torch's antialiased ones: for uint8 tensors, with weights of 16 bits, and
+for float32. The last work on floats, or on levels and round their result to levels."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Rounding = Literal["pillow", "torch_v1", "torch_v2"]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
@@ -241,6 +242,12 @@ class Fixed:
     operation: Operation
 
 
+TO_FLOATS = Fixed(("to_floats",))
+"""Where levels become float32 by the conversion of a plan. What follows works on the floats:
+windows, flips, constant borders, resizes by filters for floats, and
+``Fixed(("normalize", mean, std))``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Magnitude:
     """The strength of a step of a policy: ``offset + scale * level``.
@@ -424,7 +431,7 @@ def _is_determined(stage: Stage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """The last native stage: maps every 8-bit level of every channel through a table.
+    """The last native stage, or ``TO_FLOATS``: maps each level of each channel through a table.
 
     ``table`` holds ``channels * 256`` elements of ``element_type`` in machine byte order, channel
     by channel. It is made by running the user's own conversion transforms on the 256 levels, so it
@@ -472,6 +479,11 @@ class Plan:
     channels: Channels = 3
     result_channels: Channels = 3
     strict: bool = True
+
+    @property
+    def works_on_floats(self) -> bool:
+        """Whether stages follow ``TO_FLOATS``."""
+        return TO_FLOATS in self.stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
     Context,
     Converter,
+    NeedsFloats,
     NestedTooDeep,
     NotCompiled,
     Transform,
@@ -28,6 +29,7 @@ from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON
 from fusionloader.transforms.plan.patches import is_patched
 from fusionloader.transforms.plan.sizes import result_size
 from fusionloader.transforms.plan.stages import (
+    TO_FLOATS,
     CenterCrop,
     Channels,
     Convert,
@@ -84,8 +86,9 @@ class Note:
 class CompiledTransform:
     """A transform as a plan and a tail.
 
-    ``tail`` takes the PIL image that the native stages make, and returns the result of the whole
-    transform; ``None`` if nothing is left to do in Python. ``notes`` has a line per transform.
+    ``tail`` takes the PIL image that the native stages make, or a tensor if these work on floats,
+    and returns the result of the whole transform; ``None`` if nothing is left to do in Python.
+    ``notes`` has a line per transform.
     """
 
     plan: Plan
@@ -126,7 +129,7 @@ class Tail:
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms: list[Transform] = list(transforms)
 
-    def __call__(self, image: Image.Image) -> Any:
+    def __call__(self, image: Image.Image | torch.Tensor) -> Any:
         """Returns the transformed image; an exception says which transform raised it."""
         result: Any = image
         for transform in self.transforms:
@@ -159,13 +162,21 @@ def compile_transform(
         return _compile(list(_flatten(transform)), decode, images)
 
 
-def _compile(steps: list[Transform], decode: Decode, images: ImageKind) -> CompiledTransform:
-    compiling = _Compiling(images, decode)
+def _compile(
+    steps: list[Transform], decode: Decode, images: ImageKind, on_floats: bool = True
+) -> CompiledTransform:
+    """Compiles steps; without ``on_floats`` no stages work on floats."""
+    compiling = _Compiling(images, decode, on_floats)
     for place, step in enumerate(steps):
         try:
             compiling.add(step, place)
         except NotCompiled as why:
-            return _with_tail(steps, place, str(why), compiling, images, decode)
+            if compiling.converted is None:
+                return _with_tail(steps, place, str(why), compiling, images, decode)
+            if not conversions.makes_plain_tensor(compiling.converted, compiling.channels):
+                # A tail would see that the tensor lies in memory otherwise.
+                return _compile(steps, decode, images, on_floats=False)
+            return _with_tail_on_floats(steps, place, str(why), images, decode)
     try:
         convert = compiling.conversion()
         stages = (*compiling.stages, *compiling.erasings())
@@ -174,6 +185,8 @@ def _compile(steps: list[Transform], decode: Decode, images: ImageKind) -> Compi
         return _with_tail(steps, place, str(why), compiling, images, decode)
     if compiling.erased and None in result_size(stages, images.height, images.width):
         place = next(i for i, step in enumerate(steps) if erasing.is_erasing(step))
+        if compiling.converted is not None:
+            return _compile(steps, decode, images, on_floats=False)
         return _with_tail(steps, place, "images differ in size here", compiling, images, decode)
     plan = _plan(stages, convert, compiling.channels, images, decode)
     notes = tuple(_native_note(step, place, compiling) for place, step in enumerate(steps))
@@ -186,9 +199,13 @@ class _Compiling:
 
     images: ImageKind
     decode: Decode
+    may_work_on_floats: bool
     stages: list[Stage] = field(default_factory=list)
-    # Each pixel is converted by itself, so that conversions may as well come after all stages.
+    # Each pixel is converted by itself, so that conversions may as well come after all stages that
+    # work on levels.
     conversions: list[Transform] = field(default_factory=list)
+    # Those before the stages that work on floats, if there are any.
+    converted: list[Transform] | None = None
     # RandomErasing, and the number of conversions before it.
     erased: list[tuple[Transform, int]] = field(default_factory=list)
     # By index of the step: index of its stage.
@@ -204,7 +221,11 @@ class _Compiling:
         if is_patched(step):
             raise NotCompiled("its methods were replaced or hooked")
         if conversions.is_conversion(step):
-            self.held = conversions.held_after([*self.conversions, step], self.channels)
+            held = conversions.held_after([*self.conversions, step], self.channels)
+            if self.converted is not None:
+                normalizing = conversions.stage_on_floats(step, self.channels)
+                self.stages += [] if normalizing is None else [normalizing]
+            self.held = held
             self.conversions.append(step)
         elif erasing.is_erasing(step):
             if self.held == "pil":
@@ -213,8 +234,11 @@ class _Compiling:
         elif self.erased:
             raise NotCompiled("it comes after RandomErasing")
         else:
-            context = Context(self.channels, self.held, self.decode == "exact")
-            stage = make_stage(step, context)
+            try:
+                stage = make_stage(step, self._context())
+            except NeedsFloats:
+                self._begin_floats()
+                stage = make_stage(step, self._context())
             if _makes_grey(stage) and step.num_output_channels == 1:
                 if self.conversions:
                     raise NotCompiled("it makes one channel of three after the conversion")
@@ -225,10 +249,24 @@ class _Compiling:
             if self.held == "tensor" and rounds:
                 self.on_tensors.add(place)
 
+    def _context(self) -> Context:
+        elements = None
+        if self.held in ("floats", "other") and self.converted is None:
+            elements = conversions.elements(self.conversions, self.channels)
+        exact, on_floats = self.decode == "exact", self.converted is not None
+        return Context(self.channels, self.held, exact, 0, elements, True, on_floats)
+
+    def _begin_floats(self) -> None:
+        if not self.may_work_on_floats or self.held != "floats":
+            raise NeedsFloats
+        self.converted = list(self.conversions)
+        self.stages.append(TO_FLOATS)
+
     def conversion(self) -> Convert | None:
         if self.held == "pil":
             return None
-        return conversions.table(self.conversions, self.channels)
+        converted = self.conversions if self.converted is None else self.converted
+        return conversions.table(converted, self.channels)
 
     def erasings(self) -> list[Stage]:
         return [
@@ -281,10 +319,38 @@ def _with_tail(
     return CompiledTransform(plan, tail, notes)
 
 
+def _with_tail_on_floats(
+    steps: list[Transform], place: int, why: str, images: ImageKind, decode: Decode
+) -> CompiledTransform:
+    """Compiles what precedes ``place``, except for erasing: its result is a tensor."""
+    first = next((i for i, step in enumerate(steps[:place]) if erasing.is_erasing(step)), place)
+    compiling = _Compiling(images, decode, True)
+    for number, step in enumerate(steps[:first]):
+        compiling.add(step, number)
+    reasons = ["what follows runs in Python"] * (place - first) + [why]
+    reasons += ["follows it"] * (len(steps) - place - 1)
+    notes = (
+        *(_native_note(step, number, compiling) for number, step in enumerate(steps[:first])),
+        *(
+            Note(_text(step), reason, part=PYTHON)
+            for step, reason in zip(steps[first:], reasons, strict=True)
+        ),
+    )
+    if compiling.converted is None:
+        return _compile(steps, decode, images, on_floats=False)
+    convert = compiling.conversion()
+    plan = _plan(compiling.stages, convert, compiling.channels, images, decode)
+    return CompiledTransform(plan, Tail(steps[first:]), notes)
+
+
 def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
     rounding = "as on PIL images" if place in compiling.on_tensors else ""
     number = compiling.native.get(place)
-    if number is None or _runs_in_passes(compiling.stages[number]):
+    if (
+        number is None
+        or TO_FLOATS in compiling.stages[:number]
+        or _runs_in_passes(compiling.stages[number])
+    ):
         return Note(_text(step), "", rounding, PASSES)
     return Note(_text(step), "", rounding, FIRST_STAGE + number)
 
@@ -390,7 +456,7 @@ def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, .
             stage = make_stage(step, context)
             if _makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
                 raise NotCompiled("it changes the number of channels only sometimes")
-        except NestedTooDeep:
+        except (NestedTooDeep, NeedsFloats):
             raise
         except NotCompiled as why:
             raise NotCompiled(f"it contains {_text(step)}: {why}") from None

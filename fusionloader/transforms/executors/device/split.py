@@ -54,6 +54,8 @@ def split_plan(plan: Plan) -> SplitPlan | str:
     """Returns the plan with as many stages as possible for a device, or why there are none."""
     if plan.convert is None or plan.height is None or plan.width is None:
         return "results of the plan are not tensors of one shape"
+    if plan.works_on_floats:
+        return "stages work on floats, after the conversion"
     first, why = len(plan.stages), None
     while first > 0 and (why := _why_on_cpu(plan.stages[first - 1])) is None:
         first -= 1

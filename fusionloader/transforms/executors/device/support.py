@@ -34,10 +34,13 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     """
     if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in flat(plan.stages)):
         return 'decode="fast" resizes by another filter, which it does not have'
+    if plan.works_on_floats:
+        return "stages work on floats, after the conversion"
     for place, stage in enumerate(flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
-        if {get_rounding(stage), getattr(stage, "warp_rounding", "pillow")} != {"pillow"}:
+        roundings = {get_rounding(stage), getattr(stage, "warp_rounding", "pillow")}
+        if roundings != {"pillow"} or any(name.startswith("float_") for name in _filters(stage)):
             return f"{type(stage).__name__} rounds as torchvision does on tensors"
         noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
         if noisy:
@@ -52,10 +55,16 @@ def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str
         return None
     for stage in flat(stages):
         if isinstance(stage, _RESIZES):
-            for name in (stage.filter,) if not hasattr(stage, "filters") else stage.filters:
+            for name in _filters(stage):
                 if name not in known:
                     return f"{type(stage).__name__} uses the {name} filter"
     return None
+
+
+def _filters(stage: Stage) -> Sequence[str]:
+    if isinstance(stage, RandomResizedCrop | ResizeKeepRatio):
+        return stage.filters
+    return (stage.filter,) if isinstance(stage, _RESIZES) else ()
 
 
 def flat(stages: Iterable[Stage]) -> Iterable[Stage]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from fusionloader.transforms.plan.arguments import NotCompiled, Transform
-from fusionloader.transforms.plan.stages import Convert, ElementType
+from fusionloader.transforms.plan.stages import Convert, ElementType, Fixed
 from fusionloader.transforms.plan.timm.names import timm_name
 
 ELEMENTS: dict[torch.dtype, ElementType] = {
@@ -48,12 +48,14 @@ def is_conversion(step: Transform) -> bool:
 def held_after(conversions: Sequence[Transform], channels: int) -> str:
     """Returns what holds the image after the conversions, as ``Context.held``.
 
-    Changed levels count as ``"floats"``, also as uint8: no stage works on them.
+    Changed levels count as ``"other"``, also as uint8: no stage works on them.
     """
     result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
     if not isinstance(result, torch.Tensor):
         return "pil"
-    return "tensor" if keeps_levels(conversions, channels) else "floats"
+    if keeps_levels(conversions, channels):
+        return "tensor"
+    return "floats" if result.dtype is torch.float32 else "other"
 
 
 def keeps_levels(conversions: Sequence[Transform], channels: int) -> bool:
@@ -91,6 +93,47 @@ def table(conversions: Sequence[Transform], channels: int) -> Convert:
     if not same:
         raise NotCompiled("the conversion is not the same for every pixel")
     return Convert(ELEMENTS[straight.dtype], straight.view(torch.uint8).numpy().tobytes())
+
+
+def elements(conversions: Sequence[Transform], channels: int) -> torch.Tensor:
+    """Returns the elements that levels become, channels x 256; x 0 without a table."""
+    try:
+        made = table(conversions, channels)
+    except NotCompiled:
+        return torch.empty(channels, 0)
+    dtype = next(dtype for dtype, name in ELEMENTS.items() if name == made.element_type)
+    return torch.frombuffer(bytearray(made.table), dtype=dtype).view(channels, 256)
+
+
+def makes_plain_tensor(conversions: Sequence[Transform], channels: int) -> bool:
+    """Whether the conversions make a tensor of no subclass, channel by channel in memory."""
+    result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
+    return type(result) is torch.Tensor and result.is_contiguous()
+
+
+def stage_on_floats(step: Transform, channels: int) -> Fixed | None:
+    """Returns the stage of a conversion of float32 tensors; ``None`` if it changes nothing.
+
+    Raises:
+        NotCompiled: it is none of a plan's.
+    """
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    if type(step) in (v1.Normalize, v2.Normalize):
+        mean, deviation = (_three(each, channels) for each in (step.mean, step.std))
+        return Fixed(("normalize", mean, deviation))
+    values = torch.linspace(-3, 300, channels * 16, dtype=torch.float32).reshape(channels, 4, 4)
+    made = run([step], values.clone())
+    if made.dtype is values.dtype and torch.equal(made.as_subclass(torch.Tensor), values):
+        return None
+    raise NotCompiled("it converts floats that stages have worked on")
+
+
+def _three(values: Any, channels: int) -> tuple[float, float, float]:
+    made = torch.as_tensor(values, dtype=torch.float32).reshape(-1)
+    red, green, blue = made.expand(channels).tolist() * (3 // channels)
+    return red, green, blue
 
 
 def run(conversions: Sequence[Transform], image: Any) -> Any:

@@ -16,9 +16,19 @@ from fusionloader.transforms.plan.arguments import (
     Transform,
     interpolation_name,
 )
-from fusionloader.transforms.plan.stages import Filter, Fixed, Operation, Resize, Rounding, Stage
+from fusionloader.transforms.plan.stages import (
+    TO_FLOATS,
+    ElementType,
+    Filter,
+    Fixed,
+    Operation,
+    Resize,
+    Rounding,
+    Stage,
+)
 
 TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
+FLOAT_FILTERS: dict[Filter, Filter] = {"bilinear": "float_bilinear", "bicubic": "float_bicubic"}
 _FACTORS = ((0.3,), (0.7,), (1.7,))
 _MATRICES = (
     (0.93, -0.21, 3.4, 0.17, 1.11, -2.3),
@@ -137,6 +147,25 @@ def resizes_levels(name: Filter) -> bool:
     return True
 
 
+@functools.cache
+def resizes_floats(name: Filter) -> bool:
+    """Whether torch resizes float32 tensors with the arithmetic of native code."""
+    if name not in FLOAT_FILTERS:
+        return False
+    levels = _levels(53, 37)
+    image = torch.from_numpy(levels).permute(2, 0, 1).contiguous().float().div(255)
+    table = torch.arange(256).float().div(255).repeat(3).numpy().tobytes()
+    for height, width in ((23, 51), (64, 19), (5, 7)):
+        size, options = (height, width), {"align_corners": False, "antialias": True}
+        expected = torch.nn.functional.interpolate(image[None], size, mode=name, **options)[0]
+        stages = TO_FLOATS, Resize(height, width, FLOAT_FILTERS[name])
+        executor = _executor(stages, height, width, ("float32", table))
+        pixels, _ = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
+        if pixels != expected.contiguous().numpy().tobytes():
+            return False
+    return True
+
+
 def _levels(height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(1).integers(20, 256, (height, width, 3), np.uint8)
 
@@ -144,9 +173,17 @@ def _levels(height: int, width: int) -> npt.NDArray[np.uint8]:
 def _run_natively(
     stage: Stage, levels: npt.NDArray[np.uint8], height: int, width: int
 ) -> npt.NDArray[Any]:
-    executor = _native.Executor(
-        stages=(stage,),
-        convert=None,
+    executor = _executor((stage,), height, width, None)
+    pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
+    return np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
+
+
+def _executor(
+    stages: tuple[Stage, ...], height: int, width: int, convert: tuple[ElementType, bytes] | None
+) -> _native.Executor:
+    return _native.Executor(
+        stages=stages,
+        convert=convert,
         channels=3,
         result_channels=3,
         height=height,
@@ -155,5 +192,3 @@ def _run_natively(
         strict=True,
         vertical_first_allowed=False,  # torch's filters never are
     )
-    pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
-    return np.frombuffer(pixels, np.uint8).reshape(*shape, 3)

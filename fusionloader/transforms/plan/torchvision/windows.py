@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fusionloader.transforms.plan.arguments import (
+    Argument,
     Context,
     Converter,
+    NeedsFloats,
     NotCompiled,
     Transform,
     color,
@@ -15,8 +17,10 @@ from fusionloader.transforms.plan.arguments import (
 )
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
+    Color,
     Filter,
     Fixed,
+    RandomChoice,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -25,7 +29,12 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
 )
-from fusionloader.transforms.plan.torchvision.on_tensors import TORCH_FILTERS, resizes_levels
+from fusionloader.transforms.plan.torchvision.on_tensors import (
+    FLOAT_FILTERS,
+    TORCH_FILTERS,
+    resizes_floats,
+    resizes_levels,
+)
 
 
 def converters() -> dict[type, Converter]:
@@ -42,8 +51,8 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_resized_crop(step: Transform, context: Context) -> Stage:
-    filters = (_filter(step, context),)
     height, width = pair(step.size)
+    filters = (_filter(step, context, width),)
     scale, ratio = tuple(map(float, step.scale)), tuple(map(float, step.ratio))
     if not (0 < scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
         raise NotCompiled("its scale or ratio is not an increasing pair of positive numbers")
@@ -51,7 +60,6 @@ def _random_resized_crop(step: Transform, context: Context) -> Stage:
 
 
 def _resize(step: Transform, context: Context) -> Stage:
-    filter = _filter(step, context)
     size = step.size
     if size is None:
         raise NotCompiled("size=None")
@@ -61,41 +69,58 @@ def _resize(step: Transform, context: Context) -> Stage:
     if len(sizes) == 1:
         if step.max_size is not None and step.max_size <= sizes[0]:
             raise NotCompiled("max_size is not larger than size")
+        filter = _filter(step, context, sizes[0] if step.max_size is None else 1)
         return ResizeShorterSide(sizes[0], step.max_size, filter)
     if step.max_size is not None:
         raise NotCompiled("max_size with a size of two")
-    return Resize(sizes[0], sizes[1], filter)
+    return Resize(sizes[0], sizes[1], _filter(step, context, sizes[1]))
 
 
-def _filter(step: Transform, context: Context) -> Filter:
-    """Returns the filter of a resize: Pillow's, or torch's for a uint8 tensor."""
-    context.require_levels(same_on_tensors=True)
+def _filter(step: Transform, context: Context, least_width: int) -> Filter:
+    """Returns the filter of a resize: Pillow's, or torch's for a tensor."""
+    if context.held != "floats":
+        context.require_levels(same_on_tensors=True)
     name = filter_name(step.interpolation)
-    if context.held != "tensor":
+    if context.held == "pil":
         return name
-    if step.antialias is False:
-        raise NotCompiled("antialias=False")
-    if not context.exact:
+    if not step.antialias:
+        raise NotCompiled(f"antialias={step.antialias!r}")
+    if context.held == "tensor" and not context.exact:
         return name
     from torchvision.transforms import v2
 
-    if type(step) not in (v2.Resize, v2.RandomResizedCrop) or not resizes_levels(name):
-        raise NotCompiled("torchvision resizes tensors otherwise: put it before the conversion")
-    return TORCH_FILTERS[name]
+    if context.held == "tensor" and type(step) in (v2.Resize, v2.RandomResizedCrop):
+        if resizes_levels(name):
+            return TORCH_FILTERS[name]
+    elif context.in_plan and resizes_floats(name):
+        # The older transforms make floats of levels, and round them again. What torch makes of rows
+        # that become one pixel wide depends on how they lie in memory.
+        if least_width < 2:
+            raise NotCompiled("the result may be one pixel wide")
+        if context.held == "floats" and not context.on_floats:
+            raise NeedsFloats
+        return FLOAT_FILTERS[name]
+    raise NotCompiled("torchvision resizes tensors otherwise: put it before the conversion")
+
+
+def _border(fill: Argument, step: Transform, context: Context) -> Color:
+    from torchvision.transforms import v2
+
+    is_older = type(step) not in (v2.Pad, v2.RandomCrop)
+    if context.held != "pil" and is_older and not isinstance(fill, (int, float)):
+        raise NotCompiled(f"fill={fill!r} is for PIL images")
+    return context.border(color(fill, context.channels))
 
 
 def _center_crop(step: Transform, context: Context) -> Stage:
-    if context.held == "floats":
-        raise NotCompiled("it may pad what is converted already")
+    if context.border((0, 0, 0)) != (0, 0, 0):
+        raise NeedsFloats  # where the image is smaller, it pads what is converted already
     return CenterCrop(*pair(step.size))
 
 
 def _random_crop(step: Transform, context: Context) -> Stage:
     from torchvision.transforms import v2
 
-    padded = step.padding is not None or step.pad_if_needed
-    if padded and step.padding_mode != "constant":
-        raise NotCompiled(f"padding_mode={step.padding_mode!r}")
     if step.padding is None:
         sides = (0, 0, 0, 0)
     elif type(step) is v2.RandomCrop:
@@ -103,15 +128,37 @@ def _random_crop(step: Transform, context: Context) -> Stage:
         sides = padding_sides([left, top, right, bottom])
     else:
         sides = padding_sides(step.padding)
-    if context.held == "floats" and (any(sides) or step.pad_if_needed):
-        raise NotCompiled("padding after the conversion to floats is not compiled")
     height, width = pair(step.size)
     fill = color(step.fill, context.channels)
+    if any(sides) or step.pad_if_needed:
+        if step.padding_mode != "constant":
+            return _crop_of_reflection(step, context, sides)
+        fill = _border(step.fill, step, context)
     return RandomCrop(height, width, sides, bool(step.pad_if_needed), fill)
 
 
+def _crop_of_reflection(
+    step: Transform, context: Context, sides: tuple[int, int, int, int]
+) -> Stage:
+    """Returns the stages of a crop from a border of the image's own pixels."""
+    if step.pad_if_needed or not context.in_plan:
+        raise NotCompiled(f"padding_mode={step.padding_mode!r}")
+    height, width = pair(step.size)
+    steps = (
+        _reflection(step, context, sides),
+        RandomCrop(height, width, (0, 0, 0, 0), False, (0, 0, 0)),
+    )
+    return RandomChoice((steps,), (1.0,))
+
+
+def _reflection(step: Transform, context: Context, sides: tuple[int, int, int, int]) -> Fixed:
+    if context.on_floats:
+        raise NotCompiled(f"padding_mode={step.padding_mode!r} of floats")
+    return Fixed(("pad", *sides, step.padding_mode, color(step.fill, context.channels)))
+
+
 def _pad(step: Transform, context: Context) -> Stage:
-    if context.held == "floats":
-        raise NotCompiled("padding after the conversion to floats is not compiled")
-    fill = color(step.fill, context.channels)
-    return Fixed(("pad", *padding_sides(step.padding), step.padding_mode, fill))
+    sides = padding_sides(step.padding)
+    if step.padding_mode != "constant":
+        return _reflection(step, context, sides)
+    return Fixed(("pad", *sides, "constant", _border(step.fill, step, context)))
