@@ -34,7 +34,7 @@ def crossed(ends, batch):
 
 def crossed_in(memory, batch):
     """The batch through memory of the receiver."""
-    assert pack_into(batch, memoryview(memory).cast("B"))
+    pack_into(batch, memoryview(memory).cast("B"))
     return BatchReceiver.batch(read_packed(memory), memory)
 
 
@@ -75,14 +75,18 @@ def room(nbytes):
     return (ctypes.c_char * nbytes)()
 
 
-def test_a_batch_that_does_not_fit_given_memory_is_not_written():
-    batch = {"a": torch.arange(9000), "b": np.arange(9000), "c": "text"}
-    needed = next(
-        n for n in range(140_000, 200_000, 16) if pack_into(batch, memoryview(room(n)).cast("B"))
-    )
-    assert needed > 144_000
-    memory = room(needed)
-    got = crossed_in(memory, batch)
+@pytest.mark.parametrize("text", ["text", "text" * 50_000], ids=["short", "long"])
+def test_a_batch_that_does_not_fit_given_memory_is_refused(text):
+    batch = {"a": torch.arange(9000), "b": np.arange(9000), "c": text}
+    refused = 0
+    for nbytes in range(143_000 + len(text), 146_000 + len(text), 16):
+        try:
+            got = crossed_in(room(nbytes), batch)
+        except ValueError:
+            refused += 1
+        else:
+            break
+    assert nbytes > 144_000 + len(text) and refused > 50 and got["c"] == text
     assert torch.equal(got["a"], batch["a"]) and np.array_equal(got["b"], batch["b"])
 
 
