@@ -39,6 +39,7 @@ class Executor:
         vertical_first_allowed: bool,
         simd: str | None = None,
         device_tail: tuple[int, int, int] | None = None,
+        order: collections.abc.Sequence[tuple[int, int, int]] = [],
     ) -> None:
         """With `device_tail`, a device runs so many of the last stages.
 
