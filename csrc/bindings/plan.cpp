@@ -229,7 +229,7 @@ void bind_plan(py::module_& m) {
            "simd"_a = py::none(), "device_tail"_a = py::none(), "order"_a = std::vector<Loop>(),
            "With `device_tail`, a device runs so many of the last stages.\n\n"
            "Behind its pixels a result then has a program of so many bytes, which takes so many\n"
-           "bytes to work in. `order` has nested loops: size, and steps in the image and in the "
+           "bytes to work in. `order` has nested loops: size, and steps in the image and in the\n"
            "result.")
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property("max_pixels", &Executor::most_pixels, &set_max_pixels,

@@ -1,7 +1,8 @@
-"""Default collating in rows, as torch does it and WebDataset's ``batched``."""
+"""Collating in the memory of batches: by default functions in rows, by others where they join."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
-from fusionloader.data.deferred.rows.memory import BatchRows, current
+from fusionloader.data.deferred.rows.memory import BatchRows, current, is_plain
+from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
 from fusionloader.options.aliases import Batch
 from fusionloader.transforms.executors.collate import is_of_collate
@@ -35,6 +37,44 @@ def default_collate(rows: BatchRows) -> Function:
             return torch_collate.collate(batch, collate_fn_map=functions)
 
     return collate
+
+
+def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | None]) -> Function:
+    """Returns a collate function of user code whose large joined tensors lie in a batch's memory.
+
+    What ``torch.cat`` and ``torch.stack`` return there is not copied again. ``storage`` returns
+    memory of so many bytes; ``None`` if there is none.
+    """
+
+    def replacing(join: Function) -> Function:
+        thread = threading.get_ident()
+
+        def attempt(tensors: Any, dim: Any = 0, **named: Any) -> Any:
+            if threading.get_ident() != thread or named or type(dim) is not int or dim != 0:
+                return PLAIN
+            if type(tensors) not in (list, tuple) or not all(map(is_plain, tensors)):
+                return PLAIN
+            nbytes, dtypes = sum(each.nbytes for each in tensors), {each.dtype for each in tensors}
+            if nbytes < LEAST_BYTES or len(dtypes) > 1 or torch.is_inference_mode_enabled():
+                return PLAIN
+            shape = join([each.to("meta") for each in tensors]).shape
+            memory = storage(nbytes)
+            if memory is None:
+                return PLAIN
+            out: Any = torch.empty(0, dtype=dtypes.pop(), device="cpu")
+            return join(tensors, out=out.set_(memory, 0, shape))
+
+        return guarded(attempt, join)
+
+    def collate_in_memory(samples: Any) -> Any:
+        cat, stack = torch.cat, torch.stack
+        try:
+            torch.cat, torch.stack = replacing(cat), replacing(stack)
+            return collate(samples)
+        finally:
+            torch.cat, torch.stack = cat, stack
+
+    return collate_in_memory
 
 
 def invoking(original: Function) -> Function:

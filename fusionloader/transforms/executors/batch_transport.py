@@ -137,9 +137,10 @@ class Sender:
 
     def collating(self) -> contextlib.AbstractContextManager[None]:
         """Makes ``default_collate`` use memory of slots instead of fresh shared memory."""
-        return collating_in(self._storage)
+        return collating_in(self.storage)
 
-    def _storage(self, nbytes: int) -> torch.UntypedStorage | None:
+    def storage(self, nbytes: int) -> torch.UntypedStorage | None:
+        """Returns memory in the slot of the next batch, ``None`` if it is sent apart."""
         if nbytes < SMALLEST_BYTES:
             return None
         if self._open is None:
@@ -265,7 +266,7 @@ class StagedSender(Sender):
         """
         self._memory_of_batch, self._begin = acquire, begin
 
-    def _storage(self, nbytes: int) -> None:
+    def storage(self, nbytes: int) -> None:
         return None
 
     def open(self, nbytes: int) -> None:

@@ -102,7 +102,9 @@ class BatchRows:
         if self._collator != threading.get_ident():
             return None
         kind = tuple(tensors[0].shape), tensors[0].dtype
-        if not all(_is_plain(tensor, kind) for tensor in tensors):
+        if not all(map(is_plain, tensors)):
+            return None
+        if any((tuple(each.shape), each.dtype) != kind for each in tensors):
             return None
         addresses = [tensor.data_ptr() for tensor in tensors]
         with self._lock:
@@ -143,11 +145,11 @@ class BatchRows:
                 self._layout.retain(column, row)
 
 
-def _is_plain(tensor: torch.Tensor, kind: Kind) -> bool:
-    """Whether a tensor is of this kind and can be a row."""
-    if type(tensor) is not torch.Tensor or (tuple(tensor.shape), tensor.dtype) != kind:
+def is_plain(tensor: object) -> bool:
+    """Whether this is a tensor that is nothing but its elements, one after the other."""
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return False
-    if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
+    if not tensor.is_cpu or tensor.requires_grad or tensor.is_quantized or tensor.is_nested:
         return False
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
