@@ -122,11 +122,16 @@ def test_tensors_over_parts_of_an_array_need_not_be_of_one_storage(ends, count, 
         assert torch.equal(sent, came)
 
 
+def scripted(samples: list[torch.Tensor]):
+    return torch.cat(samples) + 1
+
+
 JOINS = {
     "cat": lambda samples: torch.cat(samples),
     "stack": lambda samples: {"whole": torch.stack(samples), "sizes": torch.tensor([1, 2])},
     "both": lambda samples: [torch.cat(samples), torch.stack(tensors=samples)],
     "used again": lambda samples: (torch.cat([torch.cat(samples), *samples]) * 2).half(),
+    "scripted": lambda samples: torch.jit.script(scripted)(samples),
     "columns": lambda samples: torch.cat(samples, dim=-1),
     "given memory": lambda samples: torch.stack(samples, 0, out=torch.empty(4, 300, 40)),
     "types": lambda samples: torch.cat([*samples, samples[0].double()]),
@@ -158,6 +163,18 @@ def test_tensors_that_a_collate_function_joins_lie_in_the_slot_of_the_batch(name
         got = receiver.batch(packed, receiver.lease(packed))
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
     assert name not in IN_PLACE or not copied
+
+
+def test_a_collate_function_may_replace_the_function_that_joins(monkeypatch):
+    monkeypatch.setattr(torch, "cat", torch.cat)  # for its end
+    other = lambda samples: "other"  # noqa: E731
+
+    def collate(samples):
+        torch.cat = other
+        return torch.cat(samples)
+
+    assert joining(collate, lambda nbytes: None)([]) == "other"
+    assert torch.cat is other and joining(torch.cat, lambda nbytes: None)([]) == "other"
 
 
 def test_what_cannot_be_joined_raises_as_in_torch():

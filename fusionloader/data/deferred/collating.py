@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.jit import _builtins
 from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
@@ -39,6 +42,15 @@ def default_collate(rows: BatchRows) -> Function:
     return collate
 
 
+class _Collating(threading.local):
+    """What a collate function of user code runs with in this thread."""
+
+    storage: Callable[[int], torch.UntypedStorage | None] | None = None
+
+
+_collating = _Collating()
+
+
 def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | None]) -> Function:
     """Returns a collate function of user code whose large joined tensors lie in a batch's memory.
 
@@ -46,35 +58,47 @@ def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | N
     memory of so many bytes; ``None`` if there is none.
     """
 
-    def replacing(join: Function) -> Function:
-        thread = threading.get_ident()
-
-        def attempt(tensors: Any, dim: Any = 0, **named: Any) -> Any:
-            if threading.get_ident() != thread or named or type(dim) is not int or dim != 0:
-                return PLAIN
-            if type(tensors) not in (list, tuple) or not all(map(is_plain, tensors)):
-                return PLAIN
-            nbytes, dtypes = sum(each.nbytes for each in tensors), {each.dtype for each in tensors}
-            if nbytes < LEAST_BYTES or len(dtypes) > 1 or torch.is_inference_mode_enabled():
-                return PLAIN
-            shape = join([each.to("meta") for each in tensors]).shape
-            memory = storage(nbytes)
-            if memory is None:
-                return PLAIN
-            out: Any = torch.empty(0, dtype=dtypes.pop(), device="cpu")
-            return join(tensors, out=out.set_(memory, 0, shape))
-
-        return guarded(attempt, join)
-
     def collate_in_memory(samples: Any) -> Any:
-        cat, stack = torch.cat, torch.stack
+        originals = {name: getattr(torch, name) for name in ("cat", "stack")}
         try:
-            torch.cat, torch.stack = replacing(cat), replacing(stack)
+            for name, original in originals.items():
+                setattr(torch, name, _in_memory(original))
+            _collating.storage = storage
             return collate(samples)
         finally:
-            torch.cat, torch.stack = cat, stack
+            _collating.storage = None
+            for name, original in originals.items():
+                if getattr(torch, name) is _in_memory(original):  # the program has not replaced it
+                    setattr(torch, name, original)
 
     return collate_in_memory
+
+
+@functools.cache
+def _in_memory(join: Function) -> Function:
+    if type(join) is not types.BuiltinFunctionType:  # a replacement by the program
+        return join
+
+    def attempt(tensors: Any, dim: Any = 0, **named: Any) -> Any:
+        storage = _collating.storage
+        if storage is None or named or type(dim) is not int or dim != 0:
+            return PLAIN
+        if type(tensors) not in (list, tuple) or not all(map(is_plain, tensors)):
+            return PLAIN
+        nbytes, dtypes = sum(each.nbytes for each in tensors), {each.dtype for each in tensors}
+        if nbytes < LEAST_BYTES or len(dtypes) > 1 or torch.is_inference_mode_enabled():
+            return PLAIN
+        shape = join([each.to("meta") for each in tensors]).shape
+        memory = storage(nbytes)
+        if memory is None:
+            return PLAIN
+        out: Any = torch.empty(0, dtype=dtypes.pop(), device="cpu")
+        return join(tensors, out=out.set_(memory, 0, shape))
+
+    replacement = guarded(attempt, join, f"torch.{join.__name__}")
+    # torch.jit.script knows functions by identity.
+    _builtins._get_builtin_table()[id(replacement)] = f"aten::{join.__name__}"
+    return replacement
 
 
 def invoking(original: Function) -> Function:
