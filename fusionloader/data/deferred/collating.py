@@ -13,7 +13,7 @@ from torch.jit import _builtins
 from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
-from fusionloader.data.deferred.rows.memory import BatchRows, current, is_plain
+from fusionloader.data.deferred.rows.memory import BatchRows, current, is_plain, joined_shape
 from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
 from fusionloader.options.aliases import Batch
@@ -88,8 +88,8 @@ def _in_memory(join: Function) -> Function:
         nbytes, dtypes = sum(each.nbytes for each in tensors), {each.dtype for each in tensors}
         if nbytes < LEAST_BYTES or len(dtypes) > 1 or torch.is_inference_mode_enabled():
             return PLAIN
-        shape = join([each.to("meta") for each in tensors]).shape
-        memory = storage(nbytes)
+        shape = joined_shape(join.__name__, [each.shape for each in tensors])
+        memory = None if shape is None else storage(nbytes)
         if memory is None:
             return PLAIN
         out: Any = torch.empty(0, dtype=dtypes.pop(), device="cpu")
@@ -97,7 +97,8 @@ def _in_memory(join: Function) -> Function:
 
     replacement = guarded(attempt, join, f"torch.{join.__name__}")
     # torch.jit.script knows functions by identity.
-    _builtins._get_builtin_table()[id(replacement)] = f"aten::{join.__name__}"
+    builtins: Any = _builtins
+    builtins._get_builtin_table()[id(replacement)] = f"aten::{join.__name__}"
     return replacement
 
 

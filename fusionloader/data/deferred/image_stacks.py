@@ -20,7 +20,7 @@ from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.enhancing import padded
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.pillow import Argument
-from fusionloader.data.deferred.rows.memory import sample_tensor
+from fusionloader.data.deferred.rows.memory import joined_shape, sample_tensor
 from fusionloader.data.deferred.tensors.deferred_tensor import (
     Unmade,
     call_plain,
@@ -361,9 +361,11 @@ def _joining(function: Function) -> Function:
             return PLAIN
         found = [view.parts() for view in views]
         levels = [view.memory.levels for view in views]
+        shape = joined_shape(function.__name__, [view.alias.shape for view in views])
         if not all(found) or not all(_are_equal(each, levels[0]) for each in levels):
             return PLAIN
-        shape = function([view.alias for view in views]).shape
+        if shape is None:
+            return PLAIN
         return ImageStack.of(_View.of(list(itertools.chain(*found)), levels[0], shape))
 
     return guarded(attempt, functools.partial(call_plain, function), f"torch.{function.__name__}")

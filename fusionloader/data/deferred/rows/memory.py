@@ -154,6 +154,19 @@ def is_plain(tensor: object) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
+def joined_shape(name: str, shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Returns the shape of ``torch.cat`` or ``torch.stack``; ``None`` if torch joins none such.
+
+    torch takes 0.2 ms to find it without memory.
+    """
+    first = tuple(shapes[0])
+    if name == "stack":
+        return (len(shapes), *first) if all(tuple(each) == first for each in shapes) else None
+    if not all(len(each) and tuple(each[1:]) == first[1:] for each in shapes):
+        return None
+    return sum(each[0] for each in shapes), *first[1:]
+
+
 _current: BatchRows | None = None
 _of_samples: SampleRows | None = None
 
