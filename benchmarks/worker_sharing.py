@@ -35,7 +35,7 @@ from benchmarks.study import publish
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.cli.measure.report import announce
-from fusionloader.sharing.compatibility import digest_pickle
+from fusionloader.sharing.compatibility import digest_code
 
 LIGHT, COSTLY = (500, 375), (1120, 840)
 IMAGES = 64  # of each kind
@@ -101,7 +101,7 @@ def comparison_seconds() -> float:
         [(f"train/n{n % 1000:08}/n{n % 1000:08}_{n}.JPEG", n % 1000) for n in range(PATHS)]
     )
     begun = time.process_time()
-    digest_pickle(dataset, 16, 1 << 30)
+    digest_code(dataset, own_memory=("numpy", "torch"), with_files=True)
     return time.process_time() - begun
 
 

@@ -39,11 +39,13 @@ class Executor:
         vertical_first_allowed: bool,
         simd: str | None = None,
         device_tail: tuple[int, int, int] | None = None,
+        order: collections.abc.Sequence[tuple[int, int, int]] = [],
     ) -> None:
         """With `device_tail`, a device runs so many of the last stages.
 
         Behind its pixels a result then has a program of so many bytes, which takes so many
-        bytes to work in.
+        bytes to work in. `order` has nested loops: size, and steps in the image and in the
+        result.
         """
 
     def decode(

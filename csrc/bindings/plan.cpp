@@ -32,16 +32,21 @@ namespace {
 
 // The last stages that a device runs, and bytes of their program and of its working memory.
 using DeviceTail = std::tuple<size_t, size_t, size_t>;
+// Steps, elements of a step in the image, and in the result.
+using Loop = std::tuple<size_t, size_t, size_t>;
 
 std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,
                                         bool fast_decode, bool strict, bool vertical_first_allowed,
                                         const std::optional<std::string>& simd,
-                                        const std::optional<DeviceTail>& tail) {
+                                        const std::optional<DeviceTail>& tail,
+                                        const std::vector<Loop>& order) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
+  if (!order.empty() && !convert) throw std::invalid_argument("an order needs a conversion");
+  for (const auto& [size, from, to] : order) spec.convert->order.push_back({size, from, to});
   spec.channels = channels;
   spec.result_channels = result_channels;
   spec.height = height;
@@ -221,10 +226,11 @@ void bind_plan(py::module_& m) {
       "operations; those named for pixels return bytes with their height and width.")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
-           "simd"_a = py::none(), "device_tail"_a = py::none(),
+           "simd"_a = py::none(), "device_tail"_a = py::none(), "order"_a = std::vector<Loop>(),
            "With `device_tail`, a device runs so many of the last stages.\n\n"
            "Behind its pixels a result then has a program of so many bytes, which takes so many\n"
-           "bytes to work in.")
+           "bytes to work in. `order` has nested loops: size, and steps in the image and in the\n"
+           "result.")
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property("max_pixels", &Executor::most_pixels, &set_max_pixels,
                     "Images that have more are left to Pillow, as with its MAX_IMAGE_PIXELS.")

@@ -13,7 +13,9 @@ constexpr size_t levels = 256;
 
 float apply(const FloatArithmetic& arithmetic, size_t channel, size_t level) {
   const auto value = static_cast<float>(level);
-  const float unit = arithmetic.by_reciprocal ? value * (1.0f / 255.0f) : value / 255.0f;
+  const float unit = arithmetic.unit == Unit::level     ? value
+                     : arithmetic.unit == Unit::product ? value * (1.0f / 255.0f)
+                                                        : value / 255.0f;
   return (unit - arithmetic.mean[channel]) / arithmetic.deviation[channel];
 }
 
@@ -33,13 +35,14 @@ float steps_away(float value, int steps) {
   return value;
 }
 
-// The ends of the table are -mean / deviation and (1 - mean) / deviation but for rounding: the
+// The ends of the table are -mean / deviation and (white - mean) / deviation but for rounding: the
 // parameters are a few float32 steps from what these say.
 bool recover_channel(const float* table, FloatArithmetic& arithmetic, size_t channel) {
   constexpr int reach = 12;
   const double low = table[0], high = table[levels - 1];
   if (!(std::isfinite(low) && std::isfinite(high)) || low == high) return false;
-  const double deviation = 1.0 / (high - low), mean = -low * deviation;
+  const double white = arithmetic.unit == Unit::level ? levels - 1 : 1;
+  const double deviation = white / (high - low), mean = -low * deviation;
   for (int i = -reach; i <= reach; ++i) {
     arithmetic.deviation[channel] = steps_away(static_cast<float>(deviation), i);
     for (int j = -reach; j <= reach; ++j) {
@@ -99,8 +102,8 @@ FloatKernel float_kernel(SimdLevel simd) {
 }
 
 bool recover_arithmetic(const float* table, size_t channels, FloatArithmetic& arithmetic) {
-  for (const bool by_reciprocal : {false, true}) {
-    arithmetic.by_reciprocal = by_reciprocal;
+  for (const Unit unit : {Unit::quotient, Unit::product, Unit::level}) {
+    arithmetic.unit = unit;
     bool found = true;
     for (size_t channel = 0; channel < channels && found; ++channel)
       found = recover_channel(table + channel * levels, arithmetic, channel);
@@ -122,6 +125,10 @@ Converter::Converter(const ConvertSpec& spec, int width, int height, int channel
   if (table_.size() != channels_ * levels * size)
     throw std::invalid_argument("the conversion table has " + std::to_string(table_.size()) +
                                 " bytes, expected " + std::to_string(channels_ * levels * size));
+  if (!spec.order.empty()) {
+    order_.emplace(spec.order, width_, height_, channels_);
+    line_.resize(width_ * size);
+  }
   if (is_identity(spec))
     method_ = Method::copy;
   else if (spec.is_float32 && size == sizeof(float) && arithmetic_is_exact())
@@ -157,15 +164,15 @@ void Converter::row(int y, const PlaneRow& in, uint8_t* out) const {
   for (size_t channel = 0; channel < channels_; ++channel) {
     const uint8_t* from = in.planes + channel * in.plane;
     const uint8_t* table = table_.data() + channel * levels * element_size_;
-    uint8_t* to = out + (channel * height_ + static_cast<size_t>(y)) * width_ * element_size_;
-    if (method_ == Method::copy) {
+    const size_t row = channel * height_ + static_cast<size_t>(y);
+    uint8_t* to = order_ ? line_.data() : out + row * width_ * element_size_;
+    if (method_ == Method::copy)
       std::memcpy(to, from, width_);
-      continue;
-    }
-    if (method_ == Method::arithmetic)
+    else if (method_ == Method::arithmetic)
       kernel_(from, width_, arithmetic_, channel, as_floats(table), reinterpret_cast<float*>(to));
     else
       look_up(element_size_, from, width_, table, to);
+    if (order_) order_->write(to, static_cast<size_t>(y), channel, element_size_, out);
   }
 }
 

@@ -3,17 +3,21 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "convert/convert_spec.hpp"
+#include "convert/element_order.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {
 
 // How torch makes float32 of a level, where the table turns out to be made that way:
-// (level / 255 - mean) / deviation, or with level * float32(1 / 255), each step rounded to float32.
+// (unit - mean) / deviation, each step rounded to float32. The unit is level / 255,
+// level * float32(1 / 255), or the level itself.
+enum class Unit { quotient, product, level };
 struct FloatArithmetic {
-  bool by_reciprocal;
+  Unit unit;
   std::array<float, 3> mean, deviation;
 };
 
@@ -28,12 +32,16 @@ struct PlaneRow {
   size_t plane;           // bytes between planes
 };
 
+// Not thread-safe where the spec has an order.
 class Converter {
  public:
-  // Throws std::invalid_argument when the table's size is not channels x 256 elements.
+  // Throws std::invalid_argument when the table's size is not channels x 256 elements, or the order
+  // does not give all of the image.
   Converter(const ConvertSpec& spec, int width, int height, int channels, SimdLevel simd);
 
-  size_t result_bytes() const { return channels_ * width_ * height_ * element_size_; }
+  size_t result_bytes() const {
+    return channels_ * width_ * height_ * element_size_ * (order_ ? order_->repeats() : 1);
+  }
   // Which of the ways below was chosen: "copy", "arithmetic" or "lookup".
   const char* method() const;
   void row(int y, const PlaneRow& in, uint8_t* out) const;
@@ -50,6 +58,8 @@ class Converter {
   Method method_ = Method::lookup;
   FloatArithmetic arithmetic_{};
   FloatKernel kernel_ = nullptr;
+  std::optional<ElementOrder> order_;
+  mutable std::vector<uint8_t> line_;  // a converted row, before it is put in order
 };
 
 // Whether `table` (channels x 256 float32) is what `arithmetic` gives on every level of every

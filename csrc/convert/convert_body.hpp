@@ -1,4 +1,5 @@
-// (level / 255 - mean) / deviation in float32, every step rounded as torch rounds it.
+// (unit - mean) / deviation in float32, every step rounded as torch rounds it; the unit is of a
+// level.
 //
 // A quotient a / b is taken as q + r * (a - q * b), with r the reciprocal of b, q = a * r and fused
 // multiply-adds: correctly rounded but for rare operands, and cheaper than a division. The
@@ -26,12 +27,13 @@ FUSIONLOADER_TARGET void convert(const uint8_t* levels, size_t count,
   const Floats deviation = filled(arithmetic.deviation[channel]);
   const Floats deviation_reciprocal = filled(1.0f / arithmetic.deviation[channel]);
   const Floats white = filled(255.0f), white_reciprocal = filled(1.0f / 255.0f);
-  const bool by_reciprocal = arithmetic.by_reciprocal;
+  const Unit kind = arithmetic.unit;
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     const Floats value = floats_of(levels + i);
-    const Floats unit =
-        by_reciprocal ? multiply(value, white_reciprocal) : divide(value, white, white_reciprocal);
+    const Floats unit = kind == Unit::level     ? value
+                        : kind == Unit::product ? multiply(value, white_reciprocal)
+                                                : divide(value, white, white_reciprocal);
     store(out + i, divide(subtract(unit, mean), deviation, deviation_reciprocal));
   }
   for (; i < count; ++i) out[i] = table[levels[i]];

@@ -57,6 +57,8 @@ void require_sense(const EraseResult& box, const ConvertSpec& convert, const Res
   if (box.x < 0 || box.y < 0 || box.width < 0 || box.height < 0 ||
       box.width > shape.width - box.x || box.height > shape.height - box.y)
     throw std::invalid_argument("a rectangle to erase is not inside the result");
+  if (!convert.order.empty())
+    throw std::invalid_argument("a result in an order of its own is not erased");
   if (box.values.empty() && !convert.is_float32)
     throw std::invalid_argument("noise is made for float32 results only");
   if (!box.values.empty() &&

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import threading
+
+from fusionloader.system.own_thread import run_in_own_thread
 
 _NAME = "fusionloader._native"
 
@@ -25,19 +26,12 @@ def _load() -> ImportError | None:
     It imports in another thread, because signal handlers run in the main thread: a Ctrl-C during
     the extension's initialization would raise ImportError, and leave it half registered.
     """
-    failed = []
+    return run_in_own_thread(_import, "fusionloader-native")
 
-    def load() -> None:
-        try:
-            importlib.import_module(_NAME)
-        except ImportError as error:
-            failed.append(error)
 
-    thread = threading.Thread(target=load, name="fusionloader-native")
+def _import() -> ImportError | None:
     try:
-        thread.start()
-    except RuntimeError:  # no more threads
-        load()
-    else:
-        thread.join()
-    return failed[0] if failed else None
+        importlib.import_module(_NAME)
+    except ImportError as error:
+        return error
+    return None

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
-from fusionloader.data.deferred.collating import default_collate
+from fusionloader.data.deferred.collating import default_collate, joining
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.deferred.tensors.deferred_tensor import finished_first, make_all_plain
+from fusionloader.system.freed_memory import keep_freed_memory
 from fusionloader.transforms.executors.batch_transport import Sender, Sends, StagedSender
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
@@ -19,6 +20,7 @@ from fusionloader.workers.claims import SKIPPED, read_indices
 from fusionloader.workers.python_worker import IDLE_SECONDS, PythonWorker, PythonWorkerConfig
 from fusionloader.workers.sample_errors import BadSample
 
+_KEPT_BYTES = 128 << 20
 _LONG = 1 << 15  # bytes of a long message; half the capacity of a pipe
 _UNSENT = "which cannot send its batch"
 _OF_BATCH = 0xFFFFFFFF  # occurrence for draws of a whole batch; no sample comes up as often
@@ -63,6 +65,7 @@ class BatchWorker(PythonWorker):
         collating: Collating,
     ) -> None:
         super().__init__(config, source, queue, pool)
+        keep_freed_memory(_KEPT_BYTES)  # the samples of a batch are freed together
         self.sample_rows = None  # its tensors are made in the rows of whole batches
         sends = collating.sends
         self._sender = StagedSender(self._slot_of_batch) if sends is None else Sender(sends)
@@ -70,10 +73,12 @@ class BatchWorker(PythonWorker):
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._auto_collation else None
+        if self._auto_collation and not is_of_collate(self._collate, "default_collate"):
+            self._collate = joining(self._collate, self._sender.storage)
         self._rows: memory.BatchRows | None = None
         if isinstance(source, DeferringSource):
             self._rows = memory.BatchRows(cast(Any, self._sender))
-            if is_of_collate(self._collate, "default_collate"):
+            if is_of_collate(collating.collate_fn, "default_collate"):
                 self._collate = default_collate(self._rows)
             elif source.tensors:
                 self._collate = finished_first(self._collate)

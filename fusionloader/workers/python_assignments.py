@@ -1,7 +1,7 @@
 """A Python worker's side of sharing: makes samples of another rank with its own dataset.
 
-The global manager sends workers only to ranks whose dataset pickles alike, and draws are seeded for
-each sample, so the samples are those that the other rank's workers make. A worker cannot report
+The global manager sends workers only to ranks with the same dataset and code, and draws are seeded
+for each sample, so the samples are those that the other rank's workers make. A worker cannot report
 anything there: it gives back what needs a report (an error, a sample of another layout), and a
 worker of that rank makes it again. It also gives back what code has made that asks for its rank,
 and is sent nowhere from then on.
@@ -99,11 +99,12 @@ class BorrowedBatchWorker(_Borrowed, BatchWorker):
         return found is not None
 
     def _sent(self, claim: _native.Claim, batch: object) -> TinyBatchState:
-        is_written = False
+        state = TinyBatchState.FAILED
         with contextlib.suppress(Exception):  # own workers report what cannot be pickled
-            is_written = pack_into(batch, self.queue.rows(claim))
+            pack_into(batch, self.queue.rows(claim))
+            state = TinyBatchState.COMPLETED
         self.queue.end_samples(claim, claim.first, 0)
-        return TinyBatchState.COMPLETED if is_written else TinyBatchState.FAILED
+        return state
 
 
 class PythonAssignments(Assignments[PythonWorker]):

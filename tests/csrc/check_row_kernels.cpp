@@ -167,7 +167,9 @@ std::vector<float> table_of(const FloatArithmetic& arithmetic) {
   std::vector<float> table(256);
   for (size_t level = 0; level < table.size(); ++level) {
     const auto value = static_cast<float>(level);
-    const float unit = arithmetic.by_reciprocal ? value * (1.0f / 255.0f) : value / 255.0f;
+    const float unit = arithmetic.unit == Unit::level     ? value
+                       : arithmetic.unit == Unit::product ? value * (1.0f / 255.0f)
+                                                          : value / 255.0f;
     table[level] = (unit - arithmetic.mean[0]) / arithmetic.deviation[0];
   }
   return table;
@@ -176,9 +178,11 @@ std::vector<float> table_of(const FloatArithmetic& arithmetic) {
 void check_conversion(SimdLevel level) {
   const FloatKernel kernel = float_kernel(level);
   if (!kernel) return;
-  const FloatArithmetic parameters[] = {{false, {0.485f}, {0.229f}}, {true, {0.485f}, {0.229f}},
-                                        {false, {0.456f}, {0.224f}}, {true, {0.406f}, {0.225f}},
-                                        {false, {0.5f}, {0.5f}},     {true, {0.0f}, {1.0f}}};
+  const FloatArithmetic parameters[] = {
+      {Unit::quotient, {0.485f}, {0.229f}},  {Unit::product, {0.485f}, {0.229f}},
+      {Unit::quotient, {0.456f}, {0.224f}},  {Unit::product, {0.406f}, {0.225f}},
+      {Unit::quotient, {0.5f}, {0.5f}},      {Unit::product, {0.0f}, {1.0f}},
+      {Unit::level, {122.7709f}, {68.5005f}}};
   for (const FloatArithmetic& arithmetic : parameters) {
     const std::vector<float> table = table_of(arithmetic);
     for (size_t count = 0; count < 300; ++count) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from native_samples import (
     SIMD_LEVELS,
     apply,
@@ -20,10 +23,11 @@ from native_samples import (
     pillow_pixels,
 )
 from PIL import Image
+from support.campaigns import examples
 from torchvision.transforms import InterpolationMode as Mode
 
 from fusionloader._native import RunStatus
-from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.native import make_executor, sized_executor
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
     Convert,
@@ -46,6 +50,10 @@ CONVERSIONS = {
     "float32 by multiplication": (
         "float32",
         lambda x: F.normalize(x.to(torch.float32).mul(1 / 255), [0.5, 0.4, 0.3], [0.2, 0.3, 0.7]),
+    ),
+    "normalised levels": (
+        "float32",
+        lambda x: F.normalize(x.to(torch.float32), [123.7, 116.3, 103.5], [58.4, 57.1, 57.4]),
     ),
     "unrelated float32": ("float32", lambda x: x.to(torch.float32).sqrt()),
     "float16": ("float16", lambda x: normalised(x).to(torch.float16)),
@@ -158,10 +166,70 @@ def test_decoded_pixels_give_the_same_as_the_file():
         np.testing.assert_array_equal(out, result(executor, encoded, index))
 
 
+@pytest.mark.properties
+@settings(max_examples=examples(60, 2000), deadline=None)
+@given(data=st.data())
+def test_elements_lie_in_any_order_of_nested_loops(data):
+    """Each axis is split into up to three, as for patches, some are repeated, and all permuted."""
+    split = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+    *sides, repeats = [data.draw(split) for _ in range(3)]
+    pixels = np.array(photo(math.prod(sides[1]), math.prod(sides[0]), 9))
+    name = data.draw(st.sampled_from(list(CONVERSIONS)))
+    expected = CONVERSIONS[name][1](torch.from_numpy(pixels).permute(2, 0, 1)).contiguous()
+    parted = expected.view(3, *sides[0], *sides[1], *[1] * len(repeats))
+    parted = parted.expand(*parted.shape[: -len(repeats)], *repeats)
+    parted = parted.permute(data.draw(st.permutations(range(parted.dim()))))
+    executor = ordered_executor(expected, levels_table(*CONVERSIONS[name][::-1]), parted)
+    out = np.zeros(executor.result_bytes, np.uint8)
+    executor.run_pixels_with(pixels, (), out)
+    np.testing.assert_array_equal(out, raw(parted.reshape(-1).clone()))
+
+
+def ordered_executor(image, convert, parted):
+    steps = torch.empty(parted.shape, device="meta").stride()
+    order = tuple(zip(parted.shape, parted.stride(), steps, strict=True))
+    return sized_executor(3, *image.shape[1:], convert, order=order)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda image: image[:, ::2],
+        lambda image: image[..., 2:],
+        lambda image: image.unfold(1, 4, 2),
+        lambda image: image.expand(2**11, 3, 6, 8),
+    ],
+)
+def test_an_order_that_is_none_of_all_elements_is_refused(part):
+    image = torch.empty(3, 6, 8, device="meta")
+    with pytest.raises(ValueError, match="the order of elements"):
+        ordered_executor(image, levels_table(normalised, "float32"), part(image))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [(3, 48, 48), (6, 8, 8), (8, 2, 1)],
+        [(4, 48, 48), (6, 8, 8), (8, 1, 1)],
+        [(3, 48, 54), (6, 8, 9), (9, 1, 1)],
+        [(3, 48, 48), (6, 8, 8), (8, 1, 2)],
+        [(3, 48, 0), (6, 8, 8), (8, 1, 1)],
+        [(3, 48, 48), (6, 8, 8), (8, 1, 1 << 62)],
+        [(3, 48, 48), (6, 8, 8), (0, 1, 1)],
+        [(1 << 62, 48, 48), (6, 8, 8), (8, 1, 1)],
+    ],
+)
+def test_an_order_with_gaps_in_the_result_is_refused(order):
+    with pytest.raises(ValueError, match="the order of elements"):
+        sized_executor(3, 6, 8, levels_table(normalised, "float32"), order=tuple(order))
+
+
 def test_a_plan_that_makes_no_sense_raises():
     table = levels_table(normalised, "float32")
     with pytest.raises(ValueError, match="3071 bytes, expected 3072"):
         make_executor(Plan(TRAIN, Convert("float32", table.table[:-1]), 224, 224))
+    with pytest.raises(ValueError, match="an order needs a conversion"):
+        sized_executor(3, 6, 8, order=((3, 48, 48), (48, 1, 1)))
     with pytest.raises(ValueError, match=" or ".join(SIMD_LEVELS) + " on this processor, not mmx"):
         make_executor(Plan(TRAIN, table, 224, 224), simd="mmx")
 

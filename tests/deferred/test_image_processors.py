@@ -10,14 +10,18 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from support.batches import same_batches
+from support.campaigns import examples
 from support.images import photo
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional
 
 from fusionloader import FusionLoader
 from fusionloader.data.deferred import image_processors
+from fusionloader.data.deferred.core import DeferredCore, wrap_pixels
 from fusionloader.data.deferred.counts import counts, uncounted
 from fusionloader.data.deferred.scope import deferring
 
@@ -138,6 +142,48 @@ def test_processors_with_steps_of_their_own(kind, files):
         found, natively = made_natively(lambda given=options: make(**given))
         assert_equal(found, make(**options))
         assert natively >= 3
+
+
+@pytest.fixture(scope="module")
+def photos():
+    generator = np.random.default_rng(5)
+    return {size: photo(generator, *size) for size in product((20, 61, 88), (33, 64))}
+
+
+PATCHING = {
+    "Qwen2VL": {"patch_size": (2, 4, 7), "temporal_patch_size": (1, 2, 3), "merge_size": (1, 2)},
+    "Glm4v": {"patch_size": (4, 7), "temporal_patch_size": (2,), "merge_size": (1, 2)},
+    "Siglip2": {"patch_size": (4, 8), "max_num_patches": (12, 60)},
+}
+
+
+@pytest.mark.properties
+@settings(max_examples=examples(25, 500), deadline=None)
+@given(data=st.data())
+def test_patches_are_written_natively_and_are_those_of_transformers(data, photos):
+    kind = data.draw(st.sampled_from(list(PATCHING)))
+    options = {name: data.draw(st.sampled_from(all)) for name, all in PATCHING[kind].items()}
+    if kind != "Siglip2":
+        options["size"] = {"shortest_edge": 56 * 56, "longest_edge": 100 * 100}
+    for name in ("do_normalize", "do_rescale", "do_resize"):
+        if name != "do_resize" and data.draw(st.integers(0, 3)) == 0:
+            options[name] = False
+    sizes = data.draw(st.lists(st.sampled_from(list(photos)), min_size=1, max_size=4))
+    processor = processor_of(kind, **options)
+    grouped = data.draw(st.booleans())
+
+    def make():
+        given_images = [wrap_pixels(np.asarray(photos[size]), {}) for size in sizes]
+        return processor(given_images, return_tensors="pt", disable_grouping=not grouped)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DeferredCore, "pixels", lambda core: pytest.fail("not natively"))
+        found, natively = made_natively(make)
+    expected = processor(
+        [photos[size] for size in sizes], return_tensors="pt", disable_grouping=not grouped
+    )
+    assert_equal(found, expected)
+    assert natively == len(sizes)
 
 
 def test_images_of_one_size_are_made_together(files):
@@ -356,9 +402,49 @@ STEPS = {
     "floats resized": lambda images: functional.resize(images * 0.5, [20, 30]),
     "not antialiased": lambda images: functional.resize(images, [20, 30], antialias=False),
     "flipped": functional.horizontal_flip,
+    "turned": lambda images: images.permute(0, 2, 3, 1),
+    "turned in place": lambda images: images.permute(0, 2, 3, 1).add_(1),
+    "of another shape": lambda images: images.view(2, 3, -1),
+    "copied to another shape": lambda images: images.transpose(1, 3).reshape(-1, 12),
+    "copied by the pixel": lambda images: images.to(torch.float32).movedim(1, -1).contiguous(),
+    "every other row": lambda images: (images[:, :, ::2] * 3).reshape(2, -1),
+    "patches": lambda images: patches(images.to(torch.float32)),
+    "patches in place": lambda images: (patches(images).add_(1), images),
+    "patches of a changed image": lambda images: patches(images.mul_(2)),
+    "patches of an image": lambda images: patches(images[1:]),
+    "patches of patches": lambda images: patches(images).permute(1, 0, 2).reshape(8, -1),
+    "a slice of patches": lambda images: patches(images)[1, 2:5],
+    "joined patches": lambda images: torch.cat([*patches(images), patches(images)[0]]),
+    "joined images": lambda images: torch.cat([images, images[:1]]),
+    "joined otherwise": lambda images: torch.cat([images, images], dim=-1),
+    "joined in place": lambda images: (torch.cat([images, images]).add_(1), images),
+    "images and others joined": lambda images: torch.cat([images, torch.zeros(1, 3, 32, 32)]),
+    "a crop viewed": lambda images: functional.crop(images, 3, 5, 20, 9).permute(1, 0, 2, 3),
+    "a crop copied": lambda images: (
+        functional.crop(images, 3, 5, 20, 9).contiguous().add_(1),
+        images,
+    ),
+    "a crop indexed": lambda images: functional.crop(images, 3, 5, 20, 9)[1].unsqueeze(0).add_(1),
+    "joined crops": lambda images: torch.cat([functional.crop(images, 3, 5, 20, 9)] * 2),
+    "a bad shape": lambda images: raised(lambda: images.reshape(7, -1)),
+    "a bad index": lambda images: raised(lambda: images[5]),
+    "joined badly": lambda images: raised(lambda: torch.cat([images, images[0]])),
     "iterated": list,
     "compared": lambda images: images == images[0],
 }
+
+
+def patches(images):
+    """Patches of 8 x 8 pixels, twice each: as in Qwen-VL's processors."""
+    parted = images.reshape(len(images), 3, 2, 2, 8, 2, 2, 8).permute(0, 2, 5, 3, 6, 1, 4, 7)
+    repeated = parted.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
+    return repeated.reshape(len(images), 16, 3 * 2 * 64)
+
+
+def raised(call):
+    with pytest.raises((RuntimeError, IndexError)) as error:
+        call()
+    return f"{type(error.value).__name__}: {error.value}"
 
 
 def normalized(images):

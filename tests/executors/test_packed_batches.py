@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
 
+from fusionloader.data.deferred.collating import joining
+from fusionloader.data.deferred.counts import uncounted
+from fusionloader.transforms.executors import batch_transport
 from fusionloader.transforms.executors.batch_transport import (
     BatchReceiver,
     Sender,
@@ -34,7 +37,7 @@ def crossed(ends, batch):
 
 def crossed_in(memory, batch):
     """The batch through memory of the receiver."""
-    assert pack_into(batch, memoryview(memory).cast("B"))
+    pack_into(batch, memoryview(memory).cast("B"))
     return BatchReceiver.batch(read_packed(memory), memory)
 
 
@@ -75,14 +78,18 @@ def room(nbytes):
     return (ctypes.c_char * nbytes)()
 
 
-def test_a_batch_that_does_not_fit_given_memory_is_not_written():
-    batch = {"a": torch.arange(9000), "b": np.arange(9000), "c": "text"}
-    needed = next(
-        n for n in range(140_000, 200_000, 16) if pack_into(batch, memoryview(room(n)).cast("B"))
-    )
-    assert needed > 144_000
-    memory = room(needed)
-    got = crossed_in(memory, batch)
+@pytest.mark.parametrize("text", ["text", "text" * 50_000], ids=["short", "long"])
+def test_a_batch_that_does_not_fit_given_memory_is_refused(text):
+    batch = {"a": torch.arange(9000), "b": np.arange(9000), "c": text}
+    refused = 0
+    for nbytes in range(143_000 + len(text), 146_000 + len(text), 16):
+        try:
+            got = crossed_in(room(nbytes), batch)
+        except ValueError:
+            refused += 1
+        else:
+            break
+    assert nbytes > 144_000 + len(text) and refused > 50 and got["c"] == text
     assert torch.equal(got["a"], batch["a"]) and np.array_equal(got["b"], batch["b"])
 
 
@@ -113,6 +120,73 @@ def test_tensors_over_parts_of_an_array_need_not_be_of_one_storage(ends, count, 
     batch = [torch.from_numpy(array[: count // 2]), torch.from_numpy(array)][::order]
     for sent, came in zip(batch, crossed(ends, batch), strict=True):
         assert torch.equal(sent, came)
+
+
+def scripted(samples: list[torch.Tensor]):
+    return torch.cat(samples) + 1
+
+
+JOINS = {
+    "cat": lambda samples: torch.cat(samples),
+    "stack": lambda samples: {"whole": torch.stack(samples), "sizes": torch.tensor([1, 2])},
+    "both": lambda samples: [torch.cat(samples), torch.stack(tensors=samples)],
+    "used again": lambda samples: (torch.cat([torch.cat(samples), *samples]) * 2).half(),
+    "scripted": lambda samples: torch.jit.script(scripted)(samples),
+    "columns": lambda samples: torch.cat(samples, dim=-1),
+    "given memory": lambda samples: torch.stack(samples, 0, out=torch.empty(4, 300, 40)),
+    "types": lambda samples: torch.cat([*samples, samples[0].double()]),
+    "small": lambda samples: torch.cat([sample[:2] for sample in samples]),
+    "turned": lambda samples: torch.stack([sample.t() for sample in samples]),
+    "gradients": lambda samples: torch.stack(
+        [sample.requires_grad_() for sample in samples]
+    ).detach(),
+    "scalars": lambda samples: torch.stack([sample.sum() for sample in samples]),
+}
+IN_PLACE = ("cat", "stack")
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_tensors_that_a_collate_function_joins_lie_in_the_slot_of_the_batch(name, monkeypatch):
+    receiver = BatchReceiver()
+    sender = Sender(receiver.add_worker(4))
+    cat, copied = torch.cat, []
+    copy = batch_transport._copy
+    monkeypatch.setattr(
+        batch_transport, "_copy", lambda *given: (copied.append(given), copy(*given))
+    )
+    for seed in range(5):
+        samples = list(torch.rand(4, 300, 40, generator=torch.Generator().manual_seed(seed)))
+        made = joining(JOINS[name], sender.storage)(samples)
+        assert torch.cat is cat
+        expected = JOINS[name](samples)
+        packed = unpickled(sender.pack(made).pickled_apart())
+        got = receiver.batch(packed, receiver.lease(packed))
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    assert name not in IN_PLACE or not copied
+
+
+def test_a_collate_function_may_replace_the_function_that_joins(monkeypatch):
+    monkeypatch.setattr(torch, "cat", torch.cat)  # for its end
+    other = lambda samples: "other"  # noqa: E731
+
+    def collate(samples):
+        torch.cat = other
+        return torch.cat(samples)
+
+    assert joining(collate, lambda nbytes: None)([]) == "other"
+    assert torch.cat is other and joining(torch.cat, lambda nbytes: None)([]) == "other"
+
+
+def test_what_cannot_be_joined_raises_as_in_torch():
+    def collate(samples):
+        return torch.cat(samples)
+
+    bad = [torch.zeros(300, 200), torch.zeros(300, 201)]
+    with pytest.raises(RuntimeError) as expected:
+        collate(bad)
+    with uncounted(), pytest.raises(RuntimeError) as found:
+        joining(collate, lambda nbytes: torch.UntypedStorage(nbytes))(bad)
+    assert str(found.value) == str(expected.value)
 
 
 def test_what_is_one_object_stays_one(ends):

@@ -4,14 +4,13 @@ import mmap
 import subprocess
 import sys
 from pathlib import Path
-from pickle import PicklingError
 
 import numpy as np
 import pytest
 import torch
 from support.user_datasets import Opened
 
-from fusionloader.sharing.compatibility import PickleTooLong, digest_pickle
+from fusionloader.sharing.compatibility import CodeTooLong, digest_code
 
 TESTS = Path(__file__).parents[1]
 SCRIPT = f"""
@@ -22,8 +21,8 @@ print(digest(values()))
 """
 
 
-def digest(value, most_bytes=1 << 20):
-    return digest_pickle(value, 16, most_bytes)
+def digest(value, most_bytes=1 << 20, own_memory=("numpy", "torch")):
+    return digest_code(value, most_bytes=most_bytes, own_memory=own_memory, with_files=True)
 
 
 def values():
@@ -85,7 +84,7 @@ def mapped_file(path):
     ids=["array", "file", "shared tensor", "tensor of an array"],
 )
 def test_memory_that_other_processes_may_change_cannot_be_compared(make, tmp_path):
-    with pytest.raises(PicklingError, match="shared memory"):
+    with pytest.raises(TypeError, match="shared memory"):
         digest({"values": make(tmp_path / "values")})
 
 
@@ -93,16 +92,16 @@ def test_tensors_that_were_sent_to_spawned_workers_can_be_compared():
     value = {"values": torch.zeros(5)}
     before = digest(value)
     value["values"].share_memory_()  # as torch does
-    assert digest_pickle(value, 16, 1 << 20, tensors_were_sent=True) == before
+    assert digest(value, own_memory=["numpy"]) == before
 
 
 def test_an_array_that_is_too_long_is_not_copied():
     rows = np.lib.stride_tricks.as_strided(np.zeros(8), (1 << 40, 8), (0, 8))
-    with pytest.raises(PickleTooLong):
+    with pytest.raises(CodeTooLong):
         digest(rows)
 
 
 @pytest.mark.parametrize("value", [np.zeros(200, np.uint8), torch.zeros(200), list(range(200))])
 def test_a_long_pickle_is_given_up(value):
-    with pytest.raises(PickleTooLong):
+    with pytest.raises(CodeTooLong):
         digest(value, most_bytes=150)

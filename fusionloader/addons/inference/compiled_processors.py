@@ -75,17 +75,14 @@ def _limits_long_images(processor: Any) -> bool:
 def _record(processor: Any, size: tuple[int, int]) -> tuple[DeferredCore, Convert] | None:
     """Returns the operations on an image, and the conversion; ``None`` if there is more to it."""
     from fusionloader.data.deferred.image_processors import has_steps_of_transformers, recorded
-    from fusionloader.data.deferred.image_stacks import ImageStack
+    from fusionloader.data.deferred.image_stacks import recorded_image
 
     if not has_steps_of_transformers(processor):
         return None
     made = recorded(processor, wrap_pixels(np.zeros((*size[::-1], 3), np.uint8), {}))
     if made.keys() != {"pixel_values"} or len(made["pixel_values"]) != 1:
         return None
-    found = made["pixel_values"][0]
-    if not isinstance(found, ImageStack) or found.pixels.is_made:
-        return None
-    return found.pixels.cores[0], found.pixels.convert
+    return recorded_image(made["pixel_values"][0])
 
 
 def _stages(tried: Sequence[Sequence[Operation]]) -> Iterator[Stage]:

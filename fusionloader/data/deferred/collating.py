@@ -1,15 +1,20 @@
-"""Default collating in rows, as torch does it and WebDataset's ``batched``."""
+"""Collating in the memory of batches: by default functions in rows, by others where they join."""
 
 from __future__ import annotations
 
+import functools
+import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.jit import _builtins
 from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
-from fusionloader.data.deferred.rows.memory import BatchRows, current
+from fusionloader.data.deferred.rows.memory import BatchRows, current, is_plain, joined_shape
+from fusionloader.data.deferred.rows.sample_rows import LEAST_BYTES
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
 from fusionloader.options.aliases import Batch
 from fusionloader.transforms.executors.collate import is_of_collate
@@ -35,6 +40,66 @@ def default_collate(rows: BatchRows) -> Function:
             return torch_collate.collate(batch, collate_fn_map=functions)
 
     return collate
+
+
+class _Collating(threading.local):
+    """What a collate function of user code runs with in this thread."""
+
+    storage: Callable[[int], torch.UntypedStorage | None] | None = None
+
+
+_collating = _Collating()
+
+
+def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | None]) -> Function:
+    """Returns a collate function of user code whose large joined tensors lie in a batch's memory.
+
+    What ``torch.cat`` and ``torch.stack`` return there is not copied again. ``storage`` returns
+    memory of so many bytes; ``None`` if there is none.
+    """
+
+    def collate_in_memory(samples: Any) -> Any:
+        originals = {name: getattr(torch, name) for name in ("cat", "stack")}
+        try:
+            for name, original in originals.items():
+                setattr(torch, name, _in_memory(original))
+            _collating.storage = storage
+            return collate(samples)
+        finally:
+            _collating.storage = None
+            for name, original in originals.items():
+                if getattr(torch, name) is _in_memory(original):  # the program has not replaced it
+                    setattr(torch, name, original)
+
+    return collate_in_memory
+
+
+@functools.cache
+def _in_memory(join: Function) -> Function:
+    if type(join) is not types.BuiltinFunctionType:  # a replacement by the program
+        return join
+
+    def attempt(tensors: Any, dim: Any = 0, **named: Any) -> Any:
+        storage = _collating.storage
+        if storage is None or named or type(dim) is not int or dim != 0:
+            return PLAIN
+        if type(tensors) not in (list, tuple) or not all(map(is_plain, tensors)):
+            return PLAIN
+        nbytes, dtypes = sum(each.nbytes for each in tensors), {each.dtype for each in tensors}
+        if nbytes < LEAST_BYTES or len(dtypes) > 1 or torch.is_inference_mode_enabled():
+            return PLAIN
+        shape = joined_shape(join.__name__, [each.shape for each in tensors])
+        memory = None if shape is None else storage(nbytes)
+        if memory is None:
+            return PLAIN
+        out: Any = torch.empty(0, dtype=dtypes.pop(), device="cpu")
+        return join(tensors, out=out.set_(memory, 0, shape))
+
+    replacement = guarded(attempt, join, f"torch.{join.__name__}")
+    # torch.jit.script knows functions by identity.
+    builtins: Any = _builtins
+    builtins._get_builtin_table()[id(replacement)] = f"aten::{join.__name__}"
+    return replacement
 
 
 def invoking(original: Function) -> Function:

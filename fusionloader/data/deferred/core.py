@@ -18,7 +18,7 @@ from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Operations, Pixels, find_source
 from fusionloader.data.deferred.unparsed import UNPARSED, UnparsedFile
-from fusionloader.transforms.executors.native import sized_executor
+from fusionloader.transforms.executors.native import Order, sized_executor
 from fusionloader.transforms.executors.results import ELEMENT_TYPES
 from fusionloader.transforms.plan.stages import Convert, Operation
 
@@ -131,16 +131,17 @@ class DeferredCore:
         counts().results["tensor"] += 1
         return out
 
-    def write(self, convert: Convert, out: torch.Tensor) -> None:
-        """Writes converted elements to a contiguous tensor, channels x height x width.
+    def write(self, convert: Convert, out: torch.Tensor, order: Order = ()) -> None:
+        """Writes converted elements to a contiguous tensor, by default channels x height x width.
 
         Raises:
-            ValueError: the native executor refuses an operation.
+            ValueError: the native executor refuses an operation, or the order.
         """
-        channels, height, width = out.shape
+        channels, (width, height) = _CHANNELS[self.mode], self.size
         # numpy has no bfloat16, and the executor takes bytes.
         memory = (out.view(torch.uint8) if out.dtype is torch.bfloat16 else out).numpy()
-        self.source.run(self.operations, sized_executor(channels, height, width, convert), memory)
+        runner = sized_executor(channels, height, width, convert, order=order)
+        self.source.run(self.operations, runner, memory)
 
 
 OPERATIONS = "the operations that were recorded"

@@ -20,7 +20,7 @@ from transformers.image_processing_backends import TorchvisionBackend
 
 from fusionloader.data.deferred.core import deferred_core
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
-from fusionloader.data.deferred.image_stacks import ImageStack, image_stack
+from fusionloader.data.deferred.image_stacks import ImageStack, finished, image_stack
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.unparsed import is_transparent
 
@@ -113,17 +113,17 @@ def _is_of_transformers(kind: Any) -> bool:
 def _finished(made: Any) -> Any:
     """Returns what a processor made, with pixels, in the containers that it made."""
     if isinstance(made, ImageStack):
-        return made.finished()
+        return finished(made)
     if isinstance(made, MutableMapping):
         parts = list(made.items())
     elif type(made) in (list, tuple):
         parts = list(enumerate(made))
     else:
         return made
-    finished = {key: _finished(part) for key, part in parts}
-    changed = {key: finished[key] for key, part in parts if finished[key] is not part}
+    found = {key: _finished(part) for key, part in parts}
+    changed = {key: found[key] for key, part in parts if found[key] is not part}
     if changed and type(made) is tuple:
-        return tuple(finished.values())
+        return tuple(found.values())
     for key, part in changed.items():
         made[key] = part
     return made

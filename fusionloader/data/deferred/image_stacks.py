@@ -6,18 +6,29 @@ An image processor keeps them for the time of one call, so that they need not be
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from fusionloader.data.deferred import methods
-from fusionloader.data.deferred.core import DeferredCore
+from fusionloader.data.deferred.core import OPERATIONS, DeferredCore
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.enhancing import padded
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.pillow import Argument
-from fusionloader.data.deferred.rows.memory import sample_tensor
+from fusionloader.data.deferred.rows.memory import joined_shape, sample_tensor
+from fusionloader.data.deferred.tensors.deferred_tensor import (
+    Unmade,
+    call_plain,
+    get_view,
+    make_plain,
+    set_view,
+)
+from fusionloader.data.deferred.tensors.tensor_view import tensor_in
 from fusionloader.transforms.plan.stages import Convert
 from fusionloader.transforms.plan.torchvision.conversions import ELEMENTS
 from fusionloader.transforms.plan.torchvision.on_tensors import TORCH_FILTERS, resizes_levels
@@ -28,249 +39,387 @@ _LEVELS = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3).view(1, 3
 _CPU = torch.device("cpu")
 
 
-class _Pixels:
-    """The memory of a tensor of images, N x 3 x height x width, which may not be made yet.
+def _shaped(*shape: int) -> torch.Tensor:
+    """Returns a tensor without memory, on which torch shows what it makes of a shape."""
+    return torch.empty(shape, device="meta")
+
+
+class _Part(NamedTuple):
+    """An image in a memory.
 
     Attributes:
-        cores: the images, which have the same size.
-        levels: what is made of their levels, 1 x 3 x 256 x 1.
+        core: its pixels, 3 x height x width.
+        order: sizes, strides and offset of the tensor of these pixels whose elements, one after the
+            other, lie in the memory; ``None`` for the pixels as they are.
     """
 
-    __slots__ = ("_made", "_window", "cores", "levels")
+    core: DeferredCore
+    order: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        width, height = self.core.size
+        return (3, height, width) if self.order is None else self.order[0]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def write(self, levels: torch.Tensor, out: torch.Tensor) -> None:
+        """Writes the elements to a tensor of one dimension."""
+        _write(self, levels, out)
+
+    def _natively(self, levels: torch.Tensor, out: torch.Tensor) -> Any:
+        try:
+            self.core.write(_convert(levels), out, () if self.order is None else self._loops())
+        except ValueError:  # the native executor refuses an operation, or the order
+            return PLAIN
+        return out
+
+    def _loops(self) -> tuple[tuple[int, int, int], ...]:
+        """Returns sizes, and steps in the image and in the memory, of which all is meant."""
+        assert self.order is not None
+        sizes, strides, _ = self.order
+        steps = itertools.accumulate(sizes[:0:-1], operator.mul, initial=1)
+        return tuple(zip(sizes, strides, [*steps][::-1], strict=True))
+
+    def _looked_up(self, levels: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        pixels = torch.from_numpy(self.core.pixels()).permute(2, 0, 1).long()
+        image = torch.stack([levels[0, n, :, 0][plane] for n, plane in enumerate(pixels)])
+        ordered = image if self.order is None else image.as_strided(*self.order)
+        return out.copy_(ordered.reshape(-1))
+
+
+_write = guarded(_Part._natively, _Part._looked_up, OPERATIONS)
+
+
+def _convert(levels: torch.Tensor) -> Convert:
+    content = levels.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return Convert(ELEMENTS[levels.dtype], content)
+
+
+class _Memory:
+    """The memory of a tensor, which may not be made yet: one or more images after each other.
+
+    Attributes:
+        is_inference: whether it was recorded in torch's inference mode.
+        levels: what is made of the images' levels, 1 x 3 x 256 x 1.
+        parts: the images.
+        window: a tensor of other images, and the rows and columns of it that this memory is.
+    """
+
+    __slots__ = ("_made", "_shape", "is_inference", "levels", "parts", "window")
 
     def __init__(
         self,
-        cores: Sequence[DeferredCore],
+        parts: Sequence[_Part],
         levels: torch.Tensor,
-        window: tuple[_Pixels, slice, slice] | None = None,
+        shape: Sequence[int],
+        window: tuple[_View, slice, slice] | None = None,
     ) -> None:
-        """``window`` has other pixels, and the rows and columns of them that these are."""
-        self.cores, self.levels, self._window = cores, levels, window
+        self.parts, self.levels, self._shape, self.window = tuple(parts), levels, shape, window
+        self.is_inference = torch.is_inference_mode_enabled()
         self._made: torch.Tensor | None = None
 
     @property
     def is_made(self) -> bool:
-        return self._made is not None or self._window is not None and self._window[0].is_made
+        return self._made is not None or self.window is not None and self.window[0].memory.is_made
+
+    def count(self, why: str) -> None:
+        pass  # each image is counted
 
     def tensor(self) -> torch.Tensor:
-        """Returns all of them as a plain tensor, the same one at each call."""
-        if self._made is None and self._window is not None:
-            whole, rows, columns = self._window
-            self._made = whole.tensor()[..., rows, columns]
+        """Returns all of it as a plain tensor, the same one at each call."""
+        if self._made is None and self.window is not None:
+            view, rows, columns = self.window
+            made = view.plain()[..., rows, columns]
+            self._made = made if made.dim() == 4 else made[None]
         if self._made is None:
-            width, height = self.cores[0].size
-            shape = len(self.cores), 3, height, width
-            self._make(torch.empty(shape, dtype=self.levels.dtype, device="cpu"))
-        assert self._made is not None
+            self._made = self._write(torch.empty(self._shape, dtype=self.levels.dtype, device=_CPU))
         return self._made
 
+    def finish(self) -> None:
+        """Makes it for the caller: a single image in its row."""
+        if self.is_made or self.window is not None or len(self.parts) > 1:
+            return
+        batch, *shape = self._shape
+        # Not a view, as the result of torch.stack is none.
+        made = self._write(sample_tensor(shape if batch == 1 else self._shape, self.levels.dtype))
+        self._made = made.unsqueeze_(0) if batch == 1 else made
+
+    def _write(self, out: torch.Tensor) -> torch.Tensor:
+        sizes = [part.elements for part in self.parts]
+        for part, memory in zip(self.parts, torch.split(out.view(-1), sizes), strict=True):
+            part.write(self.levels, memory)
+        counts().results["tensor"] += len(self.parts)
+        return out
+
+
+class _View:
+    """What an ``ImageStack`` shows of a memory.
+
+    Attributes:
+        memory: the memory.
+        alias: tensor without memory, with shape, strides and offset.
+    """
+
+    __slots__ = ("alias", "memory")
+
+    def __init__(self, memory: _Memory, alias: torch.Tensor) -> None:
+        self.memory, self.alias = memory, alias
+
+    @staticmethod
+    def of(
+        parts: Sequence[_Part],
+        levels: torch.Tensor,
+        shape: Sequence[int],
+        window: tuple[_View, slice, slice] | None = None,
+    ) -> _View:
+        """Returns the view of all of a new memory."""
+        return _View(_Memory(parts, levels, shape, window), _shaped(*shape))
+
+    def plain(self) -> torch.Tensor:
+        """Returns a plain tensor in the memory, which is made here."""
+        whole, alias = self.memory.tensor(), self.alias
+        if self.memory.window is None:
+            return tensor_in(whole, int(alias.storage_offset()), alias.shape, alias.stride())
+        first = alias.storage_offset() // whole[0].numel()
+        shown = whole[first] if alias.dim() == 3 else whole[first : first + len(alias)]
+        return tensor_in(shown, 0, shown.shape, shown.stride())
+
     def finished(self) -> torch.Tensor:
-        """Returns the tensor for the caller: that of a single image in its row."""
-        if not self.is_made and self._window is None and len(self.cores) == 1:
-            width, height = self.cores[0].size
-            # Not a view, as the result of torch.stack is none.
-            self._make(sample_tensor((3, height, width), self.levels.dtype).unsqueeze_(0))
-        return self.tensor()
+        """Returns the plain tensor for the caller."""
+        self.memory.finish()
+        whole, alias = self.memory.tensor(), self.alias
+        return whole if alias.shape == whole.shape and alias.is_contiguous() else self.plain()
 
-    @property
-    def convert(self) -> Convert:
-        return Convert(ELEMENTS[self.levels.dtype], self.levels.numpy().tobytes())
+    def parts(self) -> tuple[_Part, ...]:
+        """Returns the images that lie in the memory as they do here; none if only parts of some."""
+        begin, alias = int(self.alias.storage_offset()), self.alias
+        bounds = [0, *itertools.accumulate(part.elements for part in self.memory.parts)]
+        end = begin + alias.numel()
+        if not (alias.is_contiguous() and begin in bounds and end in bounds):
+            return ()
+        return self.memory.parts[bounds.index(begin) : bounds.index(end)]
 
-    def _make(self, out: torch.Tensor) -> None:
-        convert = self.convert
-        for core, image in zip(self.cores, out, strict=True):
-            try:
-                core.write(convert, image)
-            except ValueError:  # the native executor refuses an operation
-                for plane, levels, pixels in zip(
-                    image, self.levels[0, ..., 0], core.pixels().transpose(2, 0, 1), strict=True
-                ):
-                    plane.copy_(levels[torch.from_numpy(pixels).long()])
-        counts().results["tensor"] += len(self.cores)
-        self._made = out
+    def cores(self) -> list[DeferredCore]:
+        """Returns the images; none if this is not 3 x height x width or N x 3 x height x width."""
+        parts = self.parts()
+        if any(part.order is not None for part in parts) or self.alias.dim() not in (3, 4):
+            return []
+        are_images = all(part.shape == self.alias.shape[-3:] for part in parts)
+        return [part.core for part in parts] if are_images else []
+
+    def like(
+        self,
+        cores: Sequence[DeferredCore | None],
+        window: tuple[_View, slice, slice] | None = None,
+    ) -> Any:
+        """Returns a tensor of changed images; ``PLAIN`` if the change is not recorded for all."""
+        parts = [_Part(core) for core in cores if core is not None]
+        if not parts or len(parts) < len(cores):
+            return PLAIN
+        shape = *self.alias.shape[:-3], *parts[0].shape
+        return ImageStack.of(_View.of(parts, _LEVELS, shape, window))
+
+    def converted(self, levels: torch.Tensor) -> Any:
+        """Returns a converted tensor; ``PLAIN`` if native code does not do it."""
+        parts = self.parts()
+        if levels.shape != _LEVELS.shape or levels.dtype not in ELEMENTS or levels.requires_grad:
+            return PLAIN
+        return ImageStack.of(_View.of(parts, levels, self.alias.shape)) if parts else PLAIN
+
+    def copied(self, shape: torch.Size) -> Any:
+        """Returns a copy of another shape, with the elements in the order of this view."""
+        memory, alias = self.memory, self.alias
+        count, several = memory.parts[0].elements, len(memory.parts) > 1
+        if any(part.order is not None or part.elements != count for part in memory.parts):
+            return PLAIN
+        if alias.numel() == 0:
+            return PLAIN
+        if several:  # each has to be one after the other
+            if alias.shape[:1] != (len(memory.parts),) or alias.stride(0) != count:
+                return PLAIN
+            alias = alias[0]
+        order = tuple(alias.shape), alias.stride(), int(alias.storage_offset())
+        parts = [part._replace(order=order) for part in memory.parts]
+        return ImageStack.of(_View.of(parts, memory.levels, shape))
 
 
-def _recorded(record: Function) -> Function:
-    """Returns a method that records, or calls torch's method with tensors that are made."""
-    name = record.__name__
-    method = getattr(torch.Tensor, name)
+class ImageStack(Unmade):
+    """Images, 3 x height x width or N x 3 x height x width, or their pixels in another order."""
 
-    def attempt(self: ImageStack, *arguments: Any, **named: Any) -> Any:
-        return PLAIN if self.pixels.is_made else record(self, *arguments, **named)
+    recorders: ClassVar[dict[Function, Function]] = {}
 
-    def plain(*arguments: Any, **named: Any) -> Any:
-        return _call_plain(method, *arguments, **named)
+    @staticmethod
+    def of(view: _View) -> ImageStack:
+        """Returns the tensor of a view."""
+        alias = view.alias
+        with torch._C.DisableTorchFunction():
+            made: ImageStack = torch.Tensor._make_wrapper_subclass(
+                ImageStack,
+                alias.shape,
+                strides=alias.stride(),
+                storage_offset=alias.storage_offset(),
+                dtype=view.memory.levels.dtype,
+                device=_CPU,
+            )
+        set_view(made, view)
+        return made
 
-    return guarded(attempt, plain, f"torch.Tensor.{name}")
+    # Methods and properties of its own take less time than __torch_function__.
+
+    shape = property(lambda self: get_view(self).alias.shape)
+    dtype = property(lambda self: get_view(self).memory.levels.dtype)
+    device = property(lambda self: _CPU)
 
 
 def image_stack(core: DeferredCore) -> ImageStack:
     """Returns the uint8 tensor of an RGB image, 3 x height x width."""
-    return ImageStack.of(_Pixels([core], _LEVELS), 0)
+    part = _Part(core)
+    return ImageStack.of(_View.of([part], _LEVELS, part.shape))
 
 
-class ImageStack(torch.Tensor):
-    """An image, 3 x height x width, or several, N x 3 x height x width, without pixels yet.
+def find_view(tensor: object) -> _View | None:
+    """Returns the view of an ``ImageStack``; ``None`` for any other object.
 
-    Attributes:
-        pixels: the memory.
-        place: number of the image in it; ``None`` for all of them.
+    If the memory is made, the tensor is made here.
     """
+    if type(tensor) is not ImageStack:
+        return None
+    view: _View | None = get_view(tensor)
+    if view is None or view.memory.is_made:
+        make_plain(tensor)
+        return None
+    return view
 
-    pixels: _Pixels
-    place: int | None
-    _shape: torch.Size
 
-    @staticmethod
-    def of(pixels: _Pixels, place: int | None = None) -> ImageStack:
-        """Returns the tensor of one of the images, or of all."""
-        width, height = pixels.cores[0].size
-        count = (len(pixels.cores),) if place is None else ()
-        shape = torch.Size((*count, 3, height, width))
-        with torch._C.DisableTorchFunction():
-            made: ImageStack = torch.Tensor._make_wrapper_subclass(
-                ImageStack, shape, dtype=pixels.levels.dtype, device=_CPU
-            )
-        made.pixels, made.place, made._shape = pixels, place, shape
-        return made
+def finished(tensor: ImageStack) -> torch.Tensor:
+    """Returns the plain tensor for the caller."""
+    view = get_view(tensor)
+    return tensor if view is None else view.finished()
 
-    def plain(self) -> torch.Tensor:
-        """Returns the plain tensor, over the same memory at each call."""
-        return self._of(self.pixels.tensor())
 
-    def finished(self) -> torch.Tensor:
-        """Returns the plain tensor for the caller."""
-        return self._of(self.pixels.finished())
+def recorded_image(tensor: object) -> tuple[DeferredCore, Convert] | None:
+    """Returns what is recorded for a tensor of one image; ``None`` if there is more to it."""
+    view = find_view(tensor)
+    cores = [] if view is None else view.cores()
+    if view is None or len(cores) != 1:
+        return None
+    return cores[0], _convert(view.memory.levels)
 
-    def _of(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole if self.place is None else whole[self.place]
 
-    # Methods and properties of their own take less time than __torch_function__.
+# ---- torch's functions -------------------------------------------------------------------------
 
-    shape = property(lambda self: self._shape)
-    dtype = property(lambda self: self.pixels.levels.dtype)
-    device = property(lambda self: _CPU)
 
-    @_recorded
-    def size(self, dim: Argument = None) -> Any:
-        return self._shape if dim is None else self._shape[dim]
+def _viewing(function: Function) -> Function:
+    """Returns a recorder of a function that views a tensor, or copies it to view the copy."""
 
-    @_recorded
-    def unsqueeze(self, dim: Argument) -> Any:
-        alone = self.place is not None and len(self.pixels.cores) == 1
-        return ImageStack.of(self.pixels) if dim == 0 and alone else PLAIN
-
-    @_recorded
-    def __getitem__(self, index: Argument) -> Any:
-        count = len(self.pixels.cores)
-        if self.place is not None or type(index) is not int or not -count <= index < count:
+    def record(view: _View, *arguments: Argument, **named: Argument) -> Any:
+        if not all(map(_is_of_numbers, (*arguments, *named.values()))):
             return PLAIN
-        return ImageStack.of(self.pixels, index % count)
+        memory, before = view.memory, view.alias
+        after = function(before, *arguments, **named)
+        made = _View(memory, after)
+        if memory.window is not None and (function is torch.Tensor.contiguous or not made.cores()):
+            return PLAIN  # its strides are those of the other images
+        if after.untyped_storage()._cdata != before.untyped_storage()._cdata:
+            return view.copied(after.shape)
+        return ImageStack.of(made)
 
-    @_recorded
-    def to(self, *arguments: Argument, **named: Argument) -> Any:
-        dtype = arguments[0] if len(arguments) == 1 and not named else None
-        if type(dtype) is not torch.dtype:
-            return PLAIN
-        return self if dtype is self.dtype else self.converted(self.pixels.levels.to(dtype))
-
-    @_recorded
-    def __mul__(self, number: Argument) -> Any:
-        if type(number) not in (int, float):
-            return PLAIN
-        return self.converted(self.pixels.levels * number)
-
-    def after(
-        self,
-        cores: Sequence[DeferredCore | None],
-        window: tuple[_Pixels, slice, slice] | None = None,
-    ) -> Any:
-        """Returns the images after an operation; ``PLAIN`` if it is not recorded for all."""
-        known = [core for core in cores if core is not None]
-        if len(known) < len(cores):
-            return PLAIN
-        return ImageStack.of(_Pixels(known, _LEVELS, window), self.place)
-
-    def converted(self, levels: torch.Tensor) -> Any:
-        """Returns the images after a conversion; ``PLAIN`` if native code does not do it."""
-        if levels.shape != _LEVELS.shape or levels.dtype not in ELEMENTS or levels.requires_grad:
-            return PLAIN
-        return ImageStack.of(_Pixels(self.pixels.cores, levels), self.place)
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Function,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Records ``torch.stack``, answers what needs no pixels, or makes the pixels first."""
-        named = kwargs or {}
-        if func is torch.stack:
-            return _stack(*args, **named)
-        if func in _ABOUT:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **named)
-        return _call_plain(func, *args, **named)
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Function,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Makes the pixels of tensors that are used from C++."""
-        return _call_plain(func, *args, **(kwargs or {}))
+    return record
 
 
-_ABOUT = frozenset(
-    [
-        *(getattr(torch.Tensor, name).__get__ for name in ("ndim", "layout", "requires_grad")),
-        *(
-            getattr(torch.Tensor, name)
-            for name in ("dim", "numel", "stride", "is_floating_point", "__len__")
-        ),
-    ]
-)
+def _is_of_numbers(value: Argument) -> bool:
+    """Whether torch views a tensor by an index or argument."""
+    if type(value) in (tuple, torch.Size):
+        return all(map(_is_of_numbers, value))
+    return type(value) in (int, slice, type(None), type(...))
 
 
-def _call_plain(func: Function, *args: Any, **named: Any) -> Any:
-    """Calls a function of torch with tensors that are made."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*_made(args), **_made(named))
-
-
-def _made(value: Any) -> Any:
-    if isinstance(value, ImageStack):
-        return value.plain()
-    if isinstance(value, dict):
-        return {key: _made(each) for key, each in value.items()}
-    return type(value)(map(_made, value)) if type(value) in (list, tuple) else value
-
-
-def _stacked(tensors: Argument, dim: Argument = 0, **named: Argument) -> Any:
-    """Records ``torch.stack`` of images of one size."""
-    if named or dim != 0 or not all(type(each) is ImageStack for each in tensors):
+def _to(view: _View, *arguments: Argument, **named: Argument) -> Any:
+    dtype, levels = arguments[0] if len(arguments) == 1 and not named else None, view.memory.levels
+    if type(dtype) is not torch.dtype:
         return PLAIN
-    first = tensors[0]
-    levels = first.pixels.levels
-    for each in tensors:
-        other = each.pixels.levels
-        if each.place is None or each.pixels.is_made or each.shape != first.shape:
-            return PLAIN
-        if other is not levels and (other.dtype != levels.dtype or not torch.equal(other, levels)):
-            return PLAIN
-    return ImageStack.of(_Pixels([each.pixels.cores[each.place] for each in tensors], levels))
+    return view if dtype is levels.dtype else view.converted(levels.to(dtype))
 
 
-_stack = guarded(_stacked, functools.partial(_call_plain, torch.stack), "torch.stack")
+def _multiplied(view: _View, number: Argument) -> Any:
+    if type(number) not in (int, float):
+        return PLAIN
+    return view.converted(view.memory.levels * number)
+
+
+def _joining(function: Function) -> Function:
+    """Returns an attempt to record ``torch.cat`` or ``torch.stack`` in the first dimension."""
+
+    def attempt(tensors: Argument, dim: Argument = 0) -> Any:
+        if dim != 0 or type(dim) is not int or type(tensors) not in (list, tuple):
+            return PLAIN
+        views = [view for view in map(find_view, tensors) if view is not None]
+        if not views or len(views) < len(tensors):
+            return PLAIN
+        found = [view.parts() for view in views]
+        levels = [view.memory.levels for view in views]
+        shape = joined_shape(function.__name__, [view.alias.shape for view in views])
+        if not all(found) or not all(_are_equal(each, levels[0]) for each in levels):
+            return PLAIN
+        if shape is None:
+            return PLAIN
+        return ImageStack.of(_View.of(list(itertools.chain(*found)), levels[0], shape))
+
+    return guarded(attempt, functools.partial(call_plain, function), f"torch.{function.__name__}")
+
+
+def _are_equal(levels: torch.Tensor, others: torch.Tensor) -> bool:
+    if levels is others:
+        return True
+    return levels.dtype == others.dtype and torch.equal(levels, others)
+
+
+def _attempt(record: Function) -> Function:
+    """Returns an attempt to record a function of an ``ImageStack``."""
+
+    def attempt(tensor: Argument, *arguments: Argument, **named: Argument) -> Any:
+        view = find_view(tensor)
+        made = PLAIN if view is None else record(view, *arguments, **named)
+        return tensor if made is view else made
+
+    return attempt
+
+
+_VIEWS = (
+    *("__getitem__", "contiguous", "expand", "flatten", "movedim", "permute", "reshape", "select"),
+    *("squeeze", "transpose", "unflatten", "unsqueeze", "view"),
+)
+_METHODS = {
+    "to": _to,
+    "__mul__": _multiplied,
+    **{name: _viewing(getattr(torch.Tensor, name)) for name in _VIEWS},
+}
+
+
+def _recorders() -> Iterator[tuple[Function, Function]]:
+    for owner, names in ((torch.Tensor, _METHODS), (torch, _VIEWS)):
+        for name in names:
+            function = getattr(owner, name, None)
+            if function is not None:
+                plain = functools.partial(call_plain, function)
+                yield function, guarded(_attempt(_METHODS[name]), plain, f"torch.{name}")
+    for function in (torch.cat, torch.stack):
+        yield function, _joining(function)
+
+
+ImageStack.recorders.update(_recorders())
+for _name in _METHODS:  # these take less time than __torch_function__
+    setattr(ImageStack, _name, ImageStack.recorders[getattr(torch.Tensor, _name)])
+
+
+# ---- functionals of torchvision ----------------------------------------------------------------
 
 
 def _resize(
-    images: ImageStack,
+    view: _View,
     size: Argument,
     interpolation: Argument,
     max_size: Argument = None,
@@ -280,66 +429,64 @@ def _resize(
     if antialias is not True or max_size is not None or not isinstance(size, (list, tuple)):
         return PLAIN
     # torch fails to resize to a single pixel.
-    if len(size) != 2 or not _are_sides(*size) or min(*size, *images.shape[-2:]) < 2:
+    if len(size) != 2 or not _are_sides(*size) or min(*size, *view.alias.shape[-2:]) < 2:
         return PLAIN
-    if images.pixels.levels is not _LEVELS or not resizes_levels(mode):
+    if view.memory.levels is not _LEVELS or not resizes_levels(mode):
         return PLAIN
     height, width = size
-    if (height, width) == images.shape[-2:]:
-        return images
+    if (height, width) == view.alias.shape[-2:]:
+        return view
     operation = "resize", width, height, TORCH_FILTERS[mode]
-    return images.after([core.then(operation, (width, height)) for core in images.pixels.cores])
+    return view.like([core.then(operation, (width, height)) for core in view.cores()])
 
 
-def _crop(
-    images: ImageStack, top: Argument, left: Argument, height: Argument, width: Argument
-) -> Any:
+def _crop(view: _View, top: Argument, left: Argument, height: Argument, width: Argument) -> Any:
     if not (type(top) is type(left) is int) or not _are_sides(height, width):
         return PLAIN
-    pixels, (most_rows, most_columns) = images.pixels, images.shape[-2:]
+    most_rows, most_columns = view.alias.shape[-2:]
     bottom, right = top + height, left + width
-    if pixels.levels is not _LEVELS:
+    if view.memory.levels is not _LEVELS:
         return PLAIN
     window = None  # outside, torch pads a copy
     if min(top, left) >= 0 and bottom <= most_rows and right <= most_columns:
-        window = pixels, slice(top, bottom), slice(left, right)
-    return images.after(
-        [methods.crop(core, (left, top, right, bottom)) for core in pixels.cores], window
-    )
+        window = view, slice(top, bottom), slice(left, right)
+    cores = [methods.crop(core, (left, top, right, bottom)) for core in view.cores()]
+    return view.like(cores, window=window)
 
 
 def _pad(
-    images: ImageStack,
+    view: _View,
     padding: Argument,
     fill: Argument = None,
     padding_mode: Argument = "constant",
 ) -> Any:
     color = fill if isinstance(fill, (list, tuple)) else (0 if fill is None else fill,) * 3
-    if images.pixels.levels is not _LEVELS or padding_mode != "constant":
+    if view.memory.levels is not _LEVELS or padding_mode != "constant":
         return PLAIN
     if not isinstance(padding, (list, tuple)) or len(padding) != 4 or len(color) != 3:
         return PLAIN
     if not all(type(level) is int and 0 <= level <= 255 for level in color):
         return PLAIN
-    return images.after([padded(core, padding, tuple(color)) for core in images.pixels.cores])
+    return view.like([padded(core, padding, tuple(color)) for core in view.cores()])
 
 
-def _normalize(images: ImageStack, mean: Argument, std: Argument, inplace: Argument = False) -> Any:
+def _normalize(view: _View, mean: Argument, std: Argument, inplace: Argument = False) -> Any:
     from torchvision.transforms.v2 import functional
 
-    if not (_is_for_channels(mean) and _is_for_channels(std)):
+    cores, memory = view.cores(), view.memory
+    if not (cores and _is_for_channels(mean) and _is_for_channels(std)):
         return PLAIN
-    pixels = images.pixels
     try:
-        made = images.converted(functional.normalize_image(pixels.levels, mean, std))
+        levels = functional.normalize_image(memory.levels, mean, std)
     except (RuntimeError, TypeError, ValueError):  # torchvision has it for the images, too
         return PLAIN
+    made = view.converted(levels)
     if not inplace or made is PLAIN:
         return made
-    if images.place is not None and len(pixels.cores) > 1:
+    if len(cores) < len(memory.parts):
         return PLAIN
-    pixels.levels = made.pixels.levels
-    return images
+    memory.levels = levels
+    return view
 
 
 def _is_for_channels(values: Argument) -> bool:
@@ -363,9 +510,4 @@ KERNELS: dict[str, Function] = {
 
 def kernel(name: str, plain: Function) -> Function:
     """Returns the kernel of a functional for ``ImageStack``; ``plain`` is that for tensors."""
-    record = KERNELS[name]
-
-    def attempt(images: ImageStack, *arguments: Any, **named: Any) -> Any:
-        return PLAIN if images.pixels.is_made else record(images, *arguments, **named)
-
-    return guarded(attempt, plain)
+    return guarded(_attempt(KERNELS[name]), plain)

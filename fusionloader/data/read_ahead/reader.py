@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import mmap
 import os
 import socket
@@ -29,12 +28,10 @@ from fusionloader.data.sources.streams.object_store import ObjectStore
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage
+from fusionloader.system.freed_memory import keep_freed_memory
 from fusionloader.system.shm import objects
 
 _LEAST_MEMORY = 1 << 20
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
-_LARGEST_IN_HEAP = 32 << 20  # the largest value that glibc accepts
-_TRIM_BYTES = 64 << 20
 _SPARE_CONNECTIONS = 8
 _LOOK_SECONDS = 1.0  # how often it checks that the training process is alive
 
@@ -67,20 +64,9 @@ class ReaderConfig:
 
 def main(config: ReaderConfig) -> None:
     """Reads until the training process closes its socket or ends."""
-    _keep_freed_memory()
+    keep_freed_memory(64 << 20)
     asyncio.run(_Reader(config).serve())
     os._exit(0)  # does not wait for a file system's thread that hangs
-
-
-def _keep_freed_memory() -> None:
-    """Makes the C library reuse the memory of answers.
-
-    By default each answer gets new pages, whose first touch takes a third of the time of a read.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # C libraries other than glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
-        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 class _Reader:

@@ -8,12 +8,12 @@ waits for ever when it calls the same operation.
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import numpy as np
 import torch
 
 from fusionloader.engine.delivery.host_batches import collate_rest, without_rows
+from fusionloader.system.own_thread import run_in_own_thread
 from fusionloader.transforms.executors.batch_transport import sent_by_value
 from fusionloader.transforms.executors.layout import Layout
 
@@ -26,15 +26,8 @@ def call_once() -> None:
     In another thread, because modes are a thread's own: the caller's, such as a default device,
     would change what is called.
     """
-    if _is_done:
-        return
-    thread = threading.Thread(target=_deliver, name="fusionloader-first-calls")
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads
-        _deliver()
-    else:
-        thread.join()
+    if not _is_done:
+        run_in_own_thread(_deliver, "fusionloader-first-calls")
 
 
 def _deliver() -> None:

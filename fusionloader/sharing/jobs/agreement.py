@@ -12,8 +12,7 @@ from typing import Any
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.epochs.identity import describe_loader
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.sharing.compatibility import digest_repr, pillow_settings
-from fusionloader.sharing.jobs.code_digest import digest_code
+from fusionloader.sharing.compatibility import digest_code, digest_repr, pillow_settings
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import Fields
 from fusionloader.transforms.executors.layout import Layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.sharing.compatibility import (
-    PickleTooLong,
-    digest_pickle,
+    CodeTooLong,
+    digest_code,
     digest_repr,
     pillow_settings,
 )
@@ -77,14 +78,17 @@ class SharingOffers:
         """
         if self.why_not:
             return None
+        compared = functools.partial(
+            digest_code,
+            os.getcwd(),
+            most_bytes=_MOST_MIB << 20,
+            # torch moves tensors to shared memory when it spawns workers
+            own_memory=("numpy",) if self._has_compared else ("numpy", "torch"),
+            with_files=True,
+        )
         try:
-            kind = {
-                name: digest_pickle(
-                    (value, os.getcwd()), _DIGEST_BYTES, _MOST_MIB << 20, self._has_compared
-                )
-                for name, value in code.items()
-            }
-        except PickleTooLong:
+            kind = {name: compared(value) for name, value in code.items()}
+        except CodeTooLong:
             self.why_not = f"the pickled dataset has more than {_MOST_MIB} MiB"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"

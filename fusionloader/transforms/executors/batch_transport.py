@@ -137,9 +137,10 @@ class Sender:
 
     def collating(self) -> contextlib.AbstractContextManager[None]:
         """Makes ``default_collate`` use memory of slots instead of fresh shared memory."""
-        return collating_in(self._storage)
+        return collating_in(self.storage)
 
-    def _storage(self, nbytes: int) -> torch.UntypedStorage | None:
+    def storage(self, nbytes: int) -> torch.UntypedStorage | None:
+        """Returns memory in the slot of the next batch, ``None`` if it is sent apart."""
         if nbytes < SMALLEST_BYTES:
             return None
         if self._open is None:
@@ -250,8 +251,7 @@ class Sender:
                 offset = opened.take(each.nbytes)
                 if offset is None:
                     return None
-                source: Any = each.values if each.address == 0 else each.address
-                ctypes.memmove(opened.begin + offset, source, each.nbytes)
+                _copy(each, opened.begin + offset)
             offsets.append(offset)
         return offsets, opened.slot
 
@@ -259,11 +259,14 @@ class Sender:
 class StagedSender(Sender):
     """A worker's end where batches lie in slots of their mini-batches, for several jobs to read."""
 
-    def __init__(self, acquire: Callable[[int], memoryview]) -> None:
-        """``acquire`` returns the slot of the mini-batch being made, of at least so many bytes."""
-        self._memory_of_batch = acquire
+    def __init__(self, acquire: Callable[[int], memoryview], begin: int = 0) -> None:
+        """``acquire`` returns the slot of the mini-batch being made, of at least so many bytes.
 
-    def _storage(self, nbytes: int) -> None:
+        Values begin at the offset ``begin`` in it.
+        """
+        self._memory_of_batch, self._begin = acquire, begin
+
+    def storage(self, nbytes: int) -> None:
         return None
 
     def open(self, nbytes: int) -> None:
@@ -275,19 +278,22 @@ class StagedSender(Sender):
         if in_slot:
             found.append(FoundMemory(pickled, 0, len(pickled), None, (), None))
         sizes = [-(-each.nbytes // _ALIGN) * _ALIGN * _is_large(each) for each in found]
-        ends = list(itertools.accumulate(sizes))
-        begin = 0
-        if sum(sizes):
-            begin = ctypes.addressof(ctypes.c_char.from_buffer(self._memory_of_batch(ends[-1])))
-        placed: list[PlacedValue] = []
-        for each, end, size in zip(found, ends, sizes, strict=True):
-            if size:
-                source: Any = each.values if each.address == 0 else each.address
-                ctypes.memmove(begin + end - size, source, each.nbytes)
-                placed.append((end - size, *each[2:]))
+        *offsets, end = itertools.accumulate(sizes, initial=self._begin)
+        address, placed = 0, list[PlacedValue]()
+        if any(sizes):
+            address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory_of_batch(end)))
+        for each, offset in zip(found, offsets, strict=True):
+            if _is_large(each):
+                _copy(each, address + offset)
+                placed.append((offset, *each[2:]))
             else:
                 placed.append(by_value(each))
         return Packed(_NO_TOKEN, None, placed, None if in_slot else pickled)
+
+
+def _copy(found: FoundMemory, address: int) -> None:
+    source: Any = found.values if found.address == 0 else found.address
+    ctypes.memmove(address, source, found.nbytes)
 
 
 def _is_large(found: FoundMemory) -> bool:
@@ -327,30 +333,24 @@ def unpickled(packed: bytes | memoryview) -> Packed:
     return Packed(*pickle.loads(packed))
 
 
-def pack_into(batch: Batch, memory: memoryview) -> bool:
-    """Writes a batch into memory that ``read_packed`` reads; ``False`` if it does not fit.
+def pack_into(batch: Batch, memory: memoryview) -> None:
+    """Writes a batch into memory that ``read_packed`` reads.
 
     Raises:
+        ValueError: it does not fit.
         Exception: the batch cannot be pickled.
     """
-    pickled, found = pickle_apart(batch, alone=True)
-    begin = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
-    used, placed = _ALIGN, []
-    for each in found:
-        if not _is_large(each):
-            placed.append(by_value(each))
-        elif used + each.nbytes > len(memory):
-            return False
-        else:
-            ctypes.memmove(begin + used, each.address, each.nbytes)
-            placed.append((used, *each[2:]))
-            used += -(-each.nbytes // _ALIGN) * _ALIGN
-    contents = Packed(_NO_TOKEN, None, placed, pickled).pickled_apart()
-    if used + len(contents) > len(memory):
-        return False
-    memory[used : used + len(contents)] = contents
-    _WRITTEN.pack_into(memory, 0, used, len(contents))
-    return True
+    ends = [_ALIGN]
+
+    def acquire(nbytes: int) -> memoryview:
+        if nbytes > len(memory):
+            raise ValueError("the batch does not fit")
+        ends.append(nbytes)
+        return memory
+
+    contents = StagedSender(acquire, begin=_ALIGN).pack(batch).pickled_apart()
+    memory[ends[-1] : ends[-1] + len(contents)] = contents
+    _WRITTEN.pack_into(memory, 0, ends[-1], len(contents))
 
 
 def read_packed(memory: Owner) -> Packed:

@@ -12,6 +12,12 @@ from fusionloader.transforms.plan.stages import Convert, Plan, SplitPlan
 MOST_ENCODED_BYTES = 1 << 28
 """Maximum bytes of a file for native decoders; Pillow reads larger ones in pieces."""
 
+Order = tuple[tuple[int, int, int], ...]
+"""Nested loops over the elements of a result: size, and steps in the image and in the result.
+
+Without any, the result is channels x height x width.
+"""
+
 _START_OF_JPEG = b"\xff\xd8"
 _MOST_EXECUTORS = 64  # per thread
 _thread = threading.local()
@@ -74,6 +80,7 @@ def sized_executor(
     width: int,
     convert: Convert | None = None,
     max_pixels: int | None = None,
+    order: Order = (),
 ) -> _native.Executor:
     """Returns this thread's executor without stages, for results of that size.
 
@@ -81,7 +88,7 @@ def sized_executor(
     Making an executor takes 3 us, and longer with a conversion.
     """
     made: dict[object, _native.Executor] = _thread.__dict__.setdefault("executors", {})
-    key = channels, height, width, convert, max_pixels
+    key = channels, height, width, convert, max_pixels, order
     found = made.get(key)
     if found is None:
         if len(made) >= _MOST_EXECUTORS:
@@ -96,6 +103,7 @@ def sized_executor(
             fast_decode=False,
             strict=True,
             vertical_first_allowed=_resizes_vertically_first(None),
+            order=order,
         )
         found.max_pixels = max_pixels
     return found

@@ -102,7 +102,9 @@ class BatchRows:
         if self._collator != threading.get_ident():
             return None
         kind = tuple(tensors[0].shape), tensors[0].dtype
-        if not all(_is_plain(tensor, kind) for tensor in tensors):
+        if not all(map(is_plain, tensors)):
+            return None
+        if any((tuple(each.shape), each.dtype) != kind for each in tensors):
             return None
         addresses = [tensor.data_ptr() for tensor in tensors]
         with self._lock:
@@ -143,13 +145,26 @@ class BatchRows:
                 self._layout.retain(column, row)
 
 
-def _is_plain(tensor: torch.Tensor, kind: Kind) -> bool:
-    """Whether a tensor is of this kind and can be a row."""
-    if type(tensor) is not torch.Tensor or (tuple(tensor.shape), tensor.dtype) != kind:
+def is_plain(tensor: object) -> bool:
+    """Whether this is a tensor that is nothing but its elements, one after the other."""
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return False
-    if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
+    if not tensor.is_cpu or tensor.requires_grad or tensor.is_quantized or tensor.is_nested:
         return False
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def joined_shape(name: str, shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Returns the shape of ``torch.cat`` or ``torch.stack``; ``None`` if torch joins none such.
+
+    torch takes 0.2 ms to find it without memory.
+    """
+    first = tuple(shapes[0])
+    if name == "stack":
+        return (len(shapes), *first) if all(tuple(each) == first for each in shapes) else None
+    if not all(len(each) and tuple(each[1:]) == first[1:] for each in shapes):
+        return None
+    return sum(each[0] for each in shapes), *first[1:]
 
 
 _current: BatchRows | None = None

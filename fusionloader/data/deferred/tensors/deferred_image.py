@@ -12,6 +12,7 @@ from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors.deferred_tensor import (
     DeferredTensor,
     LikePlain,
+    Unmade,
     deferred_tensor,
     find_view,
     tensor_of,
@@ -19,12 +20,10 @@ from fusionloader.data.deferred.tensors.deferred_tensor import (
 from fusionloader.data.deferred.tensors.tensor_view import TensorView
 
 
-class DeferredImage(tv_tensors.Image, metaclass=LikePlain):  # type: ignore[misc]
+class DeferredImage(Unmade, tv_tensors.Image, metaclass=LikePlain):  # type: ignore[misc]
     """An image whose pixels are not made yet; afterwards a plain ``tv_tensors.Image``."""
 
-    __torch_function__ = DeferredTensor.__dict__["__torch_function__"]
-    __torch_dispatch__ = DeferredTensor.__dict__["__torch_dispatch__"]
-    as_subclass = DeferredTensor.as_subclass
+    recorders = DeferredTensor.recorders
 
 
 DeferredImage.become(tv_tensors.Image)

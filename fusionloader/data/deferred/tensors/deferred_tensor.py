@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 
@@ -19,7 +19,7 @@ from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Pixels
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
-from fusionloader.data.deferred.tensors.tensor_view import TensorView, Uses
+from fusionloader.data.deferred.tensors.tensor_view import TensorView, Uses, View
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 
 Function = Callable[..., Any]
@@ -60,8 +60,16 @@ class LikePlain(type(torch.Tensor)):  # type: ignore[misc]
             setattr(cls, name, getattr(plain, name))
 
 
-class DeferredTensor(torch.Tensor, metaclass=LikePlain):
-    """A tensor whose pixels are not made yet; afterwards the same object is a plain tensor."""
+class Unmade(torch.Tensor):
+    """A tensor whose pixels are not made yet; afterwards the same object is a plain tensor.
+
+    Attributes:
+        plain: class of the plain tensor.
+        recorders: replacements of torch's functions.
+    """
+
+    plain: type[torch.Tensor] = torch.Tensor
+    recorders: ClassVar[dict[Function, Function]]
 
     @classmethod
     def __torch_function__(
@@ -76,7 +84,7 @@ class DeferredTensor(torch.Tensor, metaclass=LikePlain):
         if func in _ABOUT:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **named)
-        record = recorders.get(func)
+        record = cls.recorders.get(func)
         if record is not None:
             return record(*args, **named)
         return call_plain(func, *args, **named)
@@ -98,6 +106,12 @@ class DeferredTensor(torch.Tensor, metaclass=LikePlain):
         return self.as_subclass(cls)
 
 
+class DeferredTensor(Unmade, metaclass=LikePlain):
+    """A tensor that user code gets from a decoder or a conversion."""
+
+    recorders: ClassVar[dict[Function, Function]] = {}  # module `recorded` fills it
+
+
 DeferredTensor.become(torch.Tensor)
 
 
@@ -105,9 +119,6 @@ def is_deferred(value: object) -> TypeGuard[DeferredTensor]:
     """Whether this is a tensor that is not made yet."""
     return type(type(value)) is LikePlain
 
-
-recorders: dict[Function, Function] = {}
-"""Replacements of torch's functions; ``recorded`` fills it."""
 
 _ABOUT = frozenset(
     [
@@ -150,8 +161,8 @@ def _find_name(func: Any) -> str:
     return f"torch.{attribute if name in ('__get__', '__set__') else name}"
 
 
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[DeferredTensor]:
-    if is_deferred(value):
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[Unmade]:
+    if issubclass(type(value), Unmade):
         yield value
     elif depth < _MOST_NESTED:
         parts = value.values() if isinstance(value, dict) else value
@@ -228,7 +239,7 @@ def deferred_tensor(
     with torch._C.DisableTorchFunction():
         storage = made.untyped_storage()._cdata
         torch._C._set_storage_data_ptr_access_error_msg(storage, _NO_MEMORY)
-    _set_view(made, view)
+    set_view(made, view)
     Uses.any = True
     Uses.made += 1
     view.core.source.track(made)
@@ -243,86 +254,73 @@ _NO_MEMORY = (
 )
 
 
-def _set_view(tensor: torch.Tensor, view: TensorView) -> None:
+def set_view(tensor: torch.Tensor, view: View) -> None:
     """Keeps a view for a tensor, by a name that is its own: user code may copy attributes."""
     tensor.__dict__[f"{_VIEW}_{id(tensor)}"] = view
 
 
-def _get_view(tensor: torch.Tensor) -> TensorView | None:
+def get_view(tensor: torch.Tensor) -> Any:
+    """Returns the view of a tensor that is not made; ``None`` if it is made meanwhile."""
     return tensor.__dict__.get(f"{_VIEW}_{id(tensor)}")
 
 
 def find_view(tensor: object) -> TensorView | None:
-    """Returns the view of a tensor that is not made; ``None`` for any other object.
+    """Returns the view of a deferred tensor; ``None`` for any other object.
 
     If the memory that it lies in is made, the tensor is made here.
     """
     if not is_deferred(tensor):
         return None
-    view = _get_view(tensor)
+    view: TensorView | None = get_view(tensor)
     if view is None or view.memory.is_made:
         make_plain(tensor)
         return None
     return view
 
 
-def make_plain(tensor: DeferredTensor, why: str = "") -> None:
+def make_plain(tensor: Unmade, why: str = "") -> None:
     """Makes a tensor; ``why`` is the name of the function that needs its pixels."""
-    view = _get_view(tensor)
+    view = get_view(tensor)
     if view is None:  # it was interrupted, or another thread was faster
         _set_plain_class(tensor)
         return
     memory = view.memory
     if not memory.is_made:
-        if memory.core.operations:
-            counts().results["pixels"] += 1
-            counts().ended[why] += 1
-        else:
-            counts().results["tensor"] += 1
+        memory.count(why)
     if memory.is_inference is torch.is_inference_mode_enabled():
-        _become(tensor, _plain(view), view)
+        _become(tensor, view.plain(), view)
         return
     with torch.inference_mode(memory.is_inference):
-        plain = _plain(view)
+        plain = view.plain()
     _become(tensor, plain, view)
-
-
-def _plain(view: TensorView) -> torch.Tensor:
-    """Returns a plain tensor in the view's memory, which is made here."""
-    # Signal handlers and finalizers that run meanwhile have torch's functions.
-    whole = view.memory.tensor()
-    storage, plain = whole.untyped_storage(), torch.empty(0, dtype=whole.dtype, device=_CPU)
-    shape, strides = (3, *view.core.size[::-1]), view.memory.strides
-    with torch._C.DisableTorchFunction():
-        return plain.set_(storage, view.offset, shape, strides)
 
 
 _SHORT = 64
 _VALUES = frozenset([int, float, bool, str, bytes])
 
 
-def _set_plain_class(tensor: DeferredTensor) -> None:
+def _set_plain_class(tensor: Unmade) -> None:
     kind = type(tensor)
     for name in [name for name in tensor.__dict__ if str(name).startswith(_VIEW)]:
         del tensor.__dict__[name]  # also those that were copied from other tensors
-    if isinstance(kind, LikePlain):
+    if issubclass(kind, Unmade):
         _set_class(tensor, kind.plain)
 
 
 _lock = threading.RLock()  # signal handlers may make tensors, too
 
 
-def _become(tensor: DeferredTensor, plain: torch.Tensor, view: TensorView) -> None:
+def _become(tensor: Unmade, plain: torch.Tensor, view: View) -> None:
     """Gives a tensor the memory of ``plain``, which becomes what the tensor was.
 
     C++ code that holds the tensor, as TorchScript does, finds it there when it calls torch again.
     """
     with _lock:
-        if not is_deferred(tensor):  # another thread was faster
+        if not issubclass(type(tensor), Unmade):  # another thread was faster
             return
-        _set_view(plain, view)
+        set_view(plain, view)
         _set_class(plain, type(tensor))
-        if not is_deferred(tensor):  # a signal handler was
+        if not issubclass(type(tensor), Unmade):  # a signal handler was
             return
         # If this is interrupted, the next use of the tensor does it again.
         torch._C._swap_tensor_impl(tensor, plain)

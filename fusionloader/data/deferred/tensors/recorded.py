@@ -168,7 +168,7 @@ _METHODS: dict[str, Recorder] = {
 }
 _FUNCTIONS = {name: _METHODS[name] for name in ("flip", "add", "sub", "mul", "div")}
 
-deferred.recorders.update(
+deferred.DeferredTensor.recorders.update(
     {
         function: _recording_torch(record, function)
         for owner, table in ((torch.Tensor, _METHODS), (torch, _FUNCTIONS))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
 from fusionloader.data.deferred.core import OPERATIONS, DeferredCore
+from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, guarded
 from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
 from fusionloader.transforms.plan.stages import Operation
@@ -80,6 +82,14 @@ class TensorMemory:
             made = made.permute(1, 2, 0).contiguous().permute(2, 0, 1)
         return made
 
+    def count(self, why: str) -> None:
+        """Counts that it is going to be made; ``why`` is the function that needs its pixels."""
+        if self.core.operations:
+            counts().results["pixels"] += 1
+            counts().ended[why] += 1
+        else:
+            counts().results["tensor"] += 1
+
     def write(self, out: torch.Tensor) -> None:
         """Writes all of it to a contiguous tensor."""
         _write(self, out)
@@ -97,6 +107,24 @@ class TensorMemory:
 
 
 _write = guarded(TensorMemory._natively, TensorMemory._looked_up, OPERATIONS)
+
+
+class View(Protocol):
+    """What a tensor without pixels shows of a memory, which may not be made yet."""
+
+    def plain(self) -> torch.Tensor:
+        """Returns a plain tensor in the memory, which is made here."""
+
+
+def tensor_in(
+    memory: torch.Tensor, offset: int, shape: Sequence[int], strides: Sequence[int]
+) -> torch.Tensor:
+    """Returns a tensor in the memory of another one, which is no view for autograd."""
+    # Signal handlers and finalizers that run meanwhile have torch's functions.
+    storage = memory.untyped_storage()
+    plain = torch.empty(0, dtype=memory.dtype, device="cpu")
+    with torch._C.DisableTorchFunction():
+        return plain.set_(storage, memory.storage_offset() + offset, shape, strides)
 
 
 class TensorView:
@@ -120,6 +148,11 @@ class TensorView:
     def of_all(core: DeferredCore, levels: LevelTable, is_interleaved: bool) -> TensorView:
         """Returns the view of all of a new memory."""
         return TensorView(TensorMemory(core, levels, is_interleaved), core)
+
+    def plain(self) -> torch.Tensor:
+        """Returns a plain tensor in its memory, which is made here."""
+        shape = 3, *self.core.size[::-1]
+        return tensor_in(self.memory.tensor(), self.offset, shape, self.memory.strides)
 
     def follow(self, core: DeferredCore) -> TensorView:
         """Returns the view that torch would return after the further operations of ``core``."""
