@@ -709,7 +709,7 @@ class Claim:
         """
 
     def scattered_rows(self, start: int, stop: int) -> list[int] | None:
-        """The rows of the batch at positions start .. stop - 1; None where they are the same."""
+        """The rows of the samples at positions start .. stop - 1; None if each is its position."""
 
     @property
     def count(self) -> int: ...
