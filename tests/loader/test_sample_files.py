@@ -103,6 +103,64 @@ def test_bad_samples_are_reported_as_without_files(on_error):
     assert same_batches(batches, others)
 
 
+class Table(Clips):
+    """Samples that are found by a table, which does not have all that are asked for."""
+
+    table = list(range(60))
+
+    def __getitem__(self, index):
+        return super().__getitem__(self.table[index])
+
+
+class NamedTable(Table):
+    def sample_file(self, index):
+        return self.table[index] % FILES
+
+
+class Listed(Clips):
+    def sample_file(self, index):
+        return [index % FILES]
+
+
+def test_an_index_that_is_not_there_is_a_bad_sample_of_its_batch(caplog):
+    batches = [[5, 3, 9, 40], [1, 2, 99, 30], [7, 8, 6, 4]]
+    options = {"batch_sampler": batches, "shuffle": False, "on_error": "raise"}
+
+    def found(kind):
+        iterator = iter(loader_of(kind(), **options))
+        first = next(iterator)
+        with pytest.raises(IndexError, match="list index out of range"):
+            next(iterator)
+        return [first, *iterator]
+
+    assert same_batches(found(NamedTable), found(Table))
+    assert "sample_file(99) has failed, and the sample belongs to no file: Index" in caplog.text
+
+
+def test_files_that_cannot_be_hashed_are_warned_of_once(caplog):
+    assert same_batches(loader_of(Listed()), loader_of(Clips()))
+    assert caplog.text.count("TypeError: unhashable type: 'list'") == 1
+
+
+class Deadly(Clips):
+    """A sample that ends its worker, and is made before all others, and one that is bad."""
+
+    def __getitem__(self, index):
+        if index == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+    def sample_file(self, index):
+        return -index
+
+
+def test_of_what_fails_the_first_of_the_batch_is_reported():
+    dataset, batches = Deadly(odd={2: "raises"}), [[1, 2, 3, 4, 5, 6, 7, 8]]
+    options = {"batch_sampler": batches, "shuffle": False, "tiny_batch_size": 1}
+    with pytest.raises(ValueError, match="sample 2 is bad"):
+        next(iter(loader_of(dataset, **options)))
+
+
 class Killing(NamedClips):
     """Kills its worker at a sample, once."""
 
