@@ -165,19 +165,23 @@ def test_a_signal_may_close_all_at_any_moment(paths):
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_half_of_the_descriptors_are_left_to_others(paths):
+@pytest.mark.parametrize("count", [1, 3])
+def test_half_of_the_descriptors_are_left_to_others(paths, count):
+    """However many datasets keep files open."""
     script = (
         "import resource, sys\n"
         "from fusionloader.data.sources import OpenFiles\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
-        "files = OpenFiles(lambda number: open(sys.argv[1], 'rb'), most=1000)\n"
-        "for number in range(100): files[number]\n"
-        "print(len(files))\n"
+        "path, count = sys.argv[1], int(sys.argv[2])\n"
+        "all = [OpenFiles(lambda number: open(path, 'rb'), most=1000) for _ in range(count)]\n"
+        "for number in range(100):\n"
+        "    for files in all: files[number]\n"
+        "print(*map(len, all))\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, str(paths[0])], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(paths[0]), str(count)], capture_output=True, text=True
     )
-    assert ran.stdout == "20\n"
+    assert ran.stdout.split() == [str(20 // count)] * count, ran.stderr
 
 
 def test_fewer_than_one_file_is_refused():

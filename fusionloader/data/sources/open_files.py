@@ -36,8 +36,9 @@ class OpenFiles(Generic[File, Handle]):
         open: opens a file; called with what the object was indexed with. To be spawned, a dataset
             needs a function here that can be pickled: a class, a function of a module, or
             ``functools.partial`` of one.
-        most: number of files that may be open in a process. Never more than half of the descriptors
-            that a process may have open (``ulimit -n``).
+        most: number of files that may be open in a process. There are never more than half of the
+            descriptors that a process may have open (``ulimit -n``), which all its ``OpenFiles``
+            share evenly.
 
     Raises:
         ValueError: ``most`` is less than 1.
@@ -66,7 +67,7 @@ class OpenFiles(Generic[File, Handle]):
             self._handles.move_to_end(file)
             _count(reused=1)
             return handle
-        most = min(self._most, _most_descriptors())
+        most = min(self._most, max(_most_descriptors() // len(_all), 1))
         self._close_all_but(most - 1)
         opened = self._open(file)
         with self._lock:
@@ -116,7 +117,7 @@ def _most_descriptors() -> int:
     except ImportError:
         return 1 << 30
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(limit // _SHARE_OF_DESCRIPTORS, 1) if limit != resource.RLIM_INFINITY else 1 << 30
+    return limit // _SHARE_OF_DESCRIPTORS if limit != resource.RLIM_INFINITY else 1 << 30
 
 
 def _count(opened: int = 0, reused: int = 0) -> None:
