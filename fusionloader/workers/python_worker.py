@@ -256,7 +256,7 @@ class PythonWorker:
                 self._finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._count(self.source.take_spent())
         if self._with_skips:
-            self._report_deferred()  # before each finish(), since the epoch may end with it
+            self._report_counts()  # before each finish(), since the epoch may end with it
             tiny_batches = self._finish_empty(claim, begin, samples, tiny_batches)
         if tiny_batches and self._agree_on_layout(claim, samples):
             start = time.perf_counter()
@@ -266,13 +266,13 @@ class PythonWorker:
             self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
             samples.clear()
             self._settle_rows()
-            self._report_deferred()
+            self._report_counts()
             for tiny_batch, result in results:
                 self._finish(claim, tiny_batch, result)
             return
         samples.clear()
         self._settle_rows()
-        self._report_deferred()
+        self._report_counts()
         for tiny_batch in tiny_batches:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
@@ -322,11 +322,14 @@ class PythonWorker:
             return False
         return self._layout is None or claim.payload is None
 
-    def _report_deferred(self) -> None:
-        """Counts deferred images in shared memory, and sends the counters that it has no words of.
+    def _report_counts(self) -> None:
+        """Counts open files and deferred images in shared memory; sends what it has no words of.
 
-        If the pipe is full, a later call sends them.
+        If the pipe is full, a later call sends that.
         """
+        files = open_files.take_counts()
+        if any(files):
+            self.queue.add_files(*files)
         counted = counts.counts()
         if counted:
             self.queue.add_images(counted.take_words())
@@ -373,9 +376,6 @@ class PythonWorker:
             self.queue.add_part_seconds(spent.part_seconds)
         if spent.read_bytes or any(spent.cache):
             self.queue.add_reads(spent.read_bytes, spent.cache)
-        files = open_files.take_counts()
-        if any(files):
-            self.queue.add_files(*files)
 
     def _resolve(self, claim: _native.Claim, position: int, error: Exception) -> Any:
         """Returns what takes a bad sample's place, as ``on_error`` says."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from support.batches import same_batches
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 from torchvision import transforms
 
 from fusionloader import FusionLoader
@@ -240,6 +240,22 @@ def test_files_that_workers_keep_open_are_counted(tmp_path, options):
     assert stats.files_opened >= 5
     assert stats.files_opened + stats.files_reused == 40
     assert f"{stats.files_opened:,} files opened (OpenFiles)" in str(stats)
+
+
+class ReadingAll(IterableDataset):
+    def __init__(self, paths):
+        self.reading = Reading(paths)
+
+    def __iter__(self):
+        return iter([self.reading[index] for index in range(40)])
+
+
+def test_files_that_a_stream_keeps_open_are_counted(tmp_path):
+    (tmp_path / "3").write_text("3")
+    loader = FusionLoader(ReadingAll([tmp_path / "3"]), 8, num_workers=1)
+    assert [int(n) for batch in loader for n in batch] == list(range(300, 340))
+    stats = loader.stats()
+    assert (stats.files_opened, stats.files_reused) == (1, 39)
 
 
 SAID = "each worker begins with files of its own, and helps with others' (sample_file)"
