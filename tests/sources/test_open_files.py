@@ -174,6 +174,7 @@ def test_half_of_the_descriptors_are_left_to_others(paths, count):
         "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
         "path, count = sys.argv[1], int(sys.argv[2])\n"
         "all = [OpenFiles(lambda number: open(path, 'rb'), most=1000) for _ in range(count)]\n"
+        "unused = [OpenFiles(open) for _ in range(9)]\n"
         "for number in range(100):\n"
         "    for files in all: files[number]\n"
         "print(*map(len, all))\n"

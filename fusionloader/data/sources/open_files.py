@@ -37,8 +37,8 @@ class OpenFiles(Generic[File, Handle]):
             needs a function here that can be pickled: a class, a function of a module, or
             ``functools.partial`` of one.
         most: number of files that may be open in a process. There are never more than half of the
-            descriptors that a process may have open (``ulimit -n``), which all its ``OpenFiles``
-            share evenly.
+            descriptors that a process may have open (``ulimit -n``), which those ``OpenFiles`` of
+            it share evenly that have files open.
 
     Raises:
         ValueError: ``most`` is less than 1.
@@ -53,7 +53,7 @@ class OpenFiles(Generic[File, Handle]):
             raise ValueError(f"most={most}: at least 1 file has to be open to be read")
         self._open, self._most = open, most
         self._begin()
-        _all.add(self)
+        _all[id(self)] = self
 
     def _begin(self) -> None:
         self._handles: OrderedDict[File, Handle] = OrderedDict()  # least recently used first
@@ -67,7 +67,8 @@ class OpenFiles(Generic[File, Handle]):
             self._handles.move_to_end(file)
             _count(reused=1)
             return handle
-        most = min(self._most, max(_most_descriptors() // len(_all), 1))
+        sharing = sum(each is self or len(each) > 0 for each in _here())
+        most = min(self._most, max(_most_descriptors() // sharing, 1))
         self._close_all_but(most - 1)
         opened = self._open(file)
         with self._lock:
@@ -106,9 +107,14 @@ class OpenFiles(Generic[File, Handle]):
         self._begin()
 
 
-_all: weakref.WeakSet[OpenFiles[Any, Any]] = weakref.WeakSet()
+_all: weakref.WeakValueDictionary[int, OpenFiles[Any, Any]] = weakref.WeakValueDictionary()
 _of_parents: list[object] = []
 _opened = _reused = 0
+
+
+def _here() -> list[OpenFiles[Any, Any]]:
+    """Returns all of this process; other threads may make some meanwhile."""
+    return [each for ref in _all.valuerefs() if (each := ref()) is not None]
 
 
 def _most_descriptors() -> int:
@@ -136,7 +142,7 @@ def take_counts() -> tuple[int, int]:
 
 def _begin_in_child() -> None:
     take_counts()
-    for files in _all:
+    for files in _here():
         files._leave_to_parent()
 
 
