@@ -1,4 +1,4 @@
-"""What do open decoders save where samples are frames of many video files, and affinity on top?
+"""What do open decoders save with frames of many videos, and workers with files of their own?
 
 A sample decodes 1 to 4 frames at random times from one of many MP4 files (H.264) with torchcodec.
 First in one process: decoders opened for each sample; kept by ``OpenFiles``, all files at random;

@@ -711,7 +711,7 @@ class Claim:
         """
 
     def scattered_rows(self, start: int, stop: int) -> list[int] | None:
-        """The rows of the batch at positions start .. stop - 1; None where they are the same."""
+        """The rows of the samples at positions start .. stop - 1; None if each is its position."""
 
     @property
     def count(self) -> int: ...
@@ -1024,8 +1024,6 @@ class CurrentSample:
     def key(self) -> int: ...
     @property
     def occurrence(self) -> int: ...
-    @property
-    def position(self) -> int: ...
     @property
     def row(self) -> int: ...
     @property

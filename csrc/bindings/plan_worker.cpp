@@ -56,7 +56,6 @@ void bind_current(py::module_& m) {
   py::class_<CurrentSample>(m, "CurrentSample", "The sample that a worker's loop needs Python for.")
       .def_readonly("sequence", &CurrentSample::sequence)
       .def_readonly("tiny_batch", &CurrentSample::tiny_batch)
-      .def_readonly("position", &CurrentSample::position)
       .def_readonly("row", &CurrentSample::row)
       .def_readonly("item", &CurrentSample::item)
       .def_property_readonly("seed", [](const CurrentSample& at) { return at.key.seed; })

@@ -49,7 +49,7 @@ std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Cl
   return {std::move(items), std::move(keys), std::move(occurrences), std::move(groups)};
 }
 
-// Where the samples go that are at neighbouring positions, unless that is one row behind the other.
+// The rows of the samples at positions start .. stop - 1; none if each row is its position.
 std::optional<Numbers> scattered_rows(const Claim& claim, uint32_t start, uint32_t stop) {
   Numbers rows;
   for (uint32_t position = start; position < stop; ++position)
@@ -167,7 +167,7 @@ void bind_claim(py::module_& m) {
            "The items, keys, occurrences and groups at positions start .. stop - 1.\n\n"
            "A list of each: one call for all samples of a tiny-batch.")
       .def("scattered_rows", &scattered_rows, "start"_a, "stop"_a,
-           "The rows of the batch at positions start .. stop - 1; None where they are the same.");
+           "The rows of the samples at positions start .. stop - 1; None if each is its position.");
 }
 
 void bind_queue_of_worker(py::module_& m) {

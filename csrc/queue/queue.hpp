@@ -19,7 +19,8 @@
 // A mini-batch may be ordered by what its samples have in common, such as a file, and say among how
 // many workers it is spread. Each of them then begins at a part of its own, so that a worker meets
 // the same files again: it takes its part of the oldest two mini-batches, then what is left of any.
-// That needs the second step alone. The queue word stays, so others may claim through it as well.
+// Such a claim is the second step alone. The queue word stays as it is, for borrowed workers, which
+// claim in two steps here as everywhere.
 //
 // Why it is right when any process dies at any instruction. Nobody holds a lock, and every step
 // is one atomic operation, so a death leaves the words between two steps and nothing half written.

@@ -202,9 +202,12 @@ std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, En
 }
 
 bool WorkerQueue::take(Batch& batch, uint64_t sequence, uint32_t tiny_batch) {
+  Atomic64& state = batch.states()[tiny_batch];
   uint64_t expected = StateWord::make(sequence, 0, TinyBatchState::waiting);
-  if (!batch.states()[tiny_batch].compare_exchange_strong(
-          expected, StateWord::make(sequence, worker_, TinyBatchState::active)))
+  // A look first: a search meets many that are taken, and a swap would take their cache lines.
+  if (state.load() != expected ||
+      !state.compare_exchange_strong(expected,
+                                     StateWord::make(sequence, worker_, TinyBatchState::active)))
     return false;
   batch.progress()[tiny_batch].store(0);
   uint64_t never = 0;

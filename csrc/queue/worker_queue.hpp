@@ -94,12 +94,13 @@ class WorkerQueue : public Shared {
  private:
   std::optional<Claim> claim_from(Batch& batch, uint64_t sequence, End end, uint32_t threshold,
                                   uint32_t count);
-  // Whether this worker begins at a part of its own. Not where it may not have what came back:
-  // what waits could be that.
+  // Whether this worker begins at a part of its own. One that may not take what came back does not:
+  // it could not tell that from what nobody has claimed yet.
   bool is_spread(const Batch& batch) const {
     return takes_returned_ && batch.header.spread.load() != 0;
   }
-  // Of a mini-batch that is spread: from this worker's part on, all around or no further than it.
+  // Claims of a mini-batch that is spread: in this worker's part alone, or with `all_around` also
+  // in those after it and before it.
   std::optional<Claim> claim_part(Batch& batch, uint64_t sequence, uint32_t count, bool all_around);
   std::optional<Claim> claim_when_open(uint32_t count);
   bool take(Batch& batch, uint64_t sequence, uint32_t tiny_batch);

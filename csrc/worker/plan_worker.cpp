@@ -119,7 +119,6 @@ CurrentSample PlanWorker::current() {
   return {
       claim_->sequence,
       tiny_batch_,
-      position_,
       entry.row,
       entry.item,
       {batch.header.seed, batch.header.epoch, entry.key, entry.occurrence, batch.group(entry.row)},

@@ -37,7 +37,6 @@ struct Site {
 struct CurrentSample {
   uint64_t sequence;
   uint32_t tiny_batch;
-  uint32_t position;
   uint32_t row;
   int64_t item;
   SampleKey key;

@@ -39,7 +39,6 @@ from fusionloader.route.route import (
     why_own_passes,
 )
 from fusionloader.route.starting import refuse_for_own_passes, refuse_on_error
-from fusionloader.scheduler.tiny_batches import order_by_file
 from fusionloader.sharing.jobs.agreement import check_shareable
 from fusionloader.sharing.jobs.group_iterator import GroupIterator
 from fusionloader.sharing.ranks.discovery import ranks_here
@@ -188,10 +187,10 @@ def _check(options: LoaderOptions, route: Route) -> None:
 
 def _file_order(options: LoaderOptions, route: Route) -> FileOrder | None:
     """Returns what orders the samples of a mini-batch by file; ``None`` for the sampler's order."""
-    files, size = find_sample_files(options, route), options.tiny_batch_size
+    files = find_sample_files(options, route)
     if isinstance(files, str):
         return None
-    return lambda indices: order_by_file([files(index) for index in indices], size)
+    return FileOrder(files, options.tiny_batch_size)
 
 
 def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
 from fusionloader.data.deferred.sample_source import without_deferral, without_descriptors
@@ -16,7 +17,9 @@ from fusionloader.engine.manager.worker_passes import WorkerPasses
 from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.route.loader_parts import LoaderParts
+from fusionloader.route.route import SampleFiles
 from fusionloader.route.starting import bind_to_pool, find_context, start_in_pool
+from fusionloader.scheduler.tiny_batches import order_by_file
 from fusionloader.sharing.jobs.agreement import Agreement, CodeDigests
 from fusionloader.sharing.pool.binding import PoolBinding
 from fusionloader.sharing.pool.pool_processes import Payload
@@ -34,13 +37,43 @@ from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.workers import python_process
 from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.python_worker import PythonWorkerConfig, Whole
+from fusionloader.workers.sample_errors import summary
 from fusionloader.workers.stream_worker import OwnPass
 
-FileOrder = Callable[[Sequence[Index]], list[int]]
-"""Returns the rows of a mini-batch from its indices, those of one file side by side."""
+log = logging.getLogger("fusionloader.route")
 
 _ITEMS = range(-(1 << 63), 1 << 63)  # indices that fit a descriptor's int64
 _DELIVERED = 4  # whole batches of a worker that training may still use after delivery
+
+
+class FileOrder:
+    """Orders the rows of mini-batches by the files of their samples.
+
+    If a file cannot be told, the sample is of none. An index that the dataset does not have is then
+    reported as a bad sample of its mini-batch, as without files.
+    """
+
+    def __init__(self, files: SampleFiles, tiny_size: int) -> None:
+        self._files, self._tiny_size = files, tiny_size
+        self._has_warned = False
+
+    def rows(self, indices: Sequence[Index]) -> list[int]:
+        """Returns the rows of a mini-batch, those of one file side by side."""
+        return order_by_file([self._file(index) for index in indices], self._tiny_size)
+
+    def _file(self, index: Index) -> Hashable:
+        try:
+            file = self._files(index)
+            hash(file)
+        except Exception as error:
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "sample_file(%r) has failed, and the sample belongs to no file: %s",
+                    *(index, summary(error)),
+                )
+            return None
+        return file
 
 
 class PythonBackend:
@@ -103,7 +136,7 @@ class PythonBackend:
         The order is the sampler's, or by file.
         """
         by_file = self._order is not None
-        rows = self._order(indices) if self._order is not None else list(range(len(indices)))
+        rows = list(range(len(indices))) if self._order is None else self._order.rows(indices)
         if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):
             return Described(indices, rows, b"", by_file)
         pickled = pickle.dumps([indices[row] for row in rows])

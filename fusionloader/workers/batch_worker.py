@@ -100,7 +100,7 @@ class BatchWorker(PythonWorker):
             state = TinyBatchState.FAILED
         finally:
             memory.use(None)
-        self._report_deferred()  # before finish(), since the epoch may end with this mini-batch
+        self._report_counts()  # before finish(), since the epoch may end with this mini-batch
         self.queue.end_span(claim, claim.first, 1, rest_is_python=True)
         self._finish(claim, claim.first, state)
 

@@ -44,6 +44,36 @@ def first_unpicklable(samples: list[Any]) -> int:
     return 0
 
 
+class ClaimedRows:
+    """The rows of a claim's samples, by their positions in the order of the tiny-batches.
+
+    Attributes:
+        are_scattered: whether a row is not its position.
+    """
+
+    def __init__(self, queue: _native.WorkerQueue) -> None:
+        self._queue = queue
+        self._begin = 0
+        self._rows: list[int] | None = None
+
+    def begin(self, claim: _native.Claim, begin: int, end: int) -> None:
+        """Begins a claim of positions ``begin`` to ``end - 1``."""
+        self._begin, self._rows = begin, claim.scattered_rows(begin, end)
+
+    @property
+    def are_scattered(self) -> bool:
+        return self._rows is not None
+
+    def row(self, position: int) -> int:
+        return position if self._rows is None else self._rows[position - self._begin]
+
+    @property
+    def sample(self) -> int | None:
+        """Row of the sample that is being made, if any is."""
+        position = self._queue.sample
+        return None if position is None else self.row(position)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimedSlot:
     """The slot with the rows of a claim."""

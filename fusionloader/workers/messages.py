@@ -33,13 +33,13 @@ class Failure:
     Attributes:
         kind: type of the exception, pickled by reference; ``None`` if it cannot be pickled.
         text: message with the worker's traceback.
-        position: position of the sample in the mini-batch, -1 if the failure is of no sample.
+        row: row of the sample in the mini-batch, -1 if the failure is of no sample.
         line: type and message of the exception in one line, for the log.
     """
 
     kind: bytes | None
     text: str
-    position: int
+    row: int
     line: str = ""
 
 

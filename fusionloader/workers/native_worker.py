@@ -232,7 +232,7 @@ class NativeWorker:
                 self._loop.give_back()
                 return
             where = f"in {self._serves()} worker process {self._config.worker}"
-            failure = sample_errors.capture(error, where, self._name(at), at.position)
+            failure = sample_errors.capture(error, where, self._name(at), at.row)
         else:
             self._loop.sample_done()
             return

@@ -32,6 +32,7 @@ from fusionloader.transforms.plan.parts import WRITE, Spent
 from fusionloader.workers import messages, sample_errors
 from fusionloader.workers.claims import (
     SKIPPED,
+    ClaimedRows,
     ClaimedSlot,
     find_columns,
     first_unpicklable,
@@ -133,9 +134,9 @@ class PythonWorker:
         self._layout_version = 0
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
-        self.sample_rows = SampleRows(self) if isinstance(source, DeferringSource) else None
-        # The first position of a claim, and its rows unless these are its positions.
-        self._claimed_rows: tuple[int, list[int] | None] = 0, None
+        self._claimed_rows = ClaimedRows(queue)
+        is_deferring = isinstance(source, DeferringSource)
+        self.sample_rows = SampleRows(self._claimed_rows) if is_deferring else None
         self._columns: dict[int, list[SampleColumn | None]] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._with_skips: set[int] = set()  # tiny-batches of the claim with skipped samples
@@ -200,16 +201,6 @@ class PythonWorker:
         """Whether a worker that only helps may claim, because it will not wait for the layout."""
         return bool(self.queue.layout_version) or self._layout_expected
 
-    @property
-    def sample(self) -> int | None:
-        """Row of the sample that is being made, if any is."""
-        position = self.queue.sample
-        return None if position is None else self._row(position)
-
-    def _row(self, position: int) -> int:
-        begin, rows = self._claimed_rows
-        return position if rows is None else rows[position - begin]
-
     def rest(self, seen: int) -> None:
         if self.sharing is not None:
             self.sharing.report(WorkerActivity.IDLE)
@@ -245,7 +236,7 @@ class PythonWorker:
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
         size, begin = claim.tiny_size, claim.first * claim.tiny_size
         end = min(begin + claim.count * size, claim.samples)
-        self._claimed_rows = begin, claim.scattered_rows(begin, end)
+        self._claimed_rows.begin(claim, begin, end)
         self._begin_deferral()
         # No name for a sample: each one would count as a use of its row.
         samples: list[Any] = []
@@ -265,7 +256,7 @@ class PythonWorker:
                 self._finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._count(self.source.take_spent())
         if self._with_skips:
-            self._report_deferred()  # before each finish(), since the epoch may end with it
+            self._report_counts()  # before each finish(), since the epoch may end with it
             tiny_batches = self._finish_empty(claim, begin, samples, tiny_batches)
         if tiny_batches and self._agree_on_layout(claim, samples):
             start = time.perf_counter()
@@ -275,13 +266,13 @@ class PythonWorker:
             self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
             samples.clear()
             self._settle_rows()
-            self._report_deferred()
+            self._report_counts()
             for tiny_batch, result in results:
                 self._finish(claim, tiny_batch, result)
             return
         samples.clear()
         self._settle_rows()
-        self._report_deferred()
+        self._report_counts()
         for tiny_batch in tiny_batches:
             self.queue.give_back(claim, tiny_batch)
         if before is not None:
@@ -331,11 +322,14 @@ class PythonWorker:
             return False
         return self._layout is None or claim.payload is None
 
-    def _report_deferred(self) -> None:
-        """Counts deferred images in shared memory, and sends the counters that it has no words of.
+    def _report_counts(self) -> None:
+        """Counts open files and deferred images in shared memory; sends what it has no words of.
 
-        If the pipe is full, a later call sends them.
+        If the pipe is full, a later call sends that.
         """
+        files = open_files.take_counts()
+        if any(files):
+            self.queue.add_files(*files)
         counted = counts.counts()
         if counted:
             self.queue.add_images(counted.take_words())
@@ -382,9 +376,6 @@ class PythonWorker:
             self.queue.add_part_seconds(spent.part_seconds)
         if spent.read_bytes or any(spent.cache):
             self.queue.add_reads(spent.read_bytes, spent.cache)
-        files = open_files.take_counts()
-        if any(files):
-            self.queue.add_files(*files)
 
     def _resolve(self, claim: _native.Claim, position: int, error: Exception) -> Any:
         """Returns what takes a bad sample's place, as ``on_error`` says."""
@@ -393,7 +384,8 @@ class PythonWorker:
             made, error = self.source.load_at_once(key, error)
             for sample in made:
                 return sample
-        failure = self._capture(error, self.source.name(key), self._row(position))
+        row = self._claimed_rows.row(position)
+        failure = self._capture(error, self.source.name(key), row)
         found = resolve(
             self.config.on_error,
             failure,
@@ -401,17 +393,16 @@ class PythonWorker:
             self.source.count(),
             lambda index: self.source.load(key.replaced(index)),
         )
-        skipped = messages.SampleSkipped(claim.sequence, self._row(position), found.index, failure)
-        self._send(skipped)
+        self._send(messages.SampleSkipped(claim.sequence, row, found.index, failure))
         self._with_skips.add(position // claim.tiny_size)
         return SKIPPED if found.index is None else found.sample
 
     def _capture(
-        self, error: Exception, sample: str, position: int, doing: str = ""
+        self, error: Exception, sample: str, row: int, doing: str = ""
     ) -> messages.Failure:
         worker = f"in DataLoader worker process {self.config.worker}"
         where = f"{worker}, {doing}" if doing else worker
-        return sample_errors.capture(error, where, sample, position)
+        return sample_errors.capture(error, where, sample, row)
 
     # ---- writing them --------------------------------------------------------------------------
 
@@ -446,7 +437,7 @@ class PythonWorker:
     ) -> list[tuple[int, TinyBatchState]]:
         """Writes the samples to the batch; returns the state of each tiny-batch."""
         size, writer = claim.tiny_size, self._writer(claim)
-        is_one_block = len(tiny_batches) == claim.count and self._claimed_rows[1] is None
+        is_one_block = len(tiny_batches) == claim.count and not self._claimed_rows.are_scattered
         if is_one_block and not (self._with_skips and any(sample is SKIPPED for sample in samples)):
             # If it raises, _write_apart finds the sample.
             with contextlib.suppress(Exception):
@@ -464,7 +455,7 @@ class PythonWorker:
         try:
             for position, sample in enumerate(samples, start):
                 if sample is not SKIPPED:
-                    writer.write(self._row(position), [sample])
+                    writer.write(self._claimed_rows.row(position), [sample])
         except LayoutMismatch:
             return self._spill(claim, tiny_batch, samples)
         except Exception as error:
@@ -493,7 +484,7 @@ class PythonWorker:
     ) -> TinyBatchState:
         """Reports the error of a sample that can be neither written nor sent."""
         (key,) = read_keys(claim, position, position + 1)
-        failure = self._capture(error, self.source.name(key), self._row(position))
+        failure = self._capture(error, self.source.name(key), self._claimed_rows.row(position))
         failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
         self._send(failed)
         return TinyBatchState.FAILED

@@ -24,14 +24,14 @@ Sample = TypeVar("Sample")
 _REMEDY = 'Mend or remove it, or leave out what cannot be read with on_error="skip".'
 
 
-def capture(error: BaseException, where: str, sample: str = "", position: int = -1) -> Failure:
+def capture(error: BaseException, where: str, sample: str = "", row: int = -1) -> Failure:
     """Returns ``error`` as a value that can be pickled.
 
     Args:
         error: the exception, while it is being handled.
         where: completes "Caught ValueError ...", as in torch: "in DataLoader worker process 0".
         sample: name of the sample, such as "index 5 (cats/5.jpg)".
-        position: position of the sample in the mini-batch.
+        row: row of the sample in the mini-batch.
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     about = f"Sample: {sample}\n" if sample else ""
@@ -42,7 +42,7 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
         kind = pickle.dumps(type(error))
     except Exception:  # a class made inside a function
         kind = None
-    return Failure(kind, message, position, summary(error))
+    return Failure(kind, message, row, summary(error))
 
 
 def summary(error: BaseException) -> str:

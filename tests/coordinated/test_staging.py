@@ -206,7 +206,7 @@ def test_what_was_reported_of_slots_that_were_replaced_is_void(area, stopped):
     for tiny_batch, state in enumerate([TinyBatchState.COMPLETED] * 2 + [TinyBatchState.FAILED]):
         area.workers[1].finish(again, tiny_batch, state)
     assert area.staging.completed() == [batch]
-    assert [failure.position for failure in batch.failures.values()] == [4]
+    assert [failure.row for failure in batch.failures.values()] == [4]
     assert batch.failed == 1
 
 

@@ -258,6 +258,20 @@ def test_a_worker_unmaps_the_memory_of_loaders_that_have_ended(train_set, pool):
     assert len(list(iterator)) == 9
 
 
+def test_a_worker_unmaps_the_memory_of_loaders_of_user_code(pool):
+    iterator, pids = begun(pool, Noise())
+
+    def mappings():
+        maps = [each for pid in pids for each in psutil.Process(pid).memory_maps(grouped=False)]
+        return sum("memfd:" in each.path for each in maps)
+
+    before = mappings()
+    for _ in range(2):
+        list(FusionLoader(Noise(), 4, pool=pool))
+    wait_until(lambda: mappings() <= before + 4)
+    assert len(list(iterator)) == 29
+
+
 @pytest.mark.parametrize("whose", ["own", "loader's in a pool", "pool"])
 def test_workers_blocked_on_a_full_pipe_end_by_themselves(pool, whose, monkeypatch):
     for module in (pool_processes, worker_set):  # one that does not would be killed after that

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from support.batches import same_batches
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 from torchvision import transforms
 
 from fusionloader import FusionLoader
@@ -103,6 +103,64 @@ def test_bad_samples_are_reported_as_without_files(on_error):
     assert same_batches(batches, others)
 
 
+class Table(Clips):
+    """Samples that are found by a table, which does not have all that are asked for."""
+
+    table = list(range(60))
+
+    def __getitem__(self, index):
+        return super().__getitem__(self.table[index])
+
+
+class NamedTable(Table):
+    def sample_file(self, index):
+        return self.table[index] % FILES
+
+
+class Listed(Clips):
+    def sample_file(self, index):
+        return [index % FILES]
+
+
+def test_an_index_that_is_not_there_is_a_bad_sample_of_its_batch(caplog):
+    batches = [[5, 3, 9, 40], [1, 2, 99, 30], [7, 8, 6, 4]]
+    options = {"batch_sampler": batches, "shuffle": False, "on_error": "raise"}
+
+    def found(kind):
+        iterator = iter(loader_of(kind(), **options))
+        first = next(iterator)
+        with pytest.raises(IndexError, match="list index out of range"):
+            next(iterator)
+        return [first, *iterator]
+
+    assert same_batches(found(NamedTable), found(Table))
+    assert "sample_file(99) has failed, and the sample belongs to no file: Index" in caplog.text
+
+
+def test_files_that_cannot_be_hashed_are_warned_of_once(caplog):
+    assert same_batches(loader_of(Listed()), loader_of(Clips()))
+    assert caplog.text.count("TypeError: unhashable type: 'list'") == 1
+
+
+class Deadly(Clips):
+    """A sample that ends its worker, and is made before all others, and one that is bad."""
+
+    def __getitem__(self, index):
+        if index == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+    def sample_file(self, index):
+        return -index
+
+
+def test_of_what_fails_the_first_of_the_batch_is_reported():
+    dataset, batches = Deadly(odd={2: "raises"}), [[1, 2, 3, 4, 5, 6, 7, 8]]
+    options = {"batch_sampler": batches, "shuffle": False, "tiny_batch_size": 1}
+    with pytest.raises(ValueError, match="sample 2 is bad"):
+        next(iter(loader_of(dataset, **options)))
+
+
 class Killing(NamedClips):
     """Kills its worker at a sample, once."""
 
@@ -182,6 +240,22 @@ def test_files_that_workers_keep_open_are_counted(tmp_path, options):
     assert stats.files_opened >= 5
     assert stats.files_opened + stats.files_reused == 40
     assert f"{stats.files_opened:,} files opened (OpenFiles)" in str(stats)
+
+
+class ReadingAll(IterableDataset):
+    def __init__(self, paths):
+        self.reading = Reading(paths)
+
+    def __iter__(self):
+        return iter([self.reading[index] for index in range(40)])
+
+
+def test_files_that_a_stream_keeps_open_are_counted(tmp_path):
+    (tmp_path / "3").write_text("3")
+    loader = FusionLoader(ReadingAll([tmp_path / "3"]), 8, num_workers=1)
+    assert [int(n) for batch in loader for n in batch] == list(range(300, 340))
+    stats = loader.stats()
+    assert (stats.files_opened, stats.files_reused) == (1, 39)
 
 
 SAID = "each worker begins with files of its own, and helps with others' (sample_file)"

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -86,7 +87,8 @@ def test_a_copy_has_no_file_open(paths, copied):
     assert repr(other) == repr(files)
 
 
-def test_a_forked_child_uses_and_closes_no_handle_of_its_parent(paths):
+@pytest.mark.parametrize("end", ["use", "drop"])
+def test_a_forked_child_uses_and_closes_no_handle_of_its_parent(paths, end):
     class Handle:
         def __init__(self, path):
             self.pid = os.getpid()
@@ -99,8 +101,11 @@ def test_a_forked_child_uses_and_closes_no_handle_of_its_parent(paths):
     parents = files[paths[0]].pid
     child = os.fork()
     if child == 0:
-        own = files[paths[0]].pid == os.getpid() and len(files) == 1
-        files.close()
+        own = True
+        if end == "use":
+            own = files[paths[0]].pid == os.getpid() and len(files) == 1
+            files.close()
+        del files
         os._exit(0 if own else 2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert parents == os.getpid()
@@ -117,22 +122,67 @@ def test_threads_get_one_handle_and_leave_no_more_open_than_allowed(paths):
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(use, range(4)))
-    assert len(files) <= 4 + 3  # each of the other threads may be opening one
+    assert len(files) <= 4
 
 
-def test_half_of_the_descriptors_are_left_to_others(paths):
+def test_threads_that_open_a_file_at_once_get_one_handle(paths):
+    both = threading.Barrier(2)
+
+    def opened(path):
+        both.wait(60)
+        return object()
+
+    files = OpenFiles(opened)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(files.__getitem__, [paths[0]] * 2)
+    assert first is second is files[paths[0]]
+
+
+def test_a_file_that_is_opened_with_others_leaves_no_more_open_than_allowed():
+    files = OpenFiles(lambda number: (number, files[number - 1] if number else None), most=2)
+    assert files[5][0] == 5
+    assert len(files) == 2
+    assert 5 in files
+
+
+def test_a_signal_may_close_all_at_any_moment(paths):
+    """Here, while the file is looked up."""
+
+    class Signalled(str):
+        def __hash__(self):
+            if armed:
+                signal.raise_signal(signal.SIGUSR1)
+            return str.__hash__(self)
+
+    armed, files = [], reader()
+    before = signal.signal(signal.SIGUSR1, lambda *_: files.close())
+    try:
+        path = Signalled(paths[0])
+        for _ in range(2):
+            assert files[path].read() == b"in 0"
+            armed.append(True)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_half_of_the_descriptors_are_left_to_others(paths, count):
+    """However many datasets keep files open."""
     script = (
         "import resource, sys\n"
         "from fusionloader.data.sources import OpenFiles\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
-        "files = OpenFiles(lambda number: open(sys.argv[1], 'rb'), most=1000)\n"
-        "for number in range(100): files[number]\n"
-        "print(len(files))\n"
+        "path, count = sys.argv[1], int(sys.argv[2])\n"
+        "all = [OpenFiles(lambda number: open(path, 'rb'), most=1000) for _ in range(count)]\n"
+        "unused = [OpenFiles(open) for _ in range(9)]\n"
+        "for number in range(100):\n"
+        "    for files in all: files[number]\n"
+        "print(*map(len, all))\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, str(paths[0])], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(paths[0]), str(count)], capture_output=True, text=True
     )
-    assert ran.stdout == "20\n"
+    assert ran.stdout.split() == [str(20 // count)] * count, ran.stderr
 
 
 def test_fewer_than_one_file_is_refused():

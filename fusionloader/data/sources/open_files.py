@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
@@ -27,14 +29,16 @@ class OpenFiles(Generic[File, Handle]):
     both would share one position in the file, and threads that a handle may have are not in the
     child. A pickled or copied object has no file open, so a dataset that has one can be spawned.
 
-    Threads of a process get the same handle.
+    Threads of a process get the same handle. If two ask for a file at once, it may be opened twice,
+    and the second handle is dropped.
 
     Args:
         open: opens a file; called with what the object was indexed with. To be spawned, a dataset
             needs a function here that can be pickled: a class, a function of a module, or
             ``functools.partial`` of one.
-        most: number of files that may be open in a process. Never more than half of the descriptors
-            that a process may have open (``ulimit -n``).
+        most: number of files that may be open in a process. There are never more than half of the
+            descriptors that a process may have open (``ulimit -n``), which those ``OpenFiles`` of
+            it share evenly that have files open.
 
     Raises:
         ValueError: ``most`` is less than 1.
@@ -48,32 +52,42 @@ class OpenFiles(Generic[File, Handle]):
         if most < 1:
             raise ValueError(f"most={most}: at least 1 file has to be open to be read")
         self._open, self._most = open, most
-        self._here = _OfProcess()
+        self._begin()
+        _all[id(self)] = self
+
+    def _begin(self) -> None:
+        self._handles: OrderedDict[File, Handle] = OrderedDict()  # least recently used first
+        # Held by a thread that may come again: from a finalizer, or a handler of a signal.
+        self._lock = threading.RLock()
 
     def __getitem__(self, file: File) -> Handle:
         """Returns the handle of a file; raises what ``open`` raises."""
-        here = self._own()
-        found = here.use(file)
-        if found is not None:
+        with self._lock, contextlib.suppress(KeyError):
+            handle = self._handles[file]
+            self._handles.move_to_end(file)
             _count(reused=1)
-            return found[0]  # type: ignore[no-any-return]
-        here.close_all_but(min(self._most, _most_descriptors()) - 1)
-        handle = self._open(file)
-        here.keep(file, handle)
+            return handle
+        sharing = sum(each is self or len(each) > 0 for each in _here())
+        most = min(self._most, max(_most_descriptors() // sharing, 1))
+        self._close_all_but(most - 1)
+        opened = self._open(file)
+        with self._lock:
+            handle = self._handles.setdefault(file, opened)  # another thread may have been first
+        self._close_all_but(most)
         _count(opened=1)
         return handle
 
     def __len__(self) -> int:
         """Returns the number of files that are open in this process."""
-        return len(self._own().handles)
+        return len(self._handles)
 
     def __contains__(self, file: object) -> bool:
         """Whether a file is open in this process."""
-        return file in self._own().handles
+        return file in self._handles
 
     def close(self) -> None:
         """Closes all files that are open in this process; they are opened again when needed."""
-        self._own().close_all_but(0)
+        self._close_all_but(0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._open, self._most)
@@ -81,42 +95,26 @@ class OpenFiles(Generic[File, Handle]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._open!r}, most={self._most})"
 
-    def _own(self) -> _OfProcess:
-        here = self._here
-        if here.pid != os.getpid():
-            _of_parents.append(here)  # never to be closed here
-            self._here = here = _OfProcess()
-        return here
-
-
-class _OfProcess:
-    """The handles of one process, the least recently used first."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.handles: OrderedDict[Any, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def use(self, file: Any) -> tuple[Any] | None:
-        with self._lock:
-            if file not in self.handles:
-                return None
-            self.handles.move_to_end(file)
-            return (self.handles[file],)
-
-    def keep(self, file: Any, handle: Any) -> None:
-        with self._lock:
-            self.handles[file] = handle
-
-    def close_all_but(self, most: int) -> None:
+    def _close_all_but(self, most: int) -> None:
         closed = []  # after the lock is released: to close a file may take long
         with self._lock:
-            while len(self.handles) > most:
-                closed.append(self.handles.popitem(last=False))
+            while len(self._handles) > most:
+                closed.append(self._handles.popitem(last=False))
+
+    def _leave_to_parent(self) -> None:
+        """Begins anew in a forked child, where the parent's handles are never closed."""
+        _of_parents.append(self._handles)
+        self._begin()
 
 
-_of_parents: list[_OfProcess] = []
+_all: weakref.WeakValueDictionary[int, OpenFiles[Any, Any]] = weakref.WeakValueDictionary()
+_of_parents: list[object] = []
 _opened = _reused = 0
+
+
+def _here() -> list[OpenFiles[Any, Any]]:
+    """Returns all of this process; other threads may make some meanwhile."""
+    return [each for ref in _all.valuerefs() if (each := ref()) is not None]
 
 
 def _most_descriptors() -> int:
@@ -125,7 +123,7 @@ def _most_descriptors() -> int:
     except ImportError:
         return 1 << 30
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(limit // _SHARE_OF_DESCRIPTORS, 1) if limit != resource.RLIM_INFINITY else 1 << 30
+    return limit // _SHARE_OF_DESCRIPTORS if limit != resource.RLIM_INFINITY else 1 << 30
 
 
 def _count(opened: int = 0, reused: int = 0) -> None:
@@ -142,5 +140,11 @@ def take_counts() -> tuple[int, int]:
     return taken
 
 
-if hasattr(os, "register_at_fork"):  # a forked child starts at zero
-    os.register_at_fork(after_in_child=take_counts)
+def _begin_in_child() -> None:
+    take_counts()
+    for files in _here():
+        files._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -395,7 +395,7 @@ class SlotIterator(_BaseDataLoaderIter):
             self._statistics.add_skipped(job.skipped.values())
             if job.failures:
                 self._pass_over(job)
-                raise_failure(min(job.failures.values(), key=lambda failure: failure.position))
+                raise_failure(min(job.failures.values(), key=lambda failure: failure.row))
             if count == 0 and self._backend.receiver is None:
                 self._pass_over(job)
                 collate_named([], self._backend.name)  # raises, as it does for DataLoader

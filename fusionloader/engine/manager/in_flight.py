@@ -87,8 +87,8 @@ class Job(PublishedBatch):
         names = ", ".join(map(self.named, self.rows_of(tiny_batch)))
         died = describe_deaths("DataLoader worker", pid, manner, names)
         text = f"{died}. Load them with num_workers=0 to see where"
-        position = tiny_batch * self.tiny_size
-        self.failures[tiny_batch] = messages.Failure(pickle.dumps(RuntimeError), text, position)
+        row = min(self.rows_of(tiny_batch))
+        self.failures[tiny_batch] = messages.Failure(pickle.dumps(RuntimeError), text, row)
 
     def unreported(self, queue: _native.ManagerQueue) -> list[int]:
         """Returns the tiny-batches whose state requires a missing report.

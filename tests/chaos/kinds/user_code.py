@@ -46,6 +46,13 @@ class Shapes(Noise):
         return (drawn if index % 2 else drawn[:20]), index
 
 
+class NoiseOfFiles(Noise):
+    """Samples of which each worker has parts of its own."""
+
+    def sample_file(self, index: int) -> int:
+        return index % 5
+
+
 class Keyed(Noise):
     """Samples that draw from no generator of the process, where training draws, too."""
 
@@ -121,6 +128,12 @@ def _samples(setting: Setting) -> Epochs:
     return epochs_of(noise_part(setting))
 
 
+def _of_files(setting: Setting) -> Epochs:
+    dataset = Noise(setting.folder) if setting.plain else NoiseOfFiles(setting.folder)
+    options = {"num_workers": 3, "tiny_batch_size": 1}
+    return epochs_of(part_of_noise(dataset, setting, order_of(IMAGES), **options))
+
+
 def _in_training(setting: Setting) -> Epochs:
     workers = 1 if setting.plain else 0
     dataset = Keyed(setting.folder)
@@ -158,6 +171,12 @@ _TRAPS = ("sample", "sampler", "worker_init_fn")
 
 KINDS = (
     EpochKind("own dataset", _samples, subject_to=frozenset({SKIPS}), traps=_TRAPS),
+    EpochKind(
+        "own dataset with sample_file",
+        _of_files,
+        subject_to=frozenset({SKIPS}),
+        traps=_TRAPS,
+    ),
     EpochKind(
         "own dataset without workers",
         _in_training,
