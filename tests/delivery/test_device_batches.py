@@ -18,6 +18,7 @@ from support.batches import same_batches
 from support.fake_device import read_epoch
 from support.images import train_transform
 from support.participants import participant
+from support.raised_at import Steps
 from support.waiting import PATIENCE, wait_until
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -316,6 +317,19 @@ def test_host_memory_is_there_until_the_copies_have_read_it(train_set, to_fake_d
     del iterator  # as when an epoch is left
     gc.collect()  # page-locked memory is let go: under a copy from it the driver aborts
     del kept
+
+
+@pytest.mark.parametrize("called", ["begin", "finish"])
+def test_an_exception_behind_a_copy_leaves_none_under_way(
+    train_set, to_fake_device, fake_cuda, called
+):
+    to_fake_device()
+    fake_cuda.be_late()
+    loader = FusionLoader(train_set, 40, num_workers=1)
+    steps = Steps("engine/delivery", events=("c_return",), called=called)
+    with pytest.raises(KeyboardInterrupt, match="planted"):
+        steps.raise_at(0, KeyboardInterrupt("planted"), lambda: next(iter(loader)))
+    assert fake_cuda.idle
 
 
 def test_an_epoch_that_is_left_leaves_nothing_to_the_next(train_set, to_fake_device, fake_cuda):

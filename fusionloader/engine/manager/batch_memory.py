@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 
 from fusionloader import _native
-from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies
+from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies, wait_for_copies
 from fusionloader.engine.delivery.device_ring import BufferOpener
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.options import ManagerOptions
@@ -237,7 +237,9 @@ class BatchMemory:
                 return False  # tried again: with a buffer, the GPU worker can take part
         try:
             job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, torch.OutOfMemoryError):  # no copy has begun then
+                self._wait_for_lost_copies()
             if buffer is not None:
                 ring.put_back(buffer)
             raise
@@ -250,11 +252,24 @@ class BatchMemory:
         assert self._delivery is not None and job.payload is not None
         if job.copying is None:
             self._begin_copying(job, first=True)
-        copying, job.copying = job.copying, None  # if delivery fails, the next call copies anew
-        assert copying is not None
-        if job.owner is None:
-            job.owner = self._rows.lease(job.payload)
-        return self._delivery.arriving(self._open_copies(), copying, job.owner)
+        try:
+            copying, job.copying = job.copying, None  # if delivery fails, the next call copies anew
+            assert copying is not None
+            if job.owner is None:
+                job.owner = self._rows.lease(job.payload)
+            return self._delivery.arriving(self._open_copies(), copying, job.owner)
+        except BaseException:
+            self._wait_for_lost_copies()
+            raise
+
+    def _wait_for_lost_copies(self) -> None:
+        """Waits for copies after an exception, since nothing keeps the rows that they read.
+
+        Workers would write the next mini-batch there, and a device run programs that are half old.
+        """
+        assert self._delivery is not None
+        with suppress(RuntimeError):  # a device that has failed reads nothing more
+            wait_for_copies(self._delivery.device)
 
     def _stop_copying(self, job: Job) -> None:
         """Cancels the copy of a mini-batch, and waits until nothing reads its slot."""
