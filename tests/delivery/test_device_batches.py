@@ -234,11 +234,14 @@ def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_dev
             assert same_batches(batches, expected)
 
 
-@pytest.mark.parametrize("converts", [False, True])
+@pytest.mark.parametrize(("converts", "interrupted"), [(False, False), (True, False), (True, True)])
 def test_a_thread_writes_into_the_buffers_of_the_device(
-    image_folder, to_fake_device, fake_cuda, monkeypatch, converts
+    image_folder, to_fake_device, fake_cuda, monkeypatch, converts, interrupted
 ):
-    """It writes elements, also where CPU workers write levels that the device converts."""
+    """It writes elements, also where CPU workers write levels that the device converts.
+
+    An exception in the delivery loses neither a buffer nor what was written into it.
+    """
     transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])
     dataset = ImageFolder(str(image_folder), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
@@ -261,7 +264,17 @@ def test_a_thread_writes_into_the_buffers_of_the_device(
     ) as loader:
 
         def some_by_gpu():
-            batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
+            iterator, batches = iter(loader), []
+            for _ in expected:
+                steps = Steps("engine/delivery", events=("c_return",), called="finish")
+                at = 0 if interrupted else -1
+                try:
+                    batch = steps.raise_at(at, KeyboardInterrupt(), lambda: next(iterator))
+                except KeyboardInterrupt:
+                    gc.collect()  # tensors in its traceback
+                    batch = next(iterator)
+                batches.append([made[-1].device.read(leaf) for leaf in batch])
+            assert next(iterator, None) is None
             fake_cuda.run()
             assert same_batches(batches, expected)
             return loader.stats().gpu_worker["samples"] > 20
