@@ -434,6 +434,9 @@ def test_explain_says_what_the_device_does(image_folder, augmented_set):
     told = FusionLoader(augmented_set, **ARGUMENTS, **ON_DEVICE).explain()
     assert "cuda:0 runs RandomHorizontalFlip, RandomPolicy, RandomErasing and the conv" in told
     assert "batches cross" not in told
+    nested = FusionLoader(folder_of(image_folder, *PLANS["as in SimCLR"]), **ARGUMENTS, **ON_DEVICE)
+    told = nested.explain()
+    assert "runs RandomHorizontalFlip, ColorJitter, grayscale, GaussianBlur and the conv" in told
     plain = FusionLoader(folder_of(image_folder, *CROP, *CONVERT), **ARGUMENTS, **ON_DEVICE)
     told = plain.explain()
     assert "no augmentation on the device (decoder='workers'): nothing but flips" in told
