@@ -57,8 +57,8 @@ class Copier {
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  // A mini-batch that is being copied, for as long as the ticket lives: an exception between
-  // begin() and finish() leaves nothing that goes on into memory which is somebody else's by then.
+  // A mini-batch that is copied for as long as its ticket lives. So an exception between begin()
+  // and finish() leaves no copy that goes on into memory of another batch.
   class Ticket {
    public:
     Ticket(Copier& copier, uint64_t number) : copier_(copier), number_(number) {}

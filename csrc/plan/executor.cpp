@@ -193,7 +193,7 @@ struct Executor::Impl {
   size_t all_pixels() const { return pixel_bytes(spec.result_channels, spec.width, spec.height); }
   size_t tail_begin() const { return (all_pixels() + 15) / 16 * 16; }
 
-  // Takes what was drawn for the deferred stages away, and writes it into the tail.
+  // Moves what was drawn for the deferred stages from `drawn` into the tail.
   void write_tail(Parameters& drawn, uint8_t* out) {
     if (!tail) return;
     const size_t kept = spec.stages.size() - spec.deferred_stages;

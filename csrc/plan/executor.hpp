@@ -46,7 +46,7 @@ class Executor {
 
   // Bytes of one result; 0 when the plan's result differs in size from image to image.
   size_t result_bytes() const;
-  // Makes a result with a tail one without a sample.
+  // Marks the tail of a result, if it has one, as that of no sample.
   void clear_tail(uint8_t* out);
   const PlanSpec& plan() const;
   // For callers in several threads; not locked here.

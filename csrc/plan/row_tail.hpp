@@ -1,5 +1,6 @@
 #pragma once
-// What follows the pixels in a row whose plan is run in part: for the rest of it, elsewhere.
+// What follows the pixels in a row, where other code runs the last stages of the plan: what was
+// drawn for these stages.
 #include <cstddef>
 #include <cstdint>
 

@@ -67,7 +67,7 @@ class GpuChoice:
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
         if self.worker is not None and self.worker.decoder == "workers":
-            return self._explain_split(self.worker.decoder)
+            return self._explain_split()
         if self.why_not is not None:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
@@ -88,12 +88,12 @@ class GpuChoice:
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
         return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
 
-    def _explain_split(self, decoder: str) -> str:
+    def _explain_split(self) -> str:
         if self.split is None:
-            return f"no augmentation on the device (decoder={decoder!r}): {self.why_not}"
+            return f"no augmentation on the device (decoder='workers'): {self.why_not}"
         return (
-            f"CPU workers decode, crop and resize; cuda:{self.device_id} runs "
-            f"{describe_tail(self.split)} and the conversion on delivery, with the same pixels: "
+            f"cuda:{self.device_id} runs {describe_tail(self.split)} and the conversion on "
+            "delivery, CPU workers what comes before, with the same pixels: "
             f"{self.split.row_bytes} bytes of a sample cross to it"
         )
 

@@ -69,11 +69,11 @@ class NativeBackend:
         self.receiver: BatchReceiver | None = None
         self.passes: WorkerPasses | None = None
         assert compiled.plan is not None
+        self._whole_plan = compiled.plan
         self._reader: ReadAheadProcess | None = None
         if table.is_remote and (settings := read_settings(compiled.ranged()[0])) is not None:
             self._reader = parts.reader(table, settings)
         self._send(compiled.plan)
-        self._gpu = self._gpu_options()
         self._augments = False  # whether the device runs the plan's last stages
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
@@ -87,15 +87,16 @@ class NativeBackend:
         """Makes workers run ``plan`` from now on."""
         layout = layout_of(plan)
         assert isinstance(layout, Layout)
-        self._plan = plan
+        offer = None if self._offers is None else self._offers.make(plan, self._table)
+        gpu = self._gpu_options(plan)
+        # No call follows, so no exception can come between these assignments: workers never write
+        # rows of another layout than the one that is delivered.
+        self._plan, self._offer, self._gpu = plan, offer, gpu
         self.layout: Layout | None = layout
-        offers = self._offers
-        self._offer = None if offers is None else offers.make(plan, self._table)
 
-    def _gpu_options(self) -> GpuOptions | None:
-        plan = self._plan if self._gpu_writes_to_slot else self._compiled.plan
-        assert plan is not None
-        row_bytes, slot_row_bytes = _image_bytes(plan), _image_bytes(self._plan)
+    def _gpu_options(self, sent: Plan) -> GpuOptions | None:
+        plan = sent if self._gpu_writes_to_slot else self._whole_plan
+        row_bytes, slot_row_bytes = _image_bytes(plan), _image_bytes(sent)
         return eligibility.gpu_options(self._choice, plan, self._table, row_bytes, slot_row_bytes)
 
     @property
@@ -104,8 +105,7 @@ class NativeBackend:
         return self._choice.device_id is None
 
     def send_converted(self, has_kernel: Callable[[str], bool]) -> RowConversion | None:
-        plan, split = self._compiled.plan, self._choice.split
-        assert plan is not None
+        plan, split = self._whole_plan, self._choice.split
         levels, layout = make_levels_plan(plan), layout_of(plan)
         assert isinstance(layout, Layout)
         plan_to_send: Plan = plan
@@ -116,7 +116,6 @@ class NativeBackend:
             plan_to_send, conversion = levels, level_rows(plan, layout)
         if plan_to_send is not self._plan:
             self._send(plan_to_send)
-            self._gpu = self._gpu_options()
         self._augments = isinstance(conversion, ProgramRows)
         return conversion
 
@@ -165,7 +164,7 @@ class NativeBackend:
         formats = AddedFormats() if method == "fork" else self._formats()
         info = None
         if init is not None or formats.of_script:
-            info = (options.num_workers, base_seed, dataset, init)
+            info = (options.num_workers, base_seed, dataset, init, self._whole_plan)
         return native_starter(self._config(options, formats), context, method, info)
 
     def _pool_starter(
@@ -173,7 +172,7 @@ class NativeBackend:
     ) -> StartWorker:
         formats, init, info = self._formats(), options.worker_init_fn, None
         if init is not None:
-            info = (options.num_workers, base_seed, options.dataset, init)
+            info = (options.num_workers, base_seed, options.dataset, init, self._whole_plan)
         config = self._config(options, formats)
         user_code = init is not None or formats.of_script
         return start_in_pool(binding, Payload((config, info), config.descriptors(), user_code))

@@ -20,8 +20,9 @@ from fusionloader.workers import messages, native_worker, sample_errors
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
 
-Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
-"""Number of workers, base seed, dataset, ``worker_init_fn``."""
+Info = tuple[int, int, AnyDataset, Callable[[int], object] | None, Plan]
+"""Number of workers, base seed, dataset, ``worker_init_fn``, and the dataset's whole plan, of which
+the device may do a part."""
 
 _Contents = tuple[Any, ...]
 """The list of a folder's samples, or arrays of images (or byte ranges) and targets."""
@@ -41,12 +42,12 @@ def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: I
 
 def prepare(config: NativeWorkerConfig, info: Info) -> bool:
     """Prepares the process; returns whether the plan is still valid, and reports if it is not."""
-    workers, base_seed, dataset, init = info
+    workers, base_seed, dataset, init, plan = info
     reason: messages.Message
     try:
-        before = None if init is None else _samples(dataset, config.plan)
+        before = None if init is None else _samples(dataset, plan)
         prepare_process(config.worker, workers, base_seed, dataset, init)
-        unchanged = init is None or _same(before, _samples(dataset, config.plan))
+        unchanged = init is None or _same(before, _samples(dataset, plan))
         reason = messages.DatasetChanged()
     except Exception as error:
         where = f"in DataLoader worker process {config.worker}"

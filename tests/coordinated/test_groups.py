@@ -204,6 +204,15 @@ def test_another_dataset_is_refused(group, train_set, eval_set):
         other.take(1)
 
 
+def test_another_normalization_is_refused(group, train_set):
+    other_set = ImageFolder(train_set.root, train_transform())
+    other_set.transform.transforms[-1].mean = (0.0, 0.0, 0.0)
+    first, other = group(), group(dataset=other_set)
+    first.take(1)
+    with pytest.raises(ValueError, match="transforms is 2 stages, .* here and 2 stages, "):
+        other.take(1)
+
+
 def test_drawn_seeds_that_differ_are_refused(group):
     first, other = (group(seed=None, generator=torch.Generator().manual_seed(n)) for n in range(2))
     first.take(1)

@@ -18,6 +18,7 @@ from support.batches import same_batches
 from support.fake_device import read_epoch
 from support.images import train_transform
 from support.participants import participant
+from support.raised_at import Steps
 from support.waiting import PATIENCE, wait_until
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -233,11 +234,14 @@ def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_dev
             assert same_batches(batches, expected)
 
 
-@pytest.mark.parametrize("converts", [False, True])
+@pytest.mark.parametrize(("converts", "interrupted"), [(False, False), (True, False), (True, True)])
 def test_a_thread_writes_into_the_buffers_of_the_device(
-    image_folder, to_fake_device, fake_cuda, monkeypatch, converts
+    image_folder, to_fake_device, fake_cuda, monkeypatch, converts, interrupted
 ):
-    """It writes elements, also where CPU workers write levels that the device converts."""
+    """It writes elements, also where CPU workers write levels that the device converts.
+
+    An exception in the delivery loses neither a buffer nor what was written into it.
+    """
     transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])
     dataset = ImageFolder(str(image_folder), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
@@ -260,7 +264,17 @@ def test_a_thread_writes_into_the_buffers_of_the_device(
     ) as loader:
 
         def some_by_gpu():
-            batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
+            iterator, batches = iter(loader), []
+            for _ in expected:
+                steps = Steps("engine/delivery", events=("c_return",), called="finish")
+                at = 0 if interrupted else -1
+                try:
+                    batch = steps.raise_at(at, KeyboardInterrupt(), lambda: next(iterator))
+                except KeyboardInterrupt:
+                    gc.collect()  # tensors in its traceback
+                    batch = next(iterator)
+                batches.append([made[-1].device.read(leaf) for leaf in batch])
+            assert next(iterator, None) is None
             fake_cuda.run()
             assert same_batches(batches, expected)
             return loader.stats().gpu_worker["samples"] > 20
@@ -316,6 +330,19 @@ def test_host_memory_is_there_until_the_copies_have_read_it(train_set, to_fake_d
     del iterator  # as when an epoch is left
     gc.collect()  # page-locked memory is let go: under a copy from it the driver aborts
     del kept
+
+
+@pytest.mark.parametrize("called", ["begin", "finish"])
+def test_an_exception_behind_a_copy_leaves_none_under_way(
+    train_set, to_fake_device, fake_cuda, called
+):
+    to_fake_device()
+    fake_cuda.be_late()
+    loader = FusionLoader(train_set, 40, num_workers=1)
+    steps = Steps("engine/delivery", events=("c_return",), called=called)
+    with pytest.raises(KeyboardInterrupt, match="planted"):
+        steps.raise_at(0, KeyboardInterrupt("planted"), lambda: next(iter(loader)))
+    assert fake_cuda.idle
 
 
 def test_an_epoch_that_is_left_leaves_nothing_to_the_next(train_set, to_fake_device, fake_cuda):

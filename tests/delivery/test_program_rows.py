@@ -6,6 +6,7 @@ The device is the fake driver's, whose kernel has the body of the real one.
 import ctypes
 import json
 import os
+import pickle
 import random
 import re
 import signal
@@ -24,11 +25,13 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker, compile_plan
+from fusionloader.data.sources.tables import layout_of
 from fusionloader.engine.delivery import cuda_device, program_rows
 from fusionloader.engine.delivery.host_batches import without_rows
 from fusionloader.engine.iterators import slot_iterator
 from fusionloader.engine.manager.batch_memory import BatchMemory
 from fusionloader.gpu import augmentation
+from fusionloader.sharing.ranks.sharing_offer import SharingOffers
 from fusionloader.transforms.executors.device.split import split_plan
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.stages import SplitPlan
@@ -220,6 +223,46 @@ def test_an_exception_at_any_step_of_next_loses_no_batch(
         assert same_batches(seen, expected[: len(seen)])
 
 
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_an_exception_while_a_plan_is_sent_leaves_other_ranks_no_other_plan(
+    augmented_set, to_fake_device, monkeypatch, has_kernel
+):
+    to_fake_device()
+    backend = iter(FusionLoader(augmented_set, **ARGUMENTS, **ON_DEVICE))._backend
+    monkeypatch.setattr(backend, "_offers", SharingOffers(None))
+    plan = backend._choice.split if has_kernel else backend._compiled.plan
+    steps = Steps("route/native_backend.py", events=(*CALLS, "c_return"))
+    for position in count():
+        backend.send_converted(lambda kernel: not has_kernel)
+        try:
+            steps.raise_at(
+                position,
+                KeyboardInterrupt(),
+                lambda: backend.send_converted(lambda kernel: has_kernel),
+            )
+            break
+        except KeyboardInterrupt:
+            backend.send_converted(lambda kernel: has_kernel)
+            assert backend.layout == layout_of(plan), steps.place
+            assert pickle.loads(backend._offer.pickled_plan) == plan, steps.place
+
+
+def leave_alone(worker):
+    pass
+
+
+@pytest.mark.parametrize("steps", [PLANS["RandAugment"], [*CROP, *CONVERT]])
+def test_a_worker_init_fn_that_leaves_the_dataset_alone_leaves_the_plan_alone(
+    image_folder, to_fake_device, steps
+):
+    dataset = folder_of(image_folder, *steps)
+    expected = list(FusionLoader(dataset, **ARGUMENTS))
+    made = to_fake_device()
+    loader = FusionLoader(dataset, **ARGUMENTS, **ON_DEVICE, worker_init_fn=leave_alone)
+    assert same_batches(read_epoch(loader, made), expected)
+    assert "worker_init_fn changes the dataset" not in loader.explain()
+
+
 def test_skipped_samples_leave_no_row(
     augmented_set, tmp_path, to_fake_device, fake_cuda, monkeypatch
 ):
@@ -391,6 +434,9 @@ def test_explain_says_what_the_device_does(image_folder, augmented_set):
     told = FusionLoader(augmented_set, **ARGUMENTS, **ON_DEVICE).explain()
     assert "cuda:0 runs RandomHorizontalFlip, RandomPolicy, RandomErasing and the conv" in told
     assert "batches cross" not in told
+    nested = FusionLoader(folder_of(image_folder, *PLANS["as in SimCLR"]), **ARGUMENTS, **ON_DEVICE)
+    told = nested.explain()
+    assert "runs RandomHorizontalFlip, ColorJitter, grayscale, GaussianBlur and the conv" in told
     plain = FusionLoader(folder_of(image_folder, *CROP, *CONVERT), **ARGUMENTS, **ON_DEVICE)
     told = plain.explain()
     assert "no augmentation on the device (decoder='workers'): nothing but flips" in told

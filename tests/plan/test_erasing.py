@@ -51,6 +51,17 @@ def test_constant_values_are_converted_as_the_pixels_are(library, before, value,
         assert torch.equal(compiled.apply(IMAGE, operations), expected)
 
 
+@pytest.mark.parametrize("element", [torch.float32, torch.bfloat16])
+def test_grey_images_are_erased_too(element):
+    steps = [v1.ToTensor(), v1.ConvertImageDtype(element), v1.RandomErasing(1.0, value=0.5)]
+    compiled = compile_plan(v1.Compose([v1.Grayscale(), *steps]), images=IMAGES)
+    operations = compiled.draw(40, 30)
+    x, y, width, height = box_of(operations)
+    made = compiled.apply(IMAGE, operations)
+    assert made.shape == (1, 30, 40)
+    assert (made[:, y : y + height, x : x + width] == 0.5).all()
+
+
 def test_noise_is_normal_for_every_element():
     steps = [*FLOATS, v1.RandomErasing(1.0, (0.3, 0.5), (0.8, 1.2), value="random")]
     compiled = compile_plan(v1.Compose(steps), images=IMAGES)

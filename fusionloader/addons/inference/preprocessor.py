@@ -443,6 +443,6 @@ def _starter(options: PreprocessorOptions, plan: Plan, table: DatasetTable) -> S
     )
     info: Info | None = None
     if formats.of_script:
-        info = options.num_workers, 0, TensorDataset(torch.empty(0)), None
+        info = options.num_workers, 0, TensorDataset(torch.empty(0)), None, plan
     spawning = multiprocessing.get_context(method) if context is None else context
     return native_starter(config, spawning, method, info)

@@ -27,7 +27,8 @@ class Copying:
     """A mini-batch that is copied to the device as its tiny-batches complete.
 
     Attributes:
-        ticket: ticket of the copier, which copies for as long as it lives.
+        ticket: ticket of the copier, which copies for as long as it lives; ``None`` after an
+            exception, when the mini-batch has to be copied anew.
         leaves: tensors on the device; ``None`` for texts.
         buffer: buffer of the first leaf, if the GPU worker writes rows into it.
         staging: device memory for rows of the first leaf, until they are converted.
@@ -36,7 +37,7 @@ class Copying:
         begun_ns: time when the copy began, by ``CLOCK_MONOTONIC``.
     """
 
-    ticket: native.CopyTicket
+    ticket: native.CopyTicket | None
     leaves: list[torch.Tensor | None]
     buffer: DeviceBuffer | None
     staging: torch.Tensor | None
@@ -221,13 +222,15 @@ class QueueCopies:
     def finish(self, copying: Copying) -> native.Event:
         """Enqueues the remaining copies of a mini-batch; returns the event behind them."""
         work = 0 if self._work is None else self._work.data_ptr()
+        assert copying.ticket is not None
         ready = self._copier.finish(copying.ticket, work)
         copying.staging = None  # only later work in the copy stream can reuse the memory
         return ready
 
     def cancel(self, copying: Copying) -> None:
         """Stops the copy of a mini-batch, and waits until nothing reads its slot."""
-        self._copier.cancel(copying.ticket)
+        if copying.ticket is not None:
+            self._copier.cancel(copying.ticket)
         if copying.buffer is not None:
             self._ring.end(copying.buffer)
         wait_for_copies(self._device)

@@ -111,8 +111,12 @@ class DeviceRing:
         self._free.append(buffer)
 
     def end(self, buffer: DeviceBuffer) -> None:
-        """Ends the use of a buffer whose batch was delivered, or will not be."""
-        self._ended.append(buffer)
+        """Ends the use of a buffer whose batch was delivered, or will not be.
+
+        It may be called again, after an exception in the delivery.
+        """
+        if buffer not in self._ended:
+            self._ended.append(buffer)
 
     def _collect(self) -> None:
         for buffer in self._ended:

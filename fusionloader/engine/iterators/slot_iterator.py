@@ -378,7 +378,7 @@ class SlotIterator(_BaseDataLoaderIter):
             return
         if job.arriving is None:
             assert isinstance(self._manager, LocalManager)
-            job.arriving = arriving = self._manager.deliver_on_device(job)
+            arriving = self._manager.deliver_on_device(job)
             self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
 
     @property

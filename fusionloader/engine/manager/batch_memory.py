@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 
 from fusionloader import _native
-from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies
+from fusionloader.engine.delivery.device_batches import Arriving, QueueCopies, wait_for_copies
 from fusionloader.engine.delivery.device_ring import BufferOpener
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.options import ManagerOptions
@@ -230,15 +230,19 @@ class BatchMemory:
         """Returns whether the copy has begun. The ``first`` one begins even without a buffer."""
         assert self._delivery is not None and self.layout is not None and job.payload is not None
         copies, ring, rows = self._open_copies(), self._delivery.ring, len(job.rows)
-        buffer = None
-        if self._writer is not None:
+        # After an exception in the delivery, the one that the GPU worker has written into.
+        before = None if job.copying is None else job.copying.buffer
+        buffer = before
+        if self._writer is not None and buffer is None:
             buffer = ring.acquire(copies.shared_bytes(self.layout, rows))
             if buffer is None and not first:
                 return False  # tried again: with a buffer, the GPU worker can take part
         try:
             job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
-        except BaseException:
-            if buffer is not None:
+        except BaseException as error:
+            if not isinstance(error, torch.OutOfMemoryError):  # no copy has begun then
+                self._wait_for_lost_copies()
+            if buffer is not None and buffer is not before:
                 ring.put_back(buffer)
             raise
         if buffer is not None:
@@ -248,13 +252,29 @@ class BatchMemory:
     def deliver_on_device(self, job: Job) -> Arriving:
         """Returns the device batch of a mini-batch that is done and complete in its rows."""
         assert self._delivery is not None and job.payload is not None
-        if job.copying is None:
+        if job.copying is None or job.copying.ticket is None:
             self._begin_copying(job, first=True)
-        copying, job.copying = job.copying, None  # if delivery fails, the next call copies anew
+        copying = job.copying
         assert copying is not None
-        if job.owner is None:
-            job.owner = self._rows.lease(job.payload)
-        return self._delivery.arriving(self._open_copies(), copying, job.owner)
+        try:
+            if job.owner is None:
+                job.owner = self._rows.lease(job.payload)
+            arriving = self._delivery.arriving(self._open_copies(), copying, job.owner)
+        except BaseException:
+            copying.ticket = None  # the next call copies anew
+            self._wait_for_lost_copies()
+            raise
+        job.copying, job.arriving = None, arriving
+        return arriving
+
+    def _wait_for_lost_copies(self) -> None:
+        """Waits for copies after an exception, since nothing keeps the rows that they read.
+
+        Workers would write the next mini-batch there, and a device run programs that are half old.
+        """
+        assert self._delivery is not None
+        with suppress(RuntimeError):  # a device that has failed reads nothing more
+            wait_for_copies(self._delivery.device)
 
     def _stop_copying(self, job: Job) -> None:
         """Cancels the copy of a mini-batch, and waits until nothing reads its slot."""

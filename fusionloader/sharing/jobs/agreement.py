@@ -42,10 +42,11 @@ class Agreement:
         """Returns the agreement of a loader with native workers."""
         has_paths = len(table) > 0 and table.image_shape is None and not table.is_remote
         relative = has_paths and not os.path.isabs(table.path(0))
+        plans = plan, plan.convert and plan.convert.table  # which is not in the plan's ``repr``
         equal = {
             "dataset": f"{len(table)} samples, {table.digest()[:12]}",
             "working directory": os.getcwd() if relative else "any",
-            "transforms": f"{len(plan.stages)} stages, {digest_repr(plan, nbytes=6)}",
+            "transforms": f"{len(plan.stages)} stages, {digest_repr(plans, nbytes=6)}",
             **_of_all(options),
             "tiny_batch_size": str(options.tiny_batch_size),
             "augment_per": options.augment_per,

@@ -75,9 +75,12 @@ def split_plan(plan: Plan) -> SplitPlan | str:
 
 
 def describe_tail(plan: SplitPlan) -> str:
-    """Returns the names of the stages that the device runs."""
-    tail = plan.stages[len(plan.stages) - plan.device_stages :]
-    return ", ".join(type(stage).__name__ for stage in tail)
+    """Returns the names of the stages that the device runs, each once."""
+    tail = flat(plan.stages[len(plan.stages) - plan.device_stages :])
+    names = [
+        stage.operation[0] if isinstance(stage, Fixed) else type(stage).__name__ for stage in tail
+    ]
+    return ", ".join(dict.fromkeys(names))
 
 
 def _why_on_cpu(stage: Stage) -> str | None:

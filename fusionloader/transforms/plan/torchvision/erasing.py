@@ -81,7 +81,8 @@ def _converted(
     made = run(after, image)
     if tuple(made.shape) != (channels, 2, 2):
         raise NotCompiled("the conversions after it change the shape")
-    pixel = made.as_subclass(torch.Tensor)[:, 0, 0].contiguous()
+    # Not contiguous(), which leaves a single channel its stride.
+    pixel = made.as_subclass(torch.Tensor)[:, 0, 0].clone(memory_format=torch.contiguous_format)
     elements: bytes = pixel.view(torch.uint8).numpy().tobytes()
     return elements
 
