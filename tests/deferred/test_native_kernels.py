@@ -267,6 +267,20 @@ def test_arguments_may_have_names():
         assert assert_is_as_usual(lambda: call(frames())) == 1  # noqa: B023
 
 
+def test_torch_may_resize_images_and_results():
+    image = frames()
+    with deferring():
+        for name in ARGUMENTS:
+            if name != "to_dtype":
+                made = getattr(functional, name)(image, *ARGUMENTS[name][-1])
+                assert made.untyped_storage().resizable()
+        levels = image_of((4, 3, 32, 32), torch.uint8)
+        assert functional.to_dtype(levels, torch.float32, True).untyped_storage().resizable()
+    assert sum(counts.take().native.values()) == len(ARGUMENTS)
+    assert image.untyped_storage().resizable()
+    assert levels.untyped_storage().resizable()
+
+
 def test_images_are_not_written_to():
     image = frames()
     before = image.clone()

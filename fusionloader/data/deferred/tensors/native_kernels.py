@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fusionloader import _native
@@ -42,9 +44,22 @@ def _adjust(
     factor: float = 0.0,
     means: torch.Tensor | None = None,
 ) -> Result:
-    levels = None if means is None else means.numpy().data
-    memory = image.numpy().data, out.numpy().data
+    levels = None if means is None else _memory(means)
+    memory = _memory(image), _memory(out)
     return out if _native.adjust_tensor(name, *memory, factor, rounding, levels) else None
+
+
+def _memory(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Returns an array over a tensor's memory. After ``numpy()``, torch would not resize it."""
+    size = tensor.element_size()
+    interface = {
+        "data": (tensor.data_ptr(), False),
+        "shape": tuple(tensor.shape),
+        "strides": tuple(size * stride for stride in tensor.stride()),
+        "typestr": "|u1" if tensor.dtype is torch.uint8 else "=f4",
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def _grey(image: torch.Tensor, rounding: Rounding, dtype: torch.dtype) -> torch.Tensor:
@@ -105,7 +120,7 @@ def _to_dtype(
     if dtype is not torch.float32 or scale is not True:
         return None
     out = torch.empty_like(image, dtype=torch.float32)
-    _native.scale_tensor(image.numpy().data, out.numpy().data)
+    _native.scale_tensor(_memory(image), _memory(out))
     return out
 
 
@@ -121,7 +136,7 @@ def _normalize(
     if not all(map(np.float32, std)):
         return None
     out = torch.empty_like(image)
-    _native.normalize_tensor(image.numpy().data, out.numpy().data, mean, std)
+    _native.normalize_tensor(_memory(image), _memory(out), mean, std)
     return out
 
 
