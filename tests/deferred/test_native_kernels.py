@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
+from torch.autograd import forward_ad
 from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import _functional_tensor as v1
@@ -200,6 +201,16 @@ class Doubling(torch.overrides.TorchFunctionMode):
         return made * 2 if func is torch.Tensor.mul else made
 
 
+def dual(image):
+    with forward_ad.dual_level():
+        made = functional.adjust_contrast(forward_ad.make_dual(image, torch.ones_like(image)), 0.5)
+        return forward_ad.unpack_dual(made).tangent
+
+
+def without_mkldnn():
+    return torch.backends.mkldnn.flags(enabled=False)
+
+
 def under(context):
     def use(image):
         with context():
@@ -224,6 +235,12 @@ LEFT = {
     "hue beyond": lambda image: functional.adjust_hue(image * 2, 0.1),
     "a wrong name": lambda image: functional.adjust_contrast(image, contrast=0.5),
     "a missing factor": lambda image: functional.adjust_contrast(image),
+    "the name in a kernel": lambda image: v1.adjust_contrast(image=image, contrast_factor=0.5),
+    "whole factor of levels": lambda image: functional.adjust_brightness(
+        (image * 255).to(torch.uint8), 2
+    ),
+    "dual": dual,
+    "other convolution": under(without_mkldnn),
     "traced": lambda image: torch.jit.trace(
         lambda each: functional.adjust_contrast(each, 0.5), image, check_trace=False
     )(image + 0.1),

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.autograd import forward_ad
 
 from fusionloader import _native
 from fusionloader.data.deferred import activity
@@ -81,6 +82,9 @@ def _by_factor(name: str) -> Callable[..., Result]:
         factor = _number(value, 0.0, _MOST_NUMBER)
         if factor is None:
             return None
+        in_levels = (name, rounding, image.dtype) == ("brightness", "torch_v2", torch.uint8)
+        if in_levels and type(value) is int and value > 1:
+            return None  # torch multiplies uint8, which overflows
         means = None
         if name == "contrast":
             means = torch.mean(_grey(image, rounding, torch.float32), dim=(-3, -2, -1))
@@ -204,7 +208,7 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
     """
     operation = _OPERATIONS[name]
 
-    def attempt(image: Argument = None, *arguments: Argument, **named: Argument) -> Any:
+    def attempt(image: Argument = None, /, *arguments: Argument, **named: Argument) -> Any:
         if torch.compiler.is_compiling() or type(image) is not kind or not activity.is_active():
             return PLAIN
         plain = image.as_subclass(torch.Tensor)
@@ -239,6 +243,8 @@ def _is_plain(image: torch.Tensor) -> bool:
         return False  # another device, vmap, a lazily negated tensor
     if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
         return False
+    if not torch.backends.mkldnn.enabled or forward_ad._current_level >= 0:
+        return False  # another convolution, or tensors with tangents
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
     return torch._C._get_tracing_state() is None
