@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional
 
 from fusionloader import FusionLoader
 from fusionloader._native import simd_levels
-from fusionloader.data.deferred import activity, counts
+from fusionloader.data.deferred import activity, counts, patches
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import native_kernels
 
@@ -207,6 +207,12 @@ def dual(image):
         return forward_ad.unpack_dual(made).tangent
 
 
+def unaligned():
+    content = b"\0" + frames("contiguous").numpy().tobytes()
+    flat = torch.frombuffer(bytearray(content), dtype=torch.float32, offset=1)
+    return flat.view(4, 3, 32, 32)
+
+
 def without_mkldnn():
     return torch.backends.mkldnn.flags(enabled=False)
 
@@ -241,6 +247,7 @@ LEFT = {
     ),
     "dual": dual,
     "other convolution": under(without_mkldnn),
+    "unaligned": lambda _: functional.adjust_contrast(unaligned(), 0.5),
     "traced": lambda image: torch.jit.trace(
         lambda each: functional.adjust_contrast(each, 0.5), image, check_trace=False
     )(image + 0.1),
@@ -318,6 +325,24 @@ def test_nothing_is_replaced_outside_of_the_scope():
                 functional.adjust_hue(frames(), 0.1)
             assert not counts.take().native
         assert (registry, v1.adjust_contrast) == before
+
+
+@pytest.mark.parametrize("after", ["adjust_contrast", torch.Tensor, tv_tensors.Video])
+def test_an_interrupted_installation_is_undone(after, monkeypatch):
+    registries = functional._utils._KERNEL_REGISTRY
+    before = v1.adjust_contrast, {name: dict(kernels) for name, kernels in registries.items()}
+    original = patches.Patch.set
+
+    def interrupted(self, value):
+        original(self, value)
+        if self.name == after:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(patches.Patch, "set", interrupted)
+    with pytest.raises(KeyboardInterrupt), deferring():
+        pass
+    assert (v1.adjust_contrast, registries) == before
 
 
 def test_deferred_and_plain_tensors_are_both_replaced():

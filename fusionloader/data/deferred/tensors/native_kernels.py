@@ -243,6 +243,8 @@ def _is_plain(image: torch.Tensor) -> bool:
         return False  # another device, vmap, a lazily negated tensor
     if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
         return False
+    if image.data_ptr() % image.element_size():
+        return False
     if not torch.backends.mkldnn.enabled or forward_ad._current_level >= 0:
         return False  # another convolution, or tensors with tangents
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
