@@ -14,6 +14,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import _functional_tensor as v1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2.functional import _color
 
 from fusionloader import FusionLoader
 from fusionloader._native import simd_levels
@@ -289,6 +290,29 @@ def test_arguments_may_have_names():
         lambda image: functional.normalize(image, mean=[0.5] * 3, std=[0.5] * 3, inplace=False),
     ):
         assert assert_is_as_usual(lambda: call(frames())) == 1  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "use"),
+    [
+        (v1, "rgb_to_grayscale", v1.adjust_saturation),
+        (v1, "_max_value", v1.adjust_saturation),
+        (_color, "_rgb_to_grayscale_image", functional.adjust_saturation),
+        (_color, "_max_value", functional.adjust_sharpness),
+    ],
+)
+def test_what_the_program_replaces_within_torchvision_is_called(module, name, use, monkeypatch):
+    def adjusted():
+        with deferring():
+            return getattr(v1 if module is v1 else functional, use.__name__)(frames(), 0.5)
+
+    adjusted()
+    assert counts.take().native
+    original = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given, **named: original(*given, **named) / 2)
+    expected = use(frames(), 0.5)
+    assert torch.equal(adjusted(), expected)
+    assert use.__name__ not in counts.take().native
 
 
 def test_torch_may_resize_images_and_results():

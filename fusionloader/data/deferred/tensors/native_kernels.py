@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -219,6 +219,8 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         if not rounds_natively(name, plain.dtype, rounding):
             counts().left[f"{name} of {plain.dtype}, which torch rounds otherwise here"] += 1
             return PLAIN
+        if any(scope.get(key) is not called for scope, key, called in _called(name, rounding)):
+            return PLAIN  # the program has replaced it
         made = operation.run(plain, rounding, *arguments, **named)
         if made is None:
             return PLAIN
@@ -302,6 +304,23 @@ def _find_original(name: str, rounding: Rounding) -> Function:
         return getattr(functional, f"{name}_image")  # type: ignore[no-any-return]
     function = getattr(_functional_tensor, name)
     return getattr(function, REPLACED, function)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _called(name: str, rounding: Rounding) -> tuple[tuple[dict[str, Any], str, Function], ...]:
+    """Returns what a function of torchvision calls, in turn: scope, name and function of each."""
+    found = {}
+    callers = [_find_original(name, rounding)]
+    for caller in callers:
+        scope = caller.__globals__
+        for key in caller.__code__.co_names:
+            called = scope.get(key)
+            if isinstance(called, FunctionType):
+                found[id(scope), key] = scope, key, called
+                original = getattr(called, REPLACED, called)
+                if original not in callers:
+                    callers.append(original)
+    return tuple(found.values())
 
 
 def _trial_images(dtype: torch.dtype, most_dims: int) -> Iterator[torch.Tensor]:
