@@ -401,6 +401,20 @@ def test_a_difference_in_one_bit_is_noticed(name, monkeypatch):
     assert not native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
 
 
+@pytest.mark.parametrize("name", ["adjust_brightness", "normalize"])
+@pytest.mark.parametrize("rounding", ["torch_v1", "torch_v2"])
+def test_another_clamp_of_what_is_not_0_to_1_is_noticed(name, rounding, monkeypatch):
+    original = native_kernels._find_original(name, rounding)
+
+    def other(image, *arguments):
+        fractions = (image >= 0) & (image <= 1) & ~torch.signbit(image)
+        made = original(image, *arguments)
+        return torch.where(fractions, made, made + 1)
+
+    monkeypatch.setattr(native_kernels, "_find_original", lambda *_: other)
+    assert not native_kernels.rounds_natively.__wrapped__(name, torch.float32, rounding)
+
+
 class Frames(Dataset):
     """Frames of two cameras, each with one draw for all frames, as LeRobot has them."""
 
