@@ -14,7 +14,6 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.autograd import forward_ad
 
@@ -50,8 +49,8 @@ def _adjust(
     return out if _native.adjust_tensor(name, *memory, factor, rounding, levels) else None
 
 
-def _memory(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Returns an array over a tensor's memory. After ``numpy()``, torch would not resize it."""
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """Returns the elements of a tensor. After ``numpy()``, torch would not resize its storage."""
     size = tensor.element_size()
     interface = {
         "data": (tensor.data_ptr(), False),
@@ -60,7 +59,7 @@ def _memory(tensor: torch.Tensor) -> npt.NDArray[Any]:
         "typestr": "|u1" if tensor.dtype is torch.uint8 else "=f4",
         "version": 3,
     }
-    return np.asarray(SimpleNamespace(__array_interface__=interface))
+    return np.asarray(SimpleNamespace(__array_interface__=interface)).data
 
 
 def _grey(image: torch.Tensor, rounding: Rounding, dtype: torch.dtype) -> torch.Tensor:
