@@ -29,7 +29,7 @@ Result = torch.Tensor | None  # None if torchvision has to be called
 
 _MOST_NUMBER = 1000.0
 _LEAST_SIDE = 3
-_MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # v1 sharpens no more
+_MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # as many as v1 sharpens
 
 
 def _number(value: Argument, least: float, most: float) -> float | None:
@@ -239,7 +239,7 @@ def _wrap(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _is_plain(image: torch.Tensor) -> bool:
-    """Whether torch would only compute the elements, in one thread, and native code can, too."""
+    """Whether torch computes elements in one thread, and does nothing else that can be seen."""
     if image.requires_grad or image.stride() not in _layouts(image.shape):
         return False
     if torch._C._dispatch_keys(image).raw_repr() not in _dispatch_keys():
