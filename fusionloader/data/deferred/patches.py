@@ -389,9 +389,9 @@ def _install_imported() -> None:
     for module in wanted:
         if module not in _installed:
             _installed.append(module)  # before its patches, which may be interrupted
-        for made in _made(module):
-            if made.patch.get() is made.original:
-                made.patch.set(made.replacement)
+            for made in _made(module):
+                if made.patch.get() is made.original:
+                    made.patch.set(made.replacement)
 
 
 @functools.cache
