@@ -186,9 +186,9 @@ void blend_from_levels(const Element* in, const float* from, Element* out, const
                        by.factor, by.rest, rounding);
   });
   if (!fused) return;
-  // Torch adds the level times a number to 16 elements at a time. Of those left over, as they lie
-  // in memory, it rounds that product before the sum for all but the first and the last up to 3:
-  // their loop was compiled that way.
+  // Torch adds the level times a number to 16 elements at a time, and rounds once. Of the up to 15
+  // that are left at the end of an image in memory, it does the same to the first, and to the last
+  // (left - 1) % 4. It rounds the product, too, for those in between.
   const size_t left = count % 16, unfused = left == 0 ? 0 : (left - 1) / 4 * 4;
   for (size_t image = 0; image < shape.images; ++image)
     for (size_t i = 0; i < unfused; ++i) {

@@ -20,7 +20,7 @@ struct TensorShape {
   size_t elements() const { return 3 * pixels(); }  // of an image
 };
 
-// A factor of float32 and what is left to 1, which torch rounds by itself.
+// A factor, and 1 minus the factor, each rounded from float64 as torch rounds them.
 struct TensorFactor {
   explicit TensorFactor(double by)
       : factor(static_cast<float>(by)), rest(static_cast<float>(1.0 - by)) {}

@@ -8,15 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
+from torch.autograd import forward_ad
 from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import _functional_tensor as v1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2.functional import _color
 
 from fusionloader import FusionLoader
 from fusionloader._native import simd_levels
-from fusionloader.data.deferred import activity, counts
+from fusionloader.data.deferred import activity, counts, patches
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import native_kernels
 
@@ -200,6 +202,22 @@ class Doubling(torch.overrides.TorchFunctionMode):
         return made * 2 if func is torch.Tensor.mul else made
 
 
+def dual(image):
+    with forward_ad.dual_level():
+        made = functional.adjust_contrast(forward_ad.make_dual(image, torch.ones_like(image)), 0.5)
+        return forward_ad.unpack_dual(made).tangent
+
+
+def unaligned():
+    content = b"\0" + frames("contiguous").numpy().tobytes()
+    flat = torch.frombuffer(bytearray(content), dtype=torch.float32, offset=1)
+    return flat.view(4, 3, 32, 32)
+
+
+def without_mkldnn():
+    return torch.backends.mkldnn.flags(enabled=False)
+
+
 def under(context):
     def use(image):
         with context():
@@ -224,6 +242,13 @@ LEFT = {
     "hue beyond": lambda image: functional.adjust_hue(image * 2, 0.1),
     "a wrong name": lambda image: functional.adjust_contrast(image, contrast=0.5),
     "a missing factor": lambda image: functional.adjust_contrast(image),
+    "the name in a kernel": lambda image: v1.adjust_contrast(image=image, contrast_factor=0.5),
+    "whole factor of levels": lambda image: functional.adjust_brightness(
+        (image * 255).to(torch.uint8), 2
+    ),
+    "dual": dual,
+    "other convolution": under(without_mkldnn),
+    "unaligned": lambda _: functional.adjust_contrast(unaligned(), 0.5),
     "traced": lambda image: torch.jit.trace(
         lambda each: functional.adjust_contrast(each, 0.5), image, check_trace=False
     )(image + 0.1),
@@ -267,6 +292,43 @@ def test_arguments_may_have_names():
         assert assert_is_as_usual(lambda: call(frames())) == 1  # noqa: B023
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "use"),
+    [
+        (v1, "rgb_to_grayscale", v1.adjust_saturation),
+        (v1, "_max_value", v1.adjust_saturation),
+        (_color, "_rgb_to_grayscale_image", functional.adjust_saturation),
+        (_color, "_max_value", functional.adjust_sharpness),
+    ],
+)
+def test_what_the_program_replaces_within_torchvision_is_called(module, name, use, monkeypatch):
+    def adjusted():
+        with deferring():
+            return getattr(v1 if module is v1 else functional, use.__name__)(frames(), 0.5)
+
+    adjusted()
+    assert counts.take().native
+    original = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given, **named: original(*given, **named) / 2)
+    expected = use(frames(), 0.5)
+    assert torch.equal(adjusted(), expected)
+    assert use.__name__ not in counts.take().native
+
+
+def test_torch_may_resize_images_and_results():
+    image = frames()
+    with deferring():
+        for name in ARGUMENTS:
+            if name != "to_dtype":
+                made = getattr(functional, name)(image, *ARGUMENTS[name][-1])
+                assert made.untyped_storage().resizable()
+        levels = image_of((4, 3, 32, 32), torch.uint8)
+        assert functional.to_dtype(levels, torch.float32, True).untyped_storage().resizable()
+    assert sum(counts.take().native.values()) == len(ARGUMENTS)
+    assert image.untyped_storage().resizable()
+    assert levels.untyped_storage().resizable()
+
+
 def test_images_are_not_written_to():
     image = frames()
     before = image.clone()
@@ -287,6 +349,24 @@ def test_nothing_is_replaced_outside_of_the_scope():
                 functional.adjust_hue(frames(), 0.1)
             assert not counts.take().native
         assert (registry, v1.adjust_contrast) == before
+
+
+@pytest.mark.parametrize("after", ["adjust_contrast", torch.Tensor, tv_tensors.Video])
+def test_an_interrupted_installation_is_undone(after, monkeypatch):
+    registries = functional._utils._KERNEL_REGISTRY
+    before = v1.adjust_contrast, {name: dict(kernels) for name, kernels in registries.items()}
+    original = patches.Patch.set
+
+    def interrupted(self, value):
+        original(self, value)
+        if self.name == after:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(patches.Patch, "set", interrupted)
+    with pytest.raises(KeyboardInterrupt), deferring():
+        pass
+    assert (v1.adjust_contrast, registries) == before
 
 
 def test_deferred_and_plain_tensors_are_both_replaced():
@@ -319,6 +399,20 @@ def test_a_difference_in_one_bit_is_noticed(name, monkeypatch):
     assert native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
     monkeypatch.setattr(native_kernels, "_find_original", lambda *_: other)
     assert not native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
+
+
+@pytest.mark.parametrize("name", ["adjust_brightness", "normalize"])
+@pytest.mark.parametrize("rounding", ["torch_v1", "torch_v2"])
+def test_another_clamp_of_what_is_not_0_to_1_is_noticed(name, rounding, monkeypatch):
+    original = native_kernels._find_original(name, rounding)
+
+    def other(image, *arguments):
+        fractions = (image >= 0) & (image <= 1) & ~torch.signbit(image)
+        made = original(image, *arguments)
+        return torch.where(fractions, made, made + 1)
+
+    monkeypatch.setattr(native_kernels, "_find_original", lambda *_: other)
+    assert not native_kernels.rounds_natively.__wrapped__(name, torch.float32, rounding)
 
 
 class Frames(Dataset):

@@ -388,10 +388,10 @@ def _install_imported() -> None:
         wanted.append(_TENSORS)
     for module in wanted:
         if module not in _installed:
+            _installed.append(module)  # before its patches, which may be interrupted
             for made in _made(module):
                 if made.patch.get() is made.original:
                     made.patch.set(made.replacement)
-            _installed.append(module)
 
 
 @functools.cache

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType, SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from fusionloader import _native
 from fusionloader.data.deferred import activity
@@ -27,7 +29,7 @@ Result = torch.Tensor | None  # None if torchvision has to be called
 
 _MOST_NUMBER = 1000.0
 _LEAST_SIDE = 3
-_MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # v1 sharpens no more
+_MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # as many as v1 sharpens
 
 
 def _number(value: Argument, least: float, most: float) -> float | None:
@@ -42,9 +44,22 @@ def _adjust(
     factor: float = 0.0,
     means: torch.Tensor | None = None,
 ) -> Result:
-    levels = None if means is None else means.numpy().data
-    memory = image.numpy().data, out.numpy().data
+    levels = None if means is None else _memory(means)
+    memory = _memory(image), _memory(out)
     return out if _native.adjust_tensor(name, *memory, factor, rounding, levels) else None
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """Returns the elements of a tensor. After ``numpy()``, torch would not resize its storage."""
+    size = tensor.element_size()
+    interface = {
+        "data": (tensor.data_ptr(), False),
+        "shape": tuple(tensor.shape),
+        "strides": tuple(size * stride for stride in tensor.stride()),
+        "typestr": "|u1" if tensor.dtype is torch.uint8 else "=f4",
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface)).data
 
 
 def _grey(image: torch.Tensor, rounding: Rounding, dtype: torch.dtype) -> torch.Tensor:
@@ -66,6 +81,9 @@ def _by_factor(name: str) -> Callable[..., Result]:
         factor = _number(value, 0.0, _MOST_NUMBER)
         if factor is None:
             return None
+        in_levels = (name, rounding, image.dtype) == ("brightness", "torch_v2", torch.uint8)
+        if in_levels and type(value) is int and value > 1:
+            return None  # torch multiplies uint8, which overflows
         means = None
         if name == "contrast":
             means = torch.mean(_grey(image, rounding, torch.float32), dim=(-3, -2, -1))
@@ -105,7 +123,7 @@ def _to_dtype(
     if dtype is not torch.float32 or scale is not True:
         return None
     out = torch.empty_like(image, dtype=torch.float32)
-    _native.scale_tensor(image.numpy().data, out.numpy().data)
+    _native.scale_tensor(_memory(image), _memory(out))
     return out
 
 
@@ -121,7 +139,7 @@ def _normalize(
     if not all(map(np.float32, std)):
         return None
     out = torch.empty_like(image)
-    _native.normalize_tensor(image.numpy().data, out.numpy().data, mean, std)
+    _native.normalize_tensor(_memory(image), _memory(out), mean, std)
     return out
 
 
@@ -139,11 +157,13 @@ class _Operation:
         run: called with a plain tensor, the rounding and the other arguments of the function.
         trials: arguments after the image, with which it is compared with torchvision.
         dtypes: of the images.
+        beyond: whether it does floats that are not 0 to 1, too.
     """
 
     run: Callable[..., Result]
     trials: tuple[tuple[Any, ...], ...]
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.uint8)
+    beyond: bool = True
 
 
 def _blend(name: str) -> _Operation:
@@ -156,7 +176,7 @@ _OPERATIONS = {
         f"adjust_{name}": _blend(name)
         for name in ("brightness", "contrast", "saturation", "sharpness")
     },
-    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,))),
+    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,)), beyond=False),
     "rgb_to_grayscale": _Operation(_rgb_to_grayscale, ((1,), (3,))),
     "to_dtype": _Operation(_to_dtype, ((torch.float32, True),), (torch.uint8,)),
     "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
@@ -189,7 +209,7 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
     """
     operation = _OPERATIONS[name]
 
-    def attempt(image: Argument = None, *arguments: Argument, **named: Argument) -> Any:
+    def attempt(image: Argument = None, /, *arguments: Argument, **named: Argument) -> Any:
         if torch.compiler.is_compiling() or type(image) is not kind or not activity.is_active():
             return PLAIN
         plain = image.as_subclass(torch.Tensor)
@@ -200,6 +220,8 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         if not rounds_natively(name, plain.dtype, rounding):
             counts().left[f"{name} of {plain.dtype}, which torch rounds otherwise here"] += 1
             return PLAIN
+        if any(scope.get(key) is not called for scope, key, called in _called(name, rounding)):
+            return PLAIN  # the program has replaced it
         made = operation.run(plain, rounding, *arguments, **named)
         if made is None:
             return PLAIN
@@ -217,13 +239,17 @@ def _wrap(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _is_plain(image: torch.Tensor) -> bool:
-    """Whether torch would only compute the elements, in one thread, and native code can, too."""
+    """Whether torch computes elements in one thread, and does nothing else that can be seen."""
     if image.requires_grad or image.stride() not in _layouts(image.shape):
         return False
     if torch._C._dispatch_keys(image).raw_repr() not in _dispatch_keys():
         return False  # another device, vmap, a lazily negated tensor
     if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
         return False
+    if image.data_ptr() % image.element_size():
+        return False
+    if not torch.backends.mkldnn.enabled or forward_ad._current_level >= 0:
+        return False  # another convolution, or tensors with tangents
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
     return torch._C._get_tracing_state() is None
@@ -262,7 +288,7 @@ def rounds_natively(name: str, dtype: torch.dtype, rounding: Rounding) -> bool:
     if also_floats and not rounds_natively(name, torch.float32, rounding):
         return False  # few levels show what floats always do
     with torch.no_grad(), activity.suspended():  # v1's functions call each other
-        for image in _trial_images(dtype, _MOST_DIMS[rounding]):
+        for image in _trial_images(dtype, _MOST_DIMS[rounding], operation.beyond):
             for arguments in operation.trials:
                 expected = function(image, *arguments)
                 found = operation.run(image, rounding, *arguments)
@@ -281,7 +307,24 @@ def _find_original(name: str, rounding: Rounding) -> Function:
     return getattr(function, REPLACED, function)  # type: ignore[no-any-return]
 
 
-def _trial_images(dtype: torch.dtype, most_dims: int) -> Iterator[torch.Tensor]:
+@functools.cache
+def _called(name: str, rounding: Rounding) -> tuple[tuple[dict[str, Any], str, Function], ...]:
+    """Returns what a function of torchvision calls, in turn: scope, name and function of each."""
+    found = {}
+    callers = [_find_original(name, rounding)]
+    for caller in callers:
+        scope = caller.__globals__
+        for key in caller.__code__.co_names:
+            called = scope.get(key)
+            if isinstance(called, FunctionType):
+                found[id(scope), key] = scope, key, called
+                original = getattr(called, REPLACED, called)
+                if original not in callers:
+                    callers.append(original)
+    return tuple(found.values())
+
+
+def _trial_images(dtype: torch.dtype, most_dims: int, beyond: bool) -> Iterator[torch.Tensor]:
     """Yields images for which torch chooses each of its ways: large and small, of both layouts."""
     random = np.random.default_rng(1)
     shapes = (3, 3, 53, 61), (3, 7, 9), (1, 3, 40, 40), (2, 1, 3, 17, 31)
@@ -289,6 +332,9 @@ def _trial_images(dtype: torch.dtype, most_dims: int) -> Iterator[torch.Tensor]:
         image = torch.from_numpy(random.random(shape, np.float32))
         if dtype is torch.uint8:
             image = (image * 255).to(torch.uint8)
+        elif beyond:
+            image = image * 1.5 - 0.25
+            image.view(-1)[::7] = -0.0
         yield image
         yield image.movedim(-3, -1).contiguous().movedim(-1, -3)
 
