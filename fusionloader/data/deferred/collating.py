@@ -89,7 +89,7 @@ def _in_memory(join: Function) -> Function:
     def attempt(*arguments: Any, **named: Any) -> Any:
         if torch.compiler.is_compiling() or _collating.storage is None:
             return PLAIN
-        tensors = arguments[0] if arguments else named.get("tensors")
+        tensors: Any = arguments[0] if arguments else named.get("tensors")
         if type(tensors) not in (list, tuple):
             return PLAIN
         if any(type(each) is not torch.Tensor for each in tensors):
