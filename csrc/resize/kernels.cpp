@@ -42,7 +42,7 @@ void vertical_scalar(const uint8_t* const* rows, const int32_t* weights, int cou
       const uint8_t* row = rows[t] + begin;
       for (size_t i = 0; i < columns; ++i) sums[i] += row[i] * weights[t];
     }
-    std::transform(sums, sums + columns, out + begin, rounded_level);
+    for (size_t i = 0; i < columns; ++i) out[begin + i] = rounded_level(sums[i]);
   }
 }
 

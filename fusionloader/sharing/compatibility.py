@@ -21,6 +21,7 @@ from types import (
     CodeType,
     FunctionType,
     GetSetDescriptorType,
+    MappingProxyType,
     MemberDescriptorType,
     ModuleType,
 )
@@ -153,6 +154,10 @@ class _Digest(pickle.Pickler):
             return _write, ("module", value.__name__)
         if isinstance(value, (FunctionType, type)):
             return self._reduce_code(value)
+        if isinstance(value, MappingProxyType):  # which fields of data classes have
+            return _write, ("mapping", dict(value))
+        if value is os.environ:
+            return _write, ("environment",)
         if numpy is not None and isinstance(value, numpy.ndarray) and value.nbytes:
             if value.nbytes > self.stream.left:  # numpy would copy an array with gaps first
                 raise CodeTooLong
@@ -235,16 +240,33 @@ def _function_parts(function: FunctionType) -> Iterator[Any]:
     if function.__closure__:
         yield tuple(cell.cell_contents for cell in function.__closure__ if not _is_empty(cell))
     for code in _codes(function.__code__):
-        yield code.co_code, code.co_names, code.co_varnames
+        yield code.co_code, getattr(code, "co_exceptiontable", b"")  # Python 3.11
+        yield code.co_names, code.co_varnames
+        yield code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
         yield tuple(each for each in code.co_consts if not isinstance(each, CodeType))
         for name in code.co_names:
             used = function.__globals__.get(name)
             if isinstance(used, ModuleType):
-                yield name, used.__name__
-                if not _is_installed_module(used):
-                    yield [(each, vars(used).get(each)) for each in code.co_names]
+                yield name, *_module_parts(used, code.co_names)
             elif used is not None and name != "__class__":
                 yield name, used
+
+
+def _module_parts(module: ModuleType, names: tuple[str, ...]) -> Iterator[Any]:
+    """Yields a module's name, and what a user's module and modules in it have of these names."""
+    waiting, seen = [module], {module}
+    while waiting:
+        found = waiting.pop()
+        yield found.__name__
+        if _is_installed_module(found):
+            continue
+        for name in names:
+            part = vars(found).get(name)
+            if not isinstance(part, ModuleType):
+                yield name, part
+            elif part not in seen:
+                seen.add(part)
+                waiting.append(part)
 
 
 def _is_empty(cell: Any) -> bool:
@@ -273,12 +295,24 @@ def _is_installed(value: Any) -> bool:
     elif module is None or value.__module__ == "__main__":
         return False
     else:
-        path = getattr(module, "__file__", None) or _BUILT_IN
+        path = _path(module)
     return _is_installed_path(str(value.__module__), path) and "<" not in value.__qualname__
 
 
 def _is_installed_module(module: ModuleType) -> bool:
-    return _is_installed_path(module.__name__, getattr(module, "__file__", None) or _BUILT_IN)
+    return _is_installed_path(module.__name__, _path(module))
+
+
+def _path(module: ModuleType) -> str:
+    """Returns the file or folder of a module, or of its package; none if a program has made it."""
+    for path in (getattr(module, "__file__", None), *getattr(module, "__path__", ())):
+        if path:
+            return str(path)
+    top = module.__name__.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return _BUILT_IN
+    package = sys.modules.get(top, module)
+    return "" if package is module else _path(package)
 
 
 def _is_installed_path(name: str, path: str) -> bool:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import re
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
+_SETTINGS = re.compile(r"^MALLOC_(TRIM|MMAP)_THRESHOLD_=|^GLIBC_TUNABLES=.*malloc.*_threshold=")
 _LARGEST_IN_HEAP = 32 << 20  # the largest value that glibc accepts
 
 
@@ -13,8 +16,11 @@ def keep_freed_memory(most_bytes: int) -> None:
     """Keeps up to ``most_bytes`` that this process frees.
 
     By default each answer of a read, or tensor of a sample, gets new pages. Their first touch takes
-    a third of the time of a read, and longer than to copy a tensor.
+    a third of the time of a read, and longer than to copy a tensor. What the environment says of
+    freed memory holds instead.
     """
+    if any(_SETTINGS.search(f"{name}={value}") for name, value in os.environ.items()):
+        return
     with contextlib.suppress(AttributeError, OSError):  # C libraries other than glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)

@@ -73,7 +73,9 @@ class BatchWorker(PythonWorker):
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._auto_collation else None
-        if self._auto_collation and not is_of_collate(self._collate, "default_collate"):
+        is_own = self._auto_collation and not is_of_collate(self._collate, "default_collate")
+        # What a collate function keeps in a pool's worker outlives the loader and its slots.
+        if is_own and sends is not None and pool is None:
             self._collate = joining(self._collate, self._sender.storage)
         self._rows: memory.BatchRows | None = None
         if isinstance(source, DeferringSource):

@@ -107,6 +107,23 @@ CHANGES = {
         "import types\nown = types.ModuleType('own')\nown.__file__ = 'own.py'\nown.g = 2\n"
         "def f(x): return own.g",
     ),
+    "a module in a user's module": (
+        "import types\nown = types.ModuleType('own')\nown.part = types.ModuleType('own.part')\n"
+        "own.part.g = 1\ndef f(x): return own.part.g",
+        "import types\nown = types.ModuleType('own')\nown.part = types.ModuleType('own.part')\n"
+        "own.part.g = 2\ndef f(x): return own.part.g",
+    ),
+    "what a parameter takes": ("def f(x): return x", "def f(*x): return x"),
+    "a field of a data class": (
+        "import dataclasses\n@dataclasses.dataclass\nclass Own:\n size: int = 1",
+        "import dataclasses\n@dataclasses.dataclass\nclass Own:\n size: int = 2",
+    ),
+    "a default factory": (
+        "import dataclasses\n@dataclasses.dataclass\nclass Own:\n"
+        " sizes: list = dataclasses.field(default_factory=list)",
+        "import dataclasses\n@dataclasses.dataclass\nclass Own:\n"
+        " sizes: tuple = dataclasses.field(default_factory=tuple)",
+    ),
     "a base": (
         "class B:\n size = 1\nclass Own(B): pass",
         "class B:\n size = 2\nclass Own(B): pass",
@@ -145,6 +162,13 @@ VALUES = {
 def test_other_values_have_another_digest(name):
     first, other = VALUES[name]
     assert digest_code(first) != digest_code(other)
+
+
+def test_what_the_environment_sets_does_not_count(monkeypatch):
+    function = compiled("from os import environ\ndef f(x): return environ['HOME']")
+    before = digest_code(function)
+    monkeypatch.setenv("SOME_RANK", "1")
+    assert digest_code(function) == before
 
 
 def test_what_cannot_be_pickled_has_none():

@@ -1,6 +1,7 @@
 """Batches packed and unpacked: the same values, and tensors that share memory still share it."""
 
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.campaigns import examples
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionloader.data.deferred.collating import joining
 from fusionloader.data.deferred.counts import uncounted
@@ -141,6 +145,9 @@ JOINS = {
         [sample.requires_grad_() for sample in samples]
     ).detach(),
     "scalars": lambda samples: torch.stack([sample.sum() for sample in samples]),
+    "one channel, channels last": lambda samples: torch.cat(
+        [sample[None, None].to(memory_format=torch.channels_last) for sample in samples]
+    ),
 }
 IN_PLACE = ("cat", "stack")
 
@@ -161,8 +168,110 @@ def test_tensors_that_a_collate_function_joins_lie_in_the_slot_of_the_batch(name
         expected = JOINS[name](samples)
         packed = unpickled(sender.pack(made).pickled_apart())
         got = receiver.batch(packed, receiver.lease(packed))
-        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, check_stride=True)
     assert name not in IN_PLACE or not copied
+
+
+class Comparing(torch.Tensor):
+    """A class that asks which function it is given."""
+
+    calls: list[bool] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, function, types, given=(), named=None):
+        cls.calls.append(function is torch.cat)
+        return super().__torch_function__(function, types, given, named or {})
+
+
+def compared(samples):
+    Comparing.calls.clear()
+    torch.cat([sample.as_subclass(Comparing) for sample in samples])
+    return list(Comparing.calls)
+
+
+class Noting(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_function__(self, function, types, given=(), named=None):
+        self.called.append(function.__name__)
+        return function(*given, **(named or {}))
+
+
+class NotingDispatch(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_dispatch__(self, function, types, given=(), named=None):
+        self.called.append(str(function))
+        return function(*given, **(named or {}))
+
+
+def noted(mode, samples):
+    with mode:
+        torch.cat(samples)
+    return mode.called
+
+
+def traced(samples):
+    function = torch.jit.trace(lambda *given: torch.cat(given), tuple(samples), check_trace=False)
+    return [node.kind() for node in function.graph.nodes()]
+
+
+def with_tangents(samples):
+    with forward_ad.dual_level():
+        joined = torch.cat([forward_ad.make_dual(sample, sample) for sample in samples])
+        return forward_ad.unpack_dual(joined).tangent is not None
+
+
+def compiled(samples):
+    calls = []
+    torch._dynamo.reset()
+
+    def count(module, _):
+        calls.extend(node.op for node in module.graph.nodes)
+        return module.forward
+
+    return torch.compile(torch.cat, backend=count, fullgraph=True)(samples).sum().item(), calls
+
+
+SEEN = {
+    "a class compares": compared,
+    "a function mode": lambda samples: noted(Noting(), samples),
+    "a dispatch mode": lambda samples: noted(NotingDispatch(), samples),
+    "a trace": traced,
+    "a symbolic trace": lambda samples: str(
+        torch.fx.symbolic_trace(lambda x: torch.cat([x])).graph
+    ),
+    "forward gradients": with_tangents,
+    "a transform": lambda samples: (
+        torch.func.vmap(lambda x: torch.cat([x, x]))(torch.stack(samples)).shape
+    ),
+    "a pickle": lambda samples: pickle.loads(pickle.dumps(torch.cat)) is torch.cat,
+}
+
+
+@pytest.mark.parametrize("name", [*SEEN, pytest.param("dynamo", marks=pytest.mark.matrix)])
+def test_nothing_of_torch_sees_where_tensors_are_joined(name, monkeypatch):
+    monkeypatch.setenv("FUSIONLOADER_STRICT", "1")
+    collate = SEEN.get(name, compiled)
+    samples = list(torch.rand(4, 300, 400))
+    receiver = BatchReceiver()
+    sender = Sender(receiver.add_worker(4))
+    assert joining(collate, sender.storage)(samples) == collate(samples)
+
+
+def test_batches_that_a_collate_function_keeps_leave_slots_for_the_next_ones():
+    kept, receiver = [], BatchReceiver()
+    sender = Sender(receiver.add_worker(6))
+    collate = joining(lambda samples: kept.append(torch.stack(samples)) or kept[-1], sender.storage)
+    for seed in range(12):
+        packed = unpickled(sender.pack(collate([torch.full((300, 400), seed)])).pickled_apart())
+        assert packed.needs_slot
+        assert receiver.batch(packed, receiver.lease(packed)).eq(seed).all()
+    assert all(each.eq(seed).all() for seed, each in enumerate(kept))
 
 
 def test_a_collate_function_may_replace_the_function_that_joins(monkeypatch):

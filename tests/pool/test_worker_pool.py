@@ -392,6 +392,26 @@ def test_a_pool_makes_whole_batches_beside_samples(pool, options):
     assert same_batches(alone(Noise()), list(others))
 
 
+class Large(Noise):
+    def __getitem__(self, index):
+        return torch.full((300, 400), index + 1)
+
+
+_kept: list[torch.Tensor] = []
+
+
+def _keeping(samples):
+    zeros = sum(each.eq(0).any().item() for each in _kept)
+    _kept.append(torch.stack(samples))
+    return _kept[-1], zeros, len(_kept)
+
+
+def test_what_a_collate_function_keeps_stays_when_its_loader_ends(pool):
+    for _ in range(2):
+        found = [batch[1:] for batch in pooled(Large(), pool, collate_fn=_keeping)]
+    assert max(kept for _, kept in found) > len(found) // 2 and not any(n for n, _ in found)
+
+
 def test_a_dataset_that_cannot_be_pickled_is_named(pool):
     dataset = Noise()
     dataset.function = lambda: None

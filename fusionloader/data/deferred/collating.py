@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.jit import _builtins
 from torch.utils.data._utils import collate as torch_collate
 
@@ -49,6 +50,7 @@ class _Collating(threading.local):
 
 
 _collating = _Collating()
+_JOINS = "cat", "stack"
 
 
 def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | None]) -> Function:
@@ -59,7 +61,7 @@ def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | N
     """
 
     def collate_in_memory(samples: Any) -> Any:
-        originals = {name: getattr(torch, name) for name in ("cat", "stack")}
+        originals = {name: getattr(torch, name) for name in _JOINS}
         try:
             for name, original in originals.items():
                 setattr(torch, name, _in_memory(original))
@@ -67,11 +69,16 @@ def joining(collate: Function, storage: Callable[[int], torch.UntypedStorage | N
             return collate(samples)
         finally:
             _collating.storage = None
-            for name, original in originals.items():
-                if getattr(torch, name) is _in_memory(original):  # the program has not replaced it
-                    setattr(torch, name, original)
+            _replace({_in_memory(original): original for original in originals.values()})
 
     return collate_in_memory
+
+
+def _replace(functions: dict[Function, Function]) -> None:
+    """Replaces functions that join tensors, but not where the program has replaced them."""
+    for name in _JOINS:
+        found = getattr(torch, name)
+        setattr(torch, name, functions.get(found, found))
 
 
 @functools.cache
@@ -79,27 +86,61 @@ def _in_memory(join: Function) -> Function:
     if type(join) is not types.BuiltinFunctionType:  # a replacement by the program
         return join
 
-    def attempt(tensors: Any, dim: Any = 0, **named: Any) -> Any:
-        storage = _collating.storage
-        if storage is None or named or type(dim) is not int or dim != 0:
+    def attempt(*arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling() or _collating.storage is None:
             return PLAIN
-        if type(tensors) not in (list, tuple) or not all(map(is_plain, tensors)):
+        tensors: Any = arguments[0] if arguments else named.get("tensors")
+        if type(tensors) not in (list, tuple):
+            return PLAIN
+        if any(type(each) is not torch.Tensor for each in tensors):
+            return compared(*arguments, **named)
+        dim = arguments[1] if len(arguments) == 2 else 0
+        if named or len(arguments) > 2 or type(dim) is not int or dim != 0 or _is_watched():
+            return PLAIN
+        if not all(is_plain(each) and _has_usual_strides(each) for each in tensors):
             return PLAIN
         nbytes, dtypes = sum(each.nbytes for each in tensors), {each.dtype for each in tensors}
         if nbytes < LEAST_BYTES or len(dtypes) > 1 or torch.is_inference_mode_enabled():
             return PLAIN
         shape = joined_shape(join.__name__, [each.shape for each in tensors])
-        memory = None if shape is None else storage(nbytes)
+        memory = None if shape is None else _collating.storage(nbytes)
         if memory is None:
             return PLAIN
         out: Any = torch.empty(0, dtype=dtypes.pop(), device="cpu")
         return join(tensors, out=out.set_(memory, 0, shape))
 
+    def compared(*arguments: Any, **named: Any) -> Any:
+        """Calls torch's function for a class that may compare it with ``torch.cat``."""
+        _replace({replacement: join})
+        try:
+            return call_library(join, *arguments, **named)
+        finally:
+            _replace({join: replacement})
+
     replacement = guarded(attempt, join, f"torch.{join.__name__}")
+    replacement.__module__, replacement.__qualname__ = "torch", join.__name__  # for pickle
     # torch.jit.script knows functions by identity.
     builtins: Any = _builtins
     builtins._get_builtin_table()[id(replacement)] = f"aten::{join.__name__}"
     return replacement
+
+
+def _is_watched() -> bool:
+    """Whether a mode, a transform or a trace sees which operations are called."""
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    if modes or torch._C._get_tracing_state() is not None or forward_ad._current_level >= 0:
+        return True
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _has_usual_strides(tensor: torch.Tensor) -> bool:
+    """Whether torch takes it for no other memory format than the usual one."""
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != expected:
+            return False
+        expected *= max(size, 1)
+    return True
 
 
 def invoking(original: Function) -> Function:

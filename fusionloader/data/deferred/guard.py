@@ -61,9 +61,9 @@ def guarded(attempt: Function, plain: Function, name: str = "") -> Function:
     return guard
 
 
-def call_library(function: Function, *arguments: Any) -> Any:
+def call_library(function: Function, *arguments: Any, **named: Any) -> Any:
     """Calls a library's function within an attempt; guards let its errors pass."""
-    return function(*arguments)
+    return function(*arguments, **named)
 
 
 _PASSING: Final = (guarded(len, len).__code__, call_library.__code__)

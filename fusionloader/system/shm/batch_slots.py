@@ -114,6 +114,10 @@ class BatchSlots:
         self._slots.append(slot)
         return slot
 
+    def count_held(self) -> int:
+        """Returns the number of slots that values of this process lie in."""
+        return sum(slot.is_held() for slot in self._slots)
+
     @property
     def offsets(self) -> list[int]:
         """Offsets of the current slots, without those that larger ones have replaced."""

@@ -144,6 +144,8 @@ class Sender:
         if nbytes < SMALLEST_BYTES:
             return None
         if self._open is None:
+            if self._slots.count_held() > self._sends.most - _LEFT_FOR_COPIES:
+                return None
             self._open = self._acquired(nbytes)
             if self._open is None:
                 return None
