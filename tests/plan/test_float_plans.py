@@ -332,12 +332,6 @@ def test_normalizing_grey_images_to_three_channels_is_left_to_torchvision(steps)
         assert bits(plan.apply(image, plan.draw(*image.size))) == bits(transform(image))
 
 
-def test_grey_images_may_be_erased():
-    erased = v1.Compose([v1.ToTensor(), v1.RandomErasing(1.0), v1.Normalize(0.5, 0.25)])
-    compiled = compile_transform(erased, images=ImageKind(1, 28, 28))
-    assert compiled.tail is None and len(compiled.plan.stages[-1].values) == 4
-
-
 def test_erasing_comes_last():
     erasing = v1.RandomErasing(1.0, value=0.5)
     steps = [v1.ToTensor(), v1.Resize((20, 30)), erasing, LAST]
