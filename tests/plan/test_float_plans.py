@@ -22,11 +22,12 @@ from fusionloader.addons.inference import Preprocessor
 from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.engine.delivery.level_rows import make_levels_plan
+from fusionloader.transforms.executors.compiled_plan import CompiledPlan
 from fusionloader.transforms.executors.device.split import split_plan
 from fusionloader.transforms.executors.device.support import why_not
 from fusionloader.transforms.executors.python import SampleKey, seed_generators
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
-from fusionloader.transforms.plan.stages import TO_FLOATS
+from fusionloader.transforms.plan.stages import TO_FLOATS, ImageKind
 from fusionloader.transforms.plan.torchvision.conversions import is_conversion
 from fusionloader.transforms.plan.transforms import compile_transform
 
@@ -49,7 +50,8 @@ WHOLE = {
     "a border of ones": ([v1.ToTensor(), v1.Pad((1, 2), fill=1), LAST], False),
     "a border of no level": ([*FLOATS, v1.Pad((1, 2, 3, 4), fill=2)], True),
     "a larger middle": ([*FLOATS, v1.CenterCrop(90)], True),
-    "reflected": ([*FLOATS, v1.Pad(3, padding_mode="reflect")], False),
+    "reflected": ([v1.Resize((20, 30)), *FLOATS, v1.Pad(3, padding_mode="reflect")], False),
+    "the edge": ([*FLOATS, v1.Pad(90, padding_mode="edge")], False),
     "a converted border": ([*SCALED, v2.Pad(2, fill={torch.Tensor: 1, "others": 1}), LAST], False),
     "a border of changed levels": (
         [*SHIFTED, v1.ConvertImageDtype(torch.uint8), v1.Pad(2, fill=100)],
@@ -82,7 +84,11 @@ RANDOM = {
         v1.Normalize(*NORMALIZE),
     ],
     "resized crop": [v1.ToTensor(), v1.RandomResizedCrop(20), v1.RandomVerticalFlip(), LAST],
-    "reflected": [*FLOATS, v1.RandomCrop(8, padding=3, padding_mode="reflect")],
+    "reflected": [
+        v1.Resize((20, 30)),
+        *FLOATS,
+        v1.RandomCrop(8, padding=3, padding_mode="reflect"),
+    ],
     "padded": [*FLOATS, v1.RandomCrop((30, 20), padding=4, pad_if_needed=True)],
     "v2": [*SCALED, v2.RandomResizedCrop(20), v2.RandomHorizontalFlip(), v2.Resize((9, 12))],
     "levels": [v1.PILToTensor(), v1.RandomResizedCrop(20), v1.ConvertImageDtype(torch.float32)],
@@ -133,8 +139,6 @@ def test_an_epoch_is_that_of_a_dataloader(folder, name):
 def replayed(image, steps, operations):
     """What torchvision makes of the draws: those of windows stand for its own ``get_params``."""
     done = [operation for operation in operations if operation[0] not in ("to_floats", "normalize")]
-    if done[0][0] == "pad":
-        image = v1.functional.pad(image, list(done.pop(0)[1:5]), padding_mode="reflect")
     for step in steps:
         name = type(step).__name__
         if is_conversion(step):
@@ -142,6 +146,9 @@ def replayed(image, steps, operations):
         elif name in ("Resize", "RandomCrop", "RandomResizedCrop"):
             for _ in range(2 if name == "RandomResizedCrop" else 1):
                 operation = done.pop(0)
+                if operation[0] == "pad":
+                    image = v1.functional.pad(image, list(operation[1:5]), padding_mode="reflect")
+                    operation = done.pop(0)
                 if operation[0] == "resize":
                     _, width, height, _ = operation
                     image = v1.functional.resize(image, [height, width], antialias=True)
@@ -251,9 +258,78 @@ def test_what_torch_does_otherwise_is_left_to_it(name):
 
 def test_a_border_of_floats_is_a_constant():
     for step in (v1.RandomCrop(9, padding=2, padding_mode="reflect"), v2.Pad(2, 0, "edge")):
-        assert compile_transform(v1.Compose([*FLOATS, step])).tail is None
+        assert compile_transform(v1.Compose([v1.Resize((9, 9)), *FLOATS, step])).tail is None
         compiled = compile_transform(v1.Compose([v1.ToTensor(), v1.Resize((20, 20)), step]))
         assert compiled.tail.transforms == [step]
+
+
+REFUSED = {
+    "a larger reflection": v1.Pad(40, padding_mode="reflect"),
+    "a larger reflection of symmetry": v2.Pad((0, 34, 0, 0), padding_mode="symmetric"),
+    "a fill for PIL images": v1.Pad(2, fill=(1, 2, 3), padding_mode="edge"),
+    "a fill of several values": v2.Pad(2, fill=[1, 1, 1], padding_mode="reflect"),
+    "a border of a crop": v1.RandomCrop(4, padding=33, padding_mode="reflect"),
+}
+
+
+@pytest.mark.parametrize("first", [[], [v1.Resize((33, 33))]])
+@pytest.mark.parametrize("name", REFUSED)
+def test_borders_that_torchvision_refuses_raise(name, first):
+    image = images()[2]
+    for converting in ([v1.PILToTensor()], FLOATS):
+        transform = v1.Compose([*first, *converting, REFUSED[name]])
+        plan = compile_plan(transform)
+        with pytest.raises(Exception) as theirs:
+            transform(image)
+        with pytest.raises(theirs.type):
+            plan.apply(image, plan.draw(*image.size))
+
+
+WINDOW = [v1.ToTensor(), v1.Resize((20, 24)), v1.CenterCrop(16)]
+SEEING = {
+    "the type of an image": [*WINDOW[:2], v2.ToImage(), v1.Lambda(type)],
+    "strides": [*WINDOW, v1.Lambda(lambda image: image.stride())],
+    "strides of levels": [v1.PILToTensor(), v1.CenterCrop(16), v1.Lambda(lambda x: x.stride())],
+    "strides in a container": [
+        *WINDOW[:2],
+        v1.RandomApply([v1.CenterCrop(16)], 1.0),
+        v1.RandomHorizontalFlip(0.0),
+        v1.RandomApply([v1.Lambda(lambda image: image.stride())], 1.0),
+    ],
+    "strides after Normalize": [*WINDOW, LAST, v1.Lambda(lambda image: image.stride())],
+    "strides after Normalize in place": [
+        *WINDOW,
+        v1.Normalize(*NORMALIZE, inplace=True),
+        v1.Lambda(lambda image: image.stride()),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_code_that_follows_sees_the_tensor_of_torchvision(name):
+    transform = v1.Compose(SEEING[name])
+    plan = compile_plan(transform)
+    image = images()[0]
+    assert plan.apply(image, plan.draw(*image.size)) == transform(image)
+    assert plan.plan.works_on_floats == (name != "strides of levels")
+
+
+def test_a_type_for_images_alone_is_left_to_torchvision():
+    types = {tv_tensors.Image: torch.float16, "others": None}
+    steps = [*SCALED, v2.Resize((9, 12)), v2.ToDtype(types, scale=True)]
+    plan = compile_plan(v2.Compose(steps))
+    image = images()[0]
+    assert bits(plan.apply(image, plan.draw(*image.size))) == bits(v2.Compose(steps)(image))
+
+
+@pytest.mark.parametrize("steps", [[], [v2.Resize(20)]])
+def test_normalizing_grey_images_to_three_channels_is_left_to_torchvision(steps):
+    grey = ImageKind(channels=1)
+    for order in ([*steps, v2.Normalize(*NORMALIZE)], [v2.Normalize(*NORMALIZE), *steps]):
+        transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *order])
+        plan = CompiledPlan(compile_transform(transform, images=grey))
+        image = images()[0].convert("L")
+        assert bits(plan.apply(image, plan.draw(*image.size))) == bits(transform(image))
 
 
 def test_erasing_comes_last():

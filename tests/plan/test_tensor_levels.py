@@ -54,7 +54,7 @@ SAME = {
     "flips": lambda module: module.Compose(
         [module.RandomHorizontalFlip(1.0), module.RandomVerticalFlip(1.0)]
     ),
-    "reflected": lambda module: module.Pad(3, padding_mode="reflect"),
+    "the edge": lambda module: module.Pad(3, padding_mode="edge"),
     "cropped": lambda module: module.CenterCrop(30),
 }
 OTHER = {

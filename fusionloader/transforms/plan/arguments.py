@@ -66,6 +66,7 @@ class Context:
             not known; ``None`` if it holds the levels themselves.
         in_plan: whether the stage is part of a plan, which may work on floats.
         on_floats: whether the stages so far end with ones that work on floats.
+        size: height and width in pixels; ``None`` if images differ or it is not known.
     """
 
     channels: int
@@ -75,6 +76,7 @@ class Context:
     elements: torch.Tensor | None = None
     in_plan: bool = False
     on_floats: bool = False
+    size: tuple[int | None, int | None] = (None, None)
 
     def require_levels(self, same_on_tensors: bool) -> None:
         """Raises ``NotCompiled`` if native code would give other levels than torchvision.
@@ -116,7 +118,7 @@ class Context:
         """Returns the context of the transforms in a container."""
         if self.depth == MOST_NESTED:
             raise NestedTooDeep
-        return replace(self, depth=self.depth + 1)
+        return replace(self, depth=self.depth + 1, size=(None, None))
 
 
 # Returns the stage of a transform; raises NotCompiled where there is none.

@@ -65,6 +65,9 @@ _ANY_RGB = ImageKind()
 DECODING = "decode"  # stage of a note: what runs row by row with it is counted with it
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
+# Those after which torchvision's tensor may be a window of a larger one. So it is after a random
+# resized crop of just the size of its result, too, which is too rare to count.
+_WINDOWS = (CenterCrop, RandomCrop, RandomApply, RandomChoice, RandomOrder)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
 
 
@@ -163,19 +166,27 @@ def compile_transform(
 
 
 def _compile(
-    steps: list[Transform], decode: Decode, images: ImageKind, on_floats: bool = True
+    steps: list[Transform],
+    decode: Decode,
+    images: ImageKind,
+    on_floats: bool = True,
+    end: int | None = None,
 ) -> CompiledTransform:
-    """Compiles steps; without ``on_floats`` no stages work on floats."""
+    """Compiles steps before ``end``; without ``on_floats`` no stages work on floats."""
     compiling = _Compiling(images, decode, on_floats)
     for place, step in enumerate(steps):
         try:
+            if place == end:
+                raise NotCompiled("code that follows may see how the window lies in memory")
             compiling.add(step, place)
         except NotCompiled as why:
+            if compiling.window is not None and any(map(_sees_memory, steps[place:])):
+                return _compile(steps, decode, images, on_floats, compiling.window)
             if compiling.converted is None:
                 return _with_tail(steps, place, str(why), compiling, images, decode)
             if not conversions.makes_plain_tensor(compiling.converted, compiling.channels):
                 # A tail would see that the tensor lies in memory otherwise.
-                return _compile(steps, decode, images, on_floats=False)
+                return _compile(steps, decode, images, False, end)
             return _with_tail_on_floats(steps, place, str(why), images, decode)
     try:
         convert = compiling.conversion()
@@ -212,6 +223,8 @@ class _Compiling:
     native: dict[int, int] = field(default_factory=dict)
     # Indices of the steps that torchvision runs on tensors, but that round as on PIL images here.
     on_tensors: set[int] = field(default_factory=set)
+    # The first step since which the tensor may be a window of a larger one.
+    window: int | None = None
 
     def __post_init__(self) -> None:
         self.channels: Channels = self.images.channels
@@ -227,6 +240,8 @@ class _Compiling:
                 self.stages += [] if normalizing is None else [normalizing]
             self.held = held
             self.conversions.append(step)
+            if conversions.is_normalize(step) and not step.inplace:
+                self.window = None
         elif erasing.is_erasing(step):
             if self.held == "pil":
                 raise NotCompiled("it erases from a PIL image")
@@ -245,6 +260,8 @@ class _Compiling:
                 self.channels = 1
             self.stages.append(stage)
             self.native[place] = len(self.stages) - 1
+            if self.held != "pil" and self.window is None and isinstance(stage, _WINDOWS):
+                self.window = place
             rounds = self.decode == "fast" and not isinstance(stage, _MOVING)
             if self.held == "tensor" and rounds:
                 self.on_tensors.add(place)
@@ -254,11 +271,13 @@ class _Compiling:
         if self.held in ("floats", "other") and self.converted is None:
             elements = conversions.elements(self.conversions, self.channels)
         exact, on_floats = self.decode == "exact", self.converted is not None
-        return Context(self.channels, self.held, exact, 0, elements, True, on_floats)
+        size = result_size(self.stages, self.images.height, self.images.width)
+        return Context(self.channels, self.held, exact, 0, elements, True, on_floats, size)
 
     def _begin_floats(self) -> None:
         if not self.may_work_on_floats or self.held != "floats":
             raise NeedsFloats
+        conversions.table(self.conversions, self.channels)  # raises if there is none
         self.converted = list(self.conversions)
         self.stages.append(TO_FLOATS)
 
@@ -336,11 +355,21 @@ def _with_tail_on_floats(
             for step, reason in zip(steps[first:], reasons, strict=True)
         ),
     )
-    if compiling.converted is None:
-        return _compile(steps, decode, images, on_floats=False)
     convert = compiling.conversion()
     plan = _plan(compiling.stages, convert, compiling.channels, images, decode)
     return CompiledTransform(plan, Tail(steps[first:]), notes)
+
+
+def _sees_memory(step: Transform) -> bool:
+    """Whether the result may depend on how a tensor lies in memory, as sums of floats do."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    kinds = (v1.Lambda, v2.Lambda, v1.LinearTransformation, v2.LinearTransformation)
+    is_known = type(step).__module__.startswith("torchvision.transforms.")
+    return (
+        not is_known or is_patched(step) or isinstance(step, kinds) or hasattr(step, "transforms")
+    )
 
 
 def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:

@@ -117,17 +117,28 @@ def stage_on_floats(step: Transform, channels: int) -> Fixed | None:
     Raises:
         NotCompiled: it is none of a plan's.
     """
+    from torchvision import tv_tensors
+
+    values = torch.linspace(-3, 300, channels * 16, dtype=torch.float32).reshape(channels, 4, 4)
+    if is_normalize(step):
+        if tuple(run([step], values).shape) != tuple(values.shape):
+            raise NotCompiled("it changes the number of channels")
+        mean, deviation = (_three(each, channels) for each in (step.mean, step.std))
+        return Fixed(("normalize", mean, deviation))
+    # The older transforms have made plain tensors of images, the newer ones have not.
+    for held in (values, tv_tensors.Image(values)):
+        made = run([step], held.clone())
+        known = type(made) in (torch.Tensor, type(held)) and made.dtype is values.dtype
+        if not known or not torch.equal(made.as_subclass(torch.Tensor), values):
+            raise NotCompiled("it converts floats that stages have worked on")
+    return None
+
+
+def is_normalize(step: Transform) -> bool:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
-    if type(step) in (v1.Normalize, v2.Normalize):
-        mean, deviation = (_three(each, channels) for each in (step.mean, step.std))
-        return Fixed(("normalize", mean, deviation))
-    values = torch.linspace(-3, 300, channels * 16, dtype=torch.float32).reshape(channels, 4, 4)
-    made = run([step], values.clone())
-    if made.dtype is values.dtype and torch.equal(made.as_subclass(torch.Tensor), values):
-        return None
-    raise NotCompiled("it converts floats that stages have worked on")
+    return type(step) in (v1.Normalize, v2.Normalize)
 
 
 def _three(values: Any, channels: int) -> tuple[float, float, float]:

@@ -153,16 +153,17 @@ def resizes_floats(name: Filter) -> bool:
     if name not in FLOAT_FILTERS:
         return False
     levels = _levels(53, 37)
-    image = torch.from_numpy(levels).permute(2, 0, 1).contiguous().float().div(255)
+    interleaved = torch.from_numpy(levels).permute(2, 0, 1).float().div(255)
     table = torch.arange(256).float().div(255).repeat(3).numpy().tobytes()
     for height, width in ((23, 51), (64, 19), (5, 7)):
         size, options = (height, width), {"align_corners": False, "antialias": True}
-        expected = torch.nn.functional.interpolate(image[None], size, mode=name, **options)[0]
         stages = TO_FLOATS, Resize(height, width, FLOAT_FILTERS[name])
         executor = _executor(stages, height, width, ("float32", table))
         pixels, _ = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
-        if pixels != expected.contiguous().numpy().tobytes():
-            return False
+        for image in (interleaved, interleaved.contiguous()):
+            expected = torch.nn.functional.interpolate(image[None], size, mode=name, **options)[0]
+            if pixels != expected.contiguous().numpy().tobytes():
+                return False
     return True
 
 

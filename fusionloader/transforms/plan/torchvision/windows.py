@@ -154,7 +154,21 @@ def _crop_of_reflection(
 def _reflection(step: Transform, context: Context, sides: tuple[int, int, int, int]) -> Fixed:
     if context.on_floats:
         raise NotCompiled(f"padding_mode={step.padding_mode!r} of floats")
+    if context.held != "pil":
+        if not isinstance(step.fill, (int, float)):
+            raise NotCompiled(f"fill={step.fill!r} with padding_mode={step.padding_mode!r}")
+        if context.in_plan and step.padding_mode != "edge":
+            _require_larger_image(sides, step.padding_mode, context)
     return Fixed(("pad", *sides, step.padding_mode, color(step.fill, context.channels)))
+
+
+def _require_larger_image(sides: tuple[int, int, int, int], mode: str, context: Context) -> None:
+    """Refuses borders that torch may refuse because the image is smaller."""
+    left, top, right, bottom = sides
+    least = 1 if mode == "reflect" else 0
+    for size, border in zip(context.size, (max(top, bottom), max(left, right)), strict=True):
+        if size is None or size < border + least:
+            raise NotCompiled(f"padding_mode={mode!r} of a tensor that may be smaller")
 
 
 def _pad(step: Transform, context: Context) -> Stage:
