@@ -73,17 +73,17 @@ class BatchWorker(PythonWorker):
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._auto_collation else None
-        is_own = self._auto_collation and not is_of_collate(self._collate, "default_collate")
-        # What a collate function keeps in a pool's worker outlives the loader and its slots.
-        if is_own and sends is not None and pool is None:
+        is_default = is_of_collate(self._collate, "default_collate")
+        if self._auto_collation and not is_default and sends is not None and pool is None:
             self._collate = joining(self._collate, self._sender.storage)
         self._rows: memory.BatchRows | None = None
-        if isinstance(source, DeferringSource):
+        # What user code keeps in a pool's worker outlives the loader and its slots.
+        if isinstance(source, DeferringSource) and pool is None:
             self._rows = memory.BatchRows(cast(Any, self._sender))
-            if is_of_collate(collating.collate_fn, "default_collate"):
-                self._collate = default_collate(self._rows)
-            elif source.tensors:
-                self._collate = finished_first(self._collate)
+        if self._rows is not None and is_default:
+            self._collate = default_collate(self._rows)
+        elif isinstance(source, DeferringSource) and source.tensors:
+            self._collate = finished_first(self._collate)
 
     def may_claim(self) -> bool:
         return True
@@ -158,6 +158,7 @@ class BatchWorker(PythonWorker):
             batch = self._collate(samples if self._auto_collation else samples[0])
             if self._rows is not None:
                 self._rows.settle()
+            if isinstance(self.source, DeferringSource):
                 make_all_plain(batch)
         except Exception as error:
             raise BadSample(self._capture(error, "", last)) from error

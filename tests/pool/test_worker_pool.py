@@ -7,10 +7,12 @@ import threading
 import psutil
 import pytest
 import torch
+from PIL import Image
 from support import warm_start
 from support.batches import equal, same_batches
 from support.waiting import PATIENCE, Flag, gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torchvision import transforms
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
 
@@ -410,6 +412,33 @@ def test_what_a_collate_function_keeps_stays_when_its_loader_ends(pool):
     for _ in range(2):
         found = [batch[1:] for batch in pooled(Large(), pool, collate_fn=_keeping)]
     assert max(kept for _, kept in found) > len(found) // 2 and not any(n for n, _ in found)
+
+
+class Photographs(Dataset):
+    """Grey images, opened in whole batches; their tensors are kept."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.transform = transforms.Compose([transforms.CenterCrop(224), transforms.ToTensor()])
+
+    def __len__(self):
+        return 64
+
+    def __getitems__(self, indices):
+        zeros = sum(each.eq(0).any().item() for each in _kept)
+        made = [self.transform(Image.open(self.path).convert("RGB")) for _ in indices]
+        _kept.extend(made)
+        return [(each, zeros) for each in made]
+
+
+def test_tensors_of_images_that_a_dataset_keeps_stay_when_its_loader_ends(pool, tmp_path):
+    Image.new("RGB", (256, 256), (90, 120, 150)).save(tmp_path / "grey.jpg")
+    for _ in range(2):
+        loader = pooled(Photographs(tmp_path / "grey.jpg"), pool, deferred_images="auto")
+        assert not any(zeros.any() for _, zeros in loader)
+        assert loader.stats().deferred_images["files"] == 64
+        loader.close()
+        del loader
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named(pool):
