@@ -38,6 +38,7 @@ ROLES = {
     "fusionloader.sharing.pool.worker": "pool worker",
     "fusionloader.sharing.ranks.global_manager": "global manager",
     "fusionloader.sharing.remote.proxy.process": "remote proxy",
+    "fusionloader.sharing.remote.ray_control.process": "Ray's control",
     "fusionloader.workers.native_worker": "worker",
 }
 

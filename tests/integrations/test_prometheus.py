@@ -146,6 +146,7 @@ def test_names_follow_prometheus():
             "restarts",
             "workers",
             "images",
+            "files",
         )
     assert len({metric.name for metric in COUNTERS}) == len(COUNTERS)
 

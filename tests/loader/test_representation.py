@@ -1,5 +1,6 @@
 """How a loader shows itself: in a line, and in a notebook."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -89,8 +90,13 @@ def test_a_notebook_shows_stages_and_explains(train_set):
     assert [row[:2] for row in rows] == [[s.name, f"{s.capacity:,.0f}"] for s in reported.stages]
     *explained, waits = loader.explain().splitlines()
     assert page.find("details/pre").text == "\n".join(explained)
-    assert waits in "".join(page.itertext())
+    assert _without_shares(waits) in _without_shares("".join(page.itertext()))
     assert "color" not in loader._repr_html_()  # the notebook's are light or dark
+
+
+def _without_shares(text):
+    """Two reports are of two moments, in which workers' threads may still end."""
+    return re.sub(r"[\d.]+%", "%", text)
 
 
 def test_names_of_the_user_are_escaped():
