@@ -8,21 +8,29 @@ from fusionloader.observe.statistics.loader_statistics import Statistics
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.device.nvrtc import why_missing
 from fusionloader.transforms.executors.device.split import split_plan
-from fusionloader.transforms.plan.stages import SplitPlan
+from fusionloader.transforms.plan.stages import Plan, SplitPlan
 
 
 def split_for(options: LoaderOptions, compiled: Compiled | None) -> SplitPlan | str:
     """Returns the plan of a loader's CPU workers, with what is left to the device, or why not."""
+    plan = find_whole_plan(compiled)
+    if isinstance(plan, str):
+        return plan
+    if options.remote is not None:
+        return "remote workers make whole samples"
+    split = split_plan(plan)
+    return split if isinstance(split, str) else why_missing() or split
+
+
+def find_whole_plan(compiled: Compiled | None) -> Plan | str:
+    """Returns the plan that makes all samples of a dataset as a whole, or why there is none."""
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if compiled.parts:
         return "the parts of the dataset have a plan each"
     if not compiled.complete:
         return "a part of the transforms runs in Python"
-    if options.remote is not None:
-        return "remote workers make whole samples"
-    split = split_plan(compiled.plan)
-    return split if isinstance(split, str) else why_missing() or split
+    return compiled.plan
 
 
 class DeviceAugmentation(Participant):

@@ -13,7 +13,7 @@ import torch
 
 from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.sources.datasets import Compiled
-from fusionloader.gpu.augmentation import split_for
+from fusionloader.gpu.augmentation import find_whole_plan, split_for
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
@@ -197,17 +197,14 @@ def _described(worker: GpuWorker) -> str:
 
 
 def _unsuitable(compiled: Compiled | None, worker: GpuWorker) -> str | None:
-    if compiled is None or compiled.plan is None:
-        return "the dataset's samples are made in Python"
-    if compiled.parts:
-        return "the parts of the dataset have a plan each"
-    if not compiled.complete:
-        return "a part of the transforms runs in Python"
+    plan = find_whole_plan(compiled)
+    if compiled is None or isinstance(plan, str):
+        return str(plan)
     if compiled.kind not in ("folder", "ranges"):
         return "the images are not files of a folder, nor ranges of files"
     if compiled.is_remote:
         return "the images are at URLs, which CPU workers read"
-    return why_not(compiled.plan, by_name.head_filters(worker))
+    return why_not(plan, by_name.head_filters(worker))
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
