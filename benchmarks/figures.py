@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,12 +61,17 @@ def state_of(study: Study) -> str:
 
 
 def command_of(file: Path, study: Study) -> list[str] | None:
-    """Returns the arguments of Python that measure a file anew, ``None`` if it does not say."""
-    flags = study.get("flags", {})
-    module, words = f"benchmarks.{file.stem}", []
-    if "workload" in flags:
-        module, words = "fusionloader", ["bench"]
-    elif not flags or not (ROOT / "benchmarks" / f"{file.stem}.py").exists():
+    """Returns the arguments of Python that measure a file anew, ``None`` if it does not say.
+
+    The file of a study with some of its settings, such as ``breadth-floats``, has the study's name
+    before the dash.
+    """
+    flags, name = study.get("flags", {}), file.stem.partition("-")[0]
+    if flags and (ROOT / "benchmarks" / f"{name}.py").exists():
+        words = [f"benchmarks.{name}"]
+    elif "workload" in flags:
+        words = ["fusionloader", "bench"]
+    else:
         return None
     if flags.get("data"):  # the name of a folder, without its place
         return None
@@ -75,16 +81,19 @@ def command_of(file: Path, study: Study) -> list[str] | None:
         elif value is not None and value is not False and name != "json":
             text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             words += [f"--{name.replace('_', '-')}", text]
-    return ["-m", module, *words, "--json", str(file.relative_to(ROOT))]
+    return ["-m", *words, "--json", str(file.relative_to(ROOT))]
 
 
 def _measure(file: Path) -> int:
-    command = command_of(file, json.loads(file.read_text()))
+    study = json.loads(file.read_text())
+    command, environment = command_of(file, study), dict(os.environ)
+    if file.stem.endswith("-avx2"):  # also on a machine with more
+        environment |= {"FUSIONLOADER_SIMD": "avx2", "ATEN_CPU_CAPABILITY": "avx2"}
     if command is None:
         print(f"{file.stem}: the file does not say how it was measured", file=sys.stderr)
         return 1
     print("python", *command, flush=True)
-    return subprocess.run([sys.executable, *command], cwd=ROOT).returncode
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment).returncode
 
 
 def _pages(file: Path) -> str:

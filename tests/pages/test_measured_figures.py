@@ -140,13 +140,17 @@ def test_a_file_says_how_it_is_measured_anew():
     assert command_of(file, {"flags": {**common, "longest": True, "lengths": [1, 2]}}) == [
         *("-m", "benchmarks.tracing", *options, "--longest", "--lengths", "1,2", *written)
     ]
-    assert command_of(
-        file, {"flags": {**common, "workload": "tiny", "contenders": ["a", "b"]}}
-    ) == [
+    tiny = {**common, "workload": "tiny", "contenders": ["a", "b"]}
+    assert command_of(RESULTS / "cpu/tiny.json", {"flags": tiny}) == [
         *("-m", "fusionloader", "bench", *options, "--workload", "tiny"),
-        *("--contenders", "a,b", *written),
+        *("--contenders", "a,b", "--json", "benchmarks/results/cpu/tiny.json"),
     ]
     assert command_of(file, {"flags": {**common, "data": "train"}}) is None
+    part = RESULTS / "cpu/breadth-frames.json"
+    assert command_of(part, {"flags": {"only": ["frames"]}}) == [
+        *("-m", "benchmarks.breadth", "--only", "frames"),
+        *("--json", "benchmarks/results/cpu/breadth-frames.json"),
+    ]
     assert command_of(file, {}) is None
 
 
