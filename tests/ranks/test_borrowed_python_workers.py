@@ -159,10 +159,11 @@ def test_ranks_whose_samples_may_differ_share_no_workers(
 
     by_rank = {0: {**options({}), **SLOW_RANK_0}, 1: options(of_rank_1)}
     with Job(folder, large_rank=1, options=by_rank, log=1, epochs=1) as job:
+        if different:
+            line = f"log rank 0 has another {different}: no workers are shared with it"
+            job.ranks[1].wait_for(line)
         for rank in reversed(job.ranks):
             assert rank.finish()[1]["borrowed_samples"] == 0
-        line = f"log rank 0 has another {different}: no workers are shared with it"
-        assert not different or line in job.ranks[1].lines
 
 
 def test_user_code_that_asks_for_its_rank_stays_in_it(folder, pickled):

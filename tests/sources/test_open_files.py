@@ -32,6 +32,7 @@ def test_a_file_is_opened_once(paths):
     assert [files[path] is files[path] for path in paths] == [True] * 6
     assert len(files) == 6
     assert paths[0] in files
+    assert list(files) == paths
     assert files[paths[3]].read() == b"in 3"
 
 

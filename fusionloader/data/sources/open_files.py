@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 File = TypeVar("File", bound=Hashable)
@@ -80,6 +80,11 @@ class OpenFiles(Generic[File, Handle]):
     def __len__(self) -> int:
         """Returns the number of files that are open in this process."""
         return len(self._handles)
+
+    def __iter__(self) -> Iterator[File]:
+        """Yields the files that are open in this process."""
+        with self._lock:
+            return iter(list(self._handles))
 
     def __contains__(self, file: object) -> bool:
         """Whether a file is open in this process."""
