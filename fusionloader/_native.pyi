@@ -1252,8 +1252,8 @@ def adjust_tensor(
 ) -> bool:
     """Does a color operation of torchvision to a tensor, ... x 3 x height x width.
 
-    Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be
-    turned of floats that are not 0 to 1.
+    Elements are uint8 or float32. Returns False, with other values in `out` than torchvision
+    has, if the hue is to be turned of floats that are not finite.
     """
 
 def best_decoded_share(

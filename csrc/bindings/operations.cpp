@@ -95,7 +95,9 @@ struct AsTuple {
     return py::make_tuple("erase", erase.x, erase.y, erase.width, erase.height, values,
                           erase.noise_per_pixel, erase.noise);
   }
-  py::tuple operator()(const ToFloats&) const { return py::make_tuple("to_floats"); }
+  py::tuple operator()(const ToFloats& floats) const {
+    return py::make_tuple("to_floats", layout_names.name(floats.layout));
+  }
   py::tuple operator()(const NormalizeBy& by) const {
     return py::make_tuple("normalize", py::tuple(py::cast(by.mean)),
                           py::tuple(py::cast(by.deviation)));
@@ -235,7 +237,7 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "cutout")
     return EraseBox{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
   if (name == "erase") return erase_result(given);
-  if (name == "to_floats") return ToFloats{};
+  if (name == "to_floats") return ToFloats{layout_names.value(given.at<std::string>(1))};
   if (name == "normalize")
     return NormalizeBy{given.at<std::array<float, 3>>(1), given.at<std::array<float, 3>>(2)};
   if (name == "mix") return mix_of(given, depth);

@@ -139,7 +139,7 @@ struct Call {
   template <class Element>
   bool turn(const Element* from, const TensorShape& shape, Element* to) const {
     const GilReleased release;
-    return turn_hue(from, to, shape, static_cast<float>(factor), simd);
+    return turn_hue(from, to, shape, static_cast<float>(factor), v2, simd);
   }
 };
 
@@ -188,11 +188,12 @@ void normalize(const py::buffer& image, const py::buffer& out, const std::array<
 }  // namespace
 
 void bind_tensor_color(py::module_& m) {
-  m.def("adjust_tensor", &adjust_tensor, "operation"_a, "image"_a, "out"_a, "factor"_a,
-        "rounding"_a, "means"_a = py::none(), py::kw_only(), "simd"_a = py::none(),
-        "Does a color operation of torchvision to a tensor, ... x 3 x height x width.\n\n"
-        "Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be\n"
-        "turned of floats that are not 0 to 1.");
+  m.def(
+      "adjust_tensor", &adjust_tensor, "operation"_a, "image"_a, "out"_a, "factor"_a, "rounding"_a,
+      "means"_a = py::none(), py::kw_only(), "simd"_a = py::none(),
+      "Does a color operation of torchvision to a tensor, ... x 3 x height x width.\n\n"
+      "Elements are uint8 or float32. Returns False, with other values in `out` than torchvision\n"
+      "has, if the hue is to be turned of floats that are not finite.");
   m.def("scale_tensor", &scale, "image"_a, "out"_a, py::kw_only(), "simd"_a = py::none(),
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");
   m.def("normalize_tensor", &normalize, "image"_a, "out"_a, "mean"_a, "deviation"_a, py::kw_only(),

@@ -129,9 +129,16 @@ struct EraseResult {
   uint64_t noise;
 };
 
+// How a tensor lies in memory: channel by channel, with the channels of a pixel side by side, or as
+// the one that it was made of.
+enum class Layout { planar, interleaved, kept };
+
 // Levels become floats by the plan's conversion. Windows, flips, resizes by torch's filters for
-// floats, constant borders and NormalizeBy may follow; fills are 0.0 to 255.0 then.
-struct ToFloats {};
+// floats, constant borders, changes of colors and NormalizeBy may follow; fills are 0.0 to 255.0
+// then. The layout is that of torchvision's tensor.
+struct ToFloats {
+  Layout layout = Layout::planar;
+};
 
 // Of floats: (value - mean) / deviation, each step rounded to float32.
 struct NormalizeBy {

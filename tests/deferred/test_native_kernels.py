@@ -239,7 +239,7 @@ LEFT = {
     "meta": lambda image: functional.adjust_contrast(image.to("meta"), 0.5).cpu(),
     "in place": lambda image: functional.normalize(image, [0.5] * 3, [0.5] * 3, inplace=True),
     "no deviation": lambda image: functional.normalize(image, [0.5] * 3, [0.5, 0, 0.5]),
-    "hue beyond": lambda image: functional.adjust_hue(image * 2, 0.1),
+    "hue of infinity": lambda image: functional.adjust_hue(image / 0, 0.1),
     "a wrong name": lambda image: functional.adjust_contrast(image, contrast=0.5),
     "a missing factor": lambda image: functional.adjust_contrast(image),
     "the name in a kernel": lambda image: v1.adjust_contrast(image=image, contrast_factor=0.5),

@@ -198,7 +198,7 @@ def test_a_preprocessor_makes_the_floats_of_torchvision(folder):
 
 
 TAILS = {
-    "jitter": (RANDOM["tutorial"][:4], [v1.ColorJitter(0.4, 0.4, 0.4), LAST]),
+    "posterize": (RANDOM["tutorial"][:4], [v2.RandomPosterize(3), LAST]),
     "unknown": (RANDOM["resized crop"], [v1.Lambda(lambda image: image + torch.rand(()))]),
     "another type": (RANDOM["resized crop"], [v1.ConvertImageDtype(torch.float16)]),
     "erased": (RANDOM["tutorial"], [v1.RandomErasing(1.0), LAST, v1.RandomVerticalFlip()]),
@@ -243,7 +243,11 @@ OTHERWISE = {
     "a fill for some images": v2.Pad(2, fill={tv_tensors.Image: 1}),
     "one pixel wide": v1.Resize((9, 1)),
     "perhaps one pixel wide": v1.Resize(20, max_size=24),
-    "colors": v1.ColorJitter(0.5),
+    "posterize": v2.RandomPosterize(3),
+    "equalize": v2.RandomEqualize(),
+    "policy": v2.RandAugment(),
+    "one of many": v1.RandomApply([v1.ColorJitter(0.5), v1.RandomRotation(9)]),
+    "a threshold of levels": v1.RandomSolarize(128),
     "rotation": v1.RandomRotation(9),
 }
 

@@ -27,6 +27,9 @@ Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]
 Channels = Literal[1, 3]
+Layout = Literal["planar", "interleaved", "kept"]
+"""How a tensor lies in memory: channel by channel, with the channels of a pixel side by side, or as
+the tensor that it was made of."""
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
 PolicyOp = Literal[
@@ -242,10 +245,10 @@ class Fixed:
     operation: Operation
 
 
-TO_FLOATS = Fixed(("to_floats",))
+TO_FLOATS = Fixed(("to_floats", "planar"))
 """Where levels become float32 by the conversion of a plan. What follows works on the floats:
-windows, flips, constant borders, resizes by filters for floats, and
-``Fixed(("normalize", mean, std))``."""
+windows, flips, constant borders, resizes by filters for floats, changes of colors, and
+``Fixed(("normalize", mean, std))``. The argument is the ``Layout`` of torchvision's tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +399,11 @@ Stage = (
 )
 
 
+def makes_floats(stage: Stage) -> bool:
+    """Whether this is ``TO_FLOATS``, of any layout."""
+    return isinstance(stage, Fixed) and stage.operation[0] == "to_floats"
+
+
 def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
     """Returns the lists of stages in a container; none for any other stage."""
     if isinstance(stage, RandomApply):
@@ -482,8 +490,8 @@ class Plan:
 
     @property
     def works_on_floats(self) -> bool:
-        """Whether stages follow ``TO_FLOATS``."""
-        return TO_FLOATS in self.stages
+        """Whether stages follow one like ``TO_FLOATS``."""
+        return any(map(makes_floats, self.stages))
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,13 +157,11 @@ class _Operation:
         run: called with a plain tensor, the rounding and the other arguments of the function.
         trials: arguments after the image, with which it is compared with torchvision.
         dtypes: of the images.
-        beyond: whether it does floats that are not 0 to 1, too.
     """
 
     run: Callable[..., Result]
     trials: tuple[tuple[Any, ...], ...]
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.uint8)
-    beyond: bool = True
 
 
 def _blend(name: str) -> _Operation:
@@ -176,7 +174,7 @@ _OPERATIONS = {
         f"adjust_{name}": _blend(name)
         for name in ("brightness", "contrast", "saturation", "sharpness")
     },
-    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,)), beyond=False),
+    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,))),
     "rgb_to_grayscale": _Operation(_rgb_to_grayscale, ((1,), (3,))),
     "to_dtype": _Operation(_to_dtype, ((torch.float32, True),), (torch.uint8,)),
     "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
@@ -288,7 +286,7 @@ def rounds_natively(name: str, dtype: torch.dtype, rounding: Rounding) -> bool:
     if also_floats and not rounds_natively(name, torch.float32, rounding):
         return False  # few levels show what floats always do
     with torch.no_grad(), activity.suspended():  # v1's functions call each other
-        for image in _trial_images(dtype, _MOST_DIMS[rounding], operation.beyond):
+        for image in _trial_images(dtype, _MOST_DIMS[rounding]):
             for arguments in operation.trials:
                 expected = function(image, *arguments)
                 found = operation.run(image, rounding, *arguments)
@@ -324,7 +322,7 @@ def _called(name: str, rounding: Rounding) -> tuple[tuple[dict[str, Any], str, F
     return tuple(found.values())
 
 
-def _trial_images(dtype: torch.dtype, most_dims: int, beyond: bool) -> Iterator[torch.Tensor]:
+def _trial_images(dtype: torch.dtype, most_dims: int) -> Iterator[torch.Tensor]:
     """Yields images for which torch chooses each of its ways: large and small, of both layouts."""
     random = np.random.default_rng(1)
     shapes = (3, 3, 53, 61), (3, 7, 9), (1, 3, 40, 40), (2, 1, 3, 17, 31)
@@ -332,7 +330,7 @@ def _trial_images(dtype: torch.dtype, most_dims: int, beyond: bool) -> Iterator[
         image = torch.from_numpy(random.random(shape, np.float32))
         if dtype is torch.uint8:
             image = (image * 255).to(torch.uint8)
-        elif beyond:
+        else:
             image = image * 1.5 - 0.25
             image.view(-1)[::7] = -0.0
         yield image
