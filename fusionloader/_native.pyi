@@ -1270,6 +1270,20 @@ def best_decoded_share(
 ) -> float:
     """The share of the samples kept that should be kept as pixels, for the shortest epoch."""
 
+def blur_tensor(
+    image: typing_extensions.Buffer,
+    out: typing_extensions.Buffer,
+    height: int,
+    width: int,
+    weights: collections.abc.Sequence[float],
+    *,
+    simd: str | None = None,
+) -> None:
+    """Convolves each plane of a tensor, ... x 3 x height x width, with rows of weights.
+
+    Elements are uint8 or float32; those of `out` are contiguous. Borders are reflected.
+    """
+
 def device_source() -> dict[str, str]:
     """The source of the CUDA kernel that runs this build's programs, by the names of its files."""
 

@@ -59,8 +59,9 @@ struct AsTuple {
     }
   }
   py::tuple operator()(const BlurWith& blur) const {
-    return py::make_tuple("blur", blur.kernel_width, blur.kernel_height, blur.sigma_x,
-                          blur.sigma_y);
+    const py::tuple plain =
+        py::make_tuple("blur", blur.kernel_width, blur.kernel_height, blur.sigma_x, blur.sigma_y);
+    return with_rounding(plain, blur.rounding);
   }
   py::tuple operator()(const BoxBlurWith& blur) const {
     return py::make_tuple("box_blur", blur.radius);
@@ -217,7 +218,9 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "channels") return select_channels(given);
   if (name == "hflip") return FlipHorizontally{};
   if (name == "vflip") return FlipVertically{};
-  if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
+  if (name == "blur")
+    return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4),
+                    given.rounding(5, true)};
   if (name == "box_blur") return BoxBlurWith{given.real(1)};
   if (name == "affine") {
     const Interpolation interpolation = given.interpolation(2);

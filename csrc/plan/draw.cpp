@@ -126,7 +126,7 @@ void Drawing::operator()(const ColorJitter& stage) {
 void Drawing::operator()(const GaussianBlur& stage) {
   Stream random = shared_stream();
   const double sigma = uniform_float(stage.sigma, random);
-  add(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
+  add(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma, stage.rounding});
 }
 
 void Drawing::operator()(const RandomRotation& stage) {

@@ -24,6 +24,8 @@ double possible(double factor) {
 
 bool changes_floats(const Operation& operation) {
   if (std::holds_alternative<SelectChannels>(operation)) return true;
+  if (const auto* blur = std::get_if<BlurWith>(&operation))
+    return blur->rounding != Rounding::pillow;
   const auto* color = std::get_if<ColorTo>(&operation);
   return color && color->kind != ColorKind::posterize && color->kind != ColorKind::equalize &&
          color->kind != ColorKind::solarize_add;
@@ -53,6 +55,7 @@ void FloatColors::apply(const Operation& operation, const float* from, float* to
   if (const auto* by = std::get_if<NormalizeBy>(&operation))
     return normalize_tensor(from, to, shape_, by->mean, by->deviation, simd_);
   if (const auto* color = std::get_if<ColorTo>(&operation)) return apply(*color, from, to);
+  if (const auto* blur = std::get_if<BlurWith>(&operation)) return apply(*blur, from, to);
   const size_t pixels = shape_.pixels();
   for (const uint8_t channel : std::get<SelectChannels>(operation).channels)
     to = std::copy_n(from + channel * pixels, pixels, to);
@@ -98,6 +101,16 @@ void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
   }
 }
 
+void FloatColors::apply(const BlurWith& blur, const float* from, float* to) {
+  const BlurSquare square =
+      blur_square(blur.kernel_height, blur.kernel_width, static_cast<float>(blur.sigma_y),
+                  static_cast<float>(blur.sigma_x), blur.lanes());
+  const size_t pixels = shape_.pixels();
+  for (size_t channel = 0; channel < 3; ++channel)
+    blur_plane(from + channel * pixels, 1, to + channel * pixels, static_cast<int>(shape_.height),
+               static_cast<int>(shape_.width), square, blurred_, simd_);
+}
+
 float FloatColors::mean_of_grey(const float* from, bool fused) {
   const size_t pixels = shape_.pixels();
   grow(grey_, pixels);
@@ -108,7 +121,7 @@ float FloatColors::mean_of_grey(const float* from, bool fused) {
 }
 
 void FloatColors::release_large_buffers() {
-  for (std::vector<float>* buffer : {&image_, &other_, &grey_})
+  for (std::vector<float>* buffer : {&image_, &other_, &grey_, &blurred_})
     if (buffer->size() * sizeof(float) > largest_kept_buffer) std::vector<float>().swap(*buffer);
 }
 

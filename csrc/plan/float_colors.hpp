@@ -3,6 +3,7 @@
 // tensors.
 #include <vector>
 
+#include "ops/tensor_blur.hpp"
 #include "ops/tensor_color.hpp"
 #include "plan/operations.hpp"
 
@@ -26,11 +27,13 @@ class FloatColors {
  private:
   void apply(const Operation& operation, const float* from, float* to);
   void apply(const ColorTo& color, const float* from, float* to);
+  void apply(const BlurWith& blur, const float* from, float* to);
   float mean_of_grey(const float* from, bool fused);
 
   SimdLevel simd_;
   TensorShape shape_{1, 0, 0, false};
   std::vector<float> image_, other_, grey_;
+  BlurMemory blurred_;
 };
 
 }  // namespace fusionloader

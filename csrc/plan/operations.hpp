@@ -71,10 +71,14 @@ struct SelectChannels {
   std::array<uint8_t, 3> channels;
 };
 
-// Separable; kernel sizes are odd, sigmas in pixels.
+// Kernel sizes are odd, sigmas in pixels. Separable, but on tensors: there torch_v1 stands for v2's
+// blur where torch's vectors have 8 floats, torch_v2 for 16.
 struct BlurWith {
   int kernel_width, kernel_height;
   double sigma_x, sigma_y;
+  Rounding rounding = Rounding::pillow;
+
+  int lanes() const { return rounding == Rounding::torch_v1 ? 8 : 16; }
 };
 
 // Pillow's ImageFilter.GaussianBlur: three box blurs, which come close.

@@ -15,10 +15,13 @@ from torchvision.transforms import functional as older
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as newer
 
-from fusionloader import compile_plan
+from fusionloader import _native, compile_plan
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
+from fusionloader.transforms.executors.results import result_array
+from fusionloader.transforms.plan.arguments import Context
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
+from fusionloader.transforms.plan.stages import TO_FLOATS, Convert, Plan
 from fusionloader.transforms.plan.torchvision import on_tensors
 from fusionloader.transforms.plan.transforms import compile_transform
 
@@ -62,6 +65,7 @@ STEPS = {
     "border": lambda module: module.Pad(1),
     "sometimes": lambda module: module.RandomApply([module.ColorJitter(0.3, 0.3, 0.3, 0.2)]),
     "distort": lambda module: v2.RandomPhotometricDistort(),
+    "blur": lambda module: v2.GaussianBlur((5, 3), (0.05, 5.0)),
 }
 OPERATIONS = {
     "hflip": newer.horizontal_flip,
@@ -82,6 +86,8 @@ def in_torch(image, module, name, *arguments):
         width, height, filter = arguments
         mode = v1.InterpolationMode(filter.removeprefix("float_"))
         return module.resize(image, [height, width], mode, antialias=True)
+    if name == "blur":
+        return newer.gaussian_blur(image, arguments[:2], arguments[2:])
     if name == "grayscale":
         return module.rgb_to_grayscale(image, 3)
     function = OPERATIONS.get(name) or getattr(module, name, None)
@@ -264,3 +270,36 @@ def test_a_photometric_distortion_is_drawn_as_by_torchvision(monkeypatch):
 def test_distortions_that_torchvision_may_refuse_are_left_to_it(ranges):
     compiled = compile_transform(v2.RandomPhotometricDistort(**ranges))
     assert compiled.tail is not None
+
+
+@given(
+    st.sampled_from([1, 3, 5, 7, 9, 15, 17, 23, 31, 33]),
+    st.sampled_from([1, 3, 9, 15, 21]),
+    st.floats(0.0625, 30.0, width=32),
+    st.tuples(st.integers(17, 80), st.integers(17, 80)),
+    st.sampled_from(_native.simd_levels()),
+)
+def test_a_blur_has_the_bits_of_torchvision(width, height, sigma, sides, simd):
+    levels = np.random.default_rng(width).integers(0, 256, (*sides, 3), np.uint8)
+    image = newer.to_image(Image.fromarray(levels))
+    rounding = on_tensors.blur_rounding(
+        v2.GaussianBlur(3), Context(3, "tensor", in_plan=True), 3, 3
+    )
+    operation = ("blur", width, height, sigma, sigma * 2, rounding)
+    expected = newer.gaussian_blur(image, [width, height], [sigma, sigma * 2])
+    plan = Plan((), None, None, None)
+    made = result_array(*make_executor(plan, simd=simd).pixels_with(levels, [operation]), plan)
+    assert np.array_equal(made, expected.permute(1, 2, 0).numpy())
+    table = torch.arange(256).float().div(255)
+    plan = Plan((TO_FLOATS,), Convert("float32", table.repeat(3).numpy().tobytes()), None, None)
+    executor = make_executor(plan, simd=simd)
+    made = executor.pixels_with(levels, [TO_FLOATS.operation, operation])
+    expected = newer.gaussian_blur(image / 255, [width, height], [sigma, sigma * 2])
+    assert made[0] == expected.contiguous().numpy().tobytes()
+
+
+def test_blurs_that_torch_makes_otherwise_are_left_to_it(monkeypatch):
+    monkeypatch.setattr(on_tensors, "_blurs", lambda *_: False)
+    for first in ([v2.ToImage()], CONVERSIONS["v2"]):
+        compiled = compile_transform(v2.Compose([*first, v2.GaussianBlur(3)]))
+        assert compiled.tail is not None and "rounds otherwise" in compiled.explain()

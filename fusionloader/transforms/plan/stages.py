@@ -21,7 +21,8 @@ Rounding = Literal["pillow", "torch_v1", "torch_v2"]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
 torchvision's older functions or of v2's. For affine transforms of tensors, which are the same in
 both, ``"torch_v1"`` says that torch rounds products before it adds them, ``"torch_v2"`` that it
-does not; this depends on the processor. A drawn contrast of v2 may also have
+does not; for blurs, which are v2's, ``"torch_v1"`` says that torch's vectors have 8 floats,
+``"torch_v2"`` 16. This depends on the processor. A drawn contrast of v2 may also have
 ``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
@@ -197,6 +198,7 @@ class GaussianBlur:
     kernel_width: int
     kernel_height: int
     sigma: Range
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)

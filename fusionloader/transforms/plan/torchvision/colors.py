@@ -26,7 +26,7 @@ from fusionloader.transforms.plan.stages import (
     Range,
     Stage,
 )
-from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of
+from fusionloader.transforms.plan.torchvision.on_tensors import blur_rounding, rounding_of
 
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
@@ -130,6 +130,6 @@ def _grayscale(step: Transform, context: Context) -> Stage:
 
 
 def _gaussian_blur(step: Transform, context: Context) -> Stage:
-    context.require_levels(same_on_tensors=False)
     width, height = (int(side) for side in step.kernel_size)
-    return GaussianBlur(width, height, numbers(step.sigma, "sigma"))
+    rounding = blur_rounding(step, context, width, height)
+    return GaussianBlur(width, height, numbers(step.sigma, "sigma"), rounding)

@@ -58,6 +58,7 @@ _ON_FLOATS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
     "channels": ("permute_channels", ()),
 }
 
+_MOST_BLURRED = 101  # as in csrc/ops/tensor_blur.hpp
 _OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
 
 
@@ -70,8 +71,7 @@ def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
         NotCompiled: native code does not have them.
         NeedsFloats: it has them, for stages that work on floats.
     """
-    v2 = type(step).__module__.startswith("torchvision.transforms.v2.")
-    rounding: Rounding = "torch_v2" if v2 else "torch_v1"
+    rounding: Rounding = "torch_v2" if _is_of_v2(step) else "torch_v1"
     if context.held == "floats" and context.in_plan:
         if context.channels != 3 or not all(_is_on_floats(name, rounding) for name in names):
             raise NotCompiled("it works on floats: put it before the conversion")
@@ -104,6 +104,33 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     raise NotCompiled(_OTHERWISE)
 
 
+def blur_rounding(step: Transform, context: Context, width: int, height: int) -> Rounding:
+    """Returns the rounding of a blur by a kernel of ``height`` x ``width`` pixels.
+
+    Raises:
+        NotCompiled: native code does not have the levels or floats that it has on tensors.
+        NeedsFloats: it has them, for stages that work on floats.
+    """
+    on_floats = context.held == "floats" and context.in_plan
+    if not on_floats:
+        is_known = context.in_plan and _is_of_v2(step) and context.channels == 3
+        context.require_levels(same_on_tensors=is_known)
+        if context.held == "pil" or not context.exact:
+            return "pillow"
+    known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
+    for rounding in known:
+        if not (_is_of_v2(step) and context.channels == 3 and _blurs(width, height, rounding)):
+            continue
+        if on_floats and not context.on_floats:
+            raise NeedsFloats
+        return rounding
+    raise NotCompiled(_OTHERWISE)
+
+
+def _is_of_v2(step: Transform) -> bool:
+    return type(step).__module__.startswith("torchvision.transforms.v2.")
+
+
 def run_on_tensor(
     image: torch.Tensor, operation: Operation, as_it_lies: bool = False
 ) -> torch.Tensor:
@@ -121,6 +148,10 @@ def run_on_tensor(
         colors = [float(level) for level in fill[: image.shape[0]]]
         moved: torch.Tensor = _functional_tensor.affine(image, list(matrix), interpolation, colors)
         return moved
+    if name == "blur":  # v2's
+        width, height, *sigmas = arguments
+        blurred: torch.Tensor = v2.gaussian_blur(image, [width, height], sigmas)
+        return blurred
     if name == "grayscale":
         arguments = [image.shape[0]]
     if not as_it_lies and rounding != "torch_v2_interleaved":
@@ -173,6 +204,27 @@ def _is_on_floats(name: str, rounding: Rounding) -> bool:
                 stages = Fixed(("to_floats", layout)), Fixed((name, *arguments, *rounded))
                 if _floats(stages, levels, table) != expected.contiguous().numpy().tobytes():
                     return False
+    return True
+
+
+@functools.cache
+def _blurs(width: int, height: int, rounding: Rounding) -> bool:
+    """Whether native code blurs as v2 by a kernel of that size, by whatever sigma."""
+    if max(width, height) > _MOST_BLURRED:
+        return False
+    levels = _levels(height + 9, width + 14)
+    interleaved = torch.from_numpy(levels).permute(2, 0, 1)
+    table = torch.arange(256).float().div(255)
+    for sigma in torch.logspace(-1.3, 1.3, 24).tolist():
+        operation = ("blur", width, height, sigma, sigma, rounding)
+        found = _floats((TO_FLOATS, Fixed(operation)), levels, table)
+        for image in (interleaved, interleaved.contiguous()):
+            expected = run_on_tensor(image.float().div(255), operation)
+            if found != expected.contiguous().numpy().tobytes():
+                return False
+        rounded = _run_natively(Fixed(operation), levels, *levels.shape[:2])
+        if not np.array_equal(rounded, run_on_tensor(interleaved, operation).permute(1, 2, 0)):
+            return False
     return True
 
 
