@@ -1252,8 +1252,8 @@ def adjust_tensor(
 ) -> bool:
     """Does a color operation of torchvision to a tensor, ... x 3 x height x width.
 
-    Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be
-    turned of floats that are not 0 to 1.
+    Elements are uint8 or float32. Returns False, with other values in `out` than torchvision
+    has, if the hue is to be turned of floats that are not finite.
     """
 
 def best_decoded_share(
@@ -1269,6 +1269,20 @@ def best_decoded_share(
     cores: float,
 ) -> float:
     """The share of the samples kept that should be kept as pixels, for the shortest epoch."""
+
+def blur_tensor(
+    image: typing_extensions.Buffer,
+    out: typing_extensions.Buffer,
+    height: int,
+    width: int,
+    weights: collections.abc.Sequence[float],
+    *,
+    simd: str | None = None,
+) -> None:
+    """Convolves each plane of a tensor, ... x 3 x height x width, with rows of weights.
+
+    Elements are uint8 or float32; those of `out` are contiguous. Borders are reflected.
+    """
 
 def device_source() -> dict[str, str]:
     """The source of the CUDA kernel that runs this build's programs, by the names of its files."""

@@ -48,6 +48,10 @@ inline constexpr Names<Rounding, 4> rounding_names{
      {"torch_v2", Rounding::torch_v2},
      {"torch_v2_interleaved", Rounding::torch_v2_interleaved}}};
 
+inline constexpr Names<Layout, 3> layout_names{
+    "layout",
+    {{"planar", Layout::planar}, {"interleaved", Layout::interleaved}, {"kept", Layout::kept}}};
+
 inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
                                                   {{"constant", PadMode::constant},
                                                    {"edge", PadMode::edge},

@@ -59,8 +59,9 @@ struct AsTuple {
     }
   }
   py::tuple operator()(const BlurWith& blur) const {
-    return py::make_tuple("blur", blur.kernel_width, blur.kernel_height, blur.sigma_x,
-                          blur.sigma_y);
+    const py::tuple plain =
+        py::make_tuple("blur", blur.kernel_width, blur.kernel_height, blur.sigma_x, blur.sigma_y);
+    return with_rounding(plain, blur.rounding);
   }
   py::tuple operator()(const BoxBlurWith& blur) const {
     return py::make_tuple("box_blur", blur.radius);
@@ -95,7 +96,9 @@ struct AsTuple {
     return py::make_tuple("erase", erase.x, erase.y, erase.width, erase.height, values,
                           erase.noise_per_pixel, erase.noise);
   }
-  py::tuple operator()(const ToFloats&) const { return py::make_tuple("to_floats"); }
+  py::tuple operator()(const ToFloats& floats) const {
+    return py::make_tuple("to_floats", layout_names.name(floats.layout));
+  }
   py::tuple operator()(const NormalizeBy& by) const {
     return py::make_tuple("normalize", py::tuple(py::cast(by.mean)),
                           py::tuple(py::cast(by.deviation)));
@@ -215,7 +218,9 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "channels") return select_channels(given);
   if (name == "hflip") return FlipHorizontally{};
   if (name == "vflip") return FlipVertically{};
-  if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
+  if (name == "blur")
+    return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4),
+                    given.rounding(5, true)};
   if (name == "box_blur") return BoxBlurWith{given.real(1)};
   if (name == "affine") {
     const Interpolation interpolation = given.interpolation(2);
@@ -235,7 +240,7 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "cutout")
     return EraseBox{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
   if (name == "erase") return erase_result(given);
-  if (name == "to_floats") return ToFloats{};
+  if (name == "to_floats") return ToFloats{layout_names.value(given.at<std::string>(1))};
   if (name == "normalize")
     return NormalizeBy{given.at<std::array<float, 3>>(1), given.at<std::array<float, 3>>(2)};
   if (name == "mix") return mix_of(given, depth);

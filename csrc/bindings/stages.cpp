@@ -205,7 +205,7 @@ class Reader {
         {"GaussianBlur",
          [](const Fields& given) {
            return GaussianBlur{given.whole("kernel_width"), given.whole("kernel_height"),
-                               given.range("sigma")};
+                               given.range("sigma"), given.rounding()};
          }},
         {"RandomRotation",
          [](const Fields& given) {

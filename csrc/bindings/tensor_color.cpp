@@ -8,10 +8,12 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/names.hpp"
+#include "ops/tensor_blur.hpp"
 #include "ops/tensor_color.hpp"
 
 namespace py = pybind11;
@@ -139,7 +141,7 @@ struct Call {
   template <class Element>
   bool turn(const Element* from, const TensorShape& shape, Element* to) const {
     const GilReleased release;
-    return turn_hue(from, to, shape, static_cast<float>(factor), simd);
+    return turn_hue(from, to, shape, static_cast<float>(factor), v2, simd);
   }
 };
 
@@ -185,14 +187,50 @@ void normalize(const py::buffer& image, const py::buffer& out, const std::array<
   normalize_tensor(elements, normalized, shape, mean, deviation, level_of(simd));
 }
 
+template <class Element>
+void blur_images(const Element* in, Element* out, const TensorShape& shape,
+                 const BlurSquare& square, SimdLevel level) {
+  const size_t step = shape.interleaved ? 3 : 1, plane = shape.pixels();
+  BlurMemory memory;
+  for (size_t image = 0; image < shape.images; ++image, in += shape.elements())
+    for (size_t channel = 0; channel < 3; ++channel, out += plane)
+      blur_plane(in + channel * (shape.interleaved ? 1 : plane), step, out,
+                 static_cast<int>(shape.height), static_cast<int>(shape.width), square, memory,
+                 level);
+}
+
+void blur(const py::buffer& image, const py::buffer& out, int height, int width,
+          const std::vector<float>& weights, const std::optional<std::string>& simd) {
+  const ArrayBuffer from(image, false), to(out, true);
+  const TensorShape shape = from.shape();
+  const size_t count = shape.images * shape.elements();
+  if (height < 1 || width < 1 || height % 2 == 0 || width % 2 == 0 ||
+      weights.size() != static_cast<size_t>(height) * static_cast<size_t>(width))
+    throw std::invalid_argument("a blur has odd numbers of rows and columns of weights");
+  const BlurSquare square{height, width, weights};
+  const auto run = [&](auto element) {
+    using Element = decltype(element);
+    const auto* elements = from.elements<Element>(count);
+    auto* blurred = to.contiguous<Element>(count);
+    const GilReleased release;
+    blur_images(elements, blurred, shape, square, level_of(simd));
+  };
+  from.is_float() ? run(0.0f) : run(uint8_t{0});
+}
+
 }  // namespace
 
 void bind_tensor_color(py::module_& m) {
-  m.def("adjust_tensor", &adjust_tensor, "operation"_a, "image"_a, "out"_a, "factor"_a,
-        "rounding"_a, "means"_a = py::none(), py::kw_only(), "simd"_a = py::none(),
-        "Does a color operation of torchvision to a tensor, ... x 3 x height x width.\n\n"
-        "Elements are uint8 or float32. Returns False, with `out` unfinished, if the hue is to be\n"
-        "turned of floats that are not 0 to 1.");
+  m.def("blur_tensor", &blur, "image"_a, "out"_a, "height"_a, "width"_a, "weights"_a, py::kw_only(),
+        "simd"_a = py::none(),
+        "Convolves each plane of a tensor, ... x 3 x height x width, with rows of weights.\n\n"
+        "Elements are uint8 or float32; those of `out` are contiguous. Borders are reflected.");
+  m.def(
+      "adjust_tensor", &adjust_tensor, "operation"_a, "image"_a, "out"_a, "factor"_a, "rounding"_a,
+      "means"_a = py::none(), py::kw_only(), "simd"_a = py::none(),
+      "Does a color operation of torchvision to a tensor, ... x 3 x height x width.\n\n"
+      "Elements are uint8 or float32. Returns False, with other values in `out` than torchvision\n"
+      "has, if the hue is to be turned of floats that are not finite.");
   m.def("scale_tensor", &scale, "image"_a, "out"_a, py::kw_only(), "simd"_a = py::none(),
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");
   m.def("normalize_tensor", &normalize, "image"_a, "out"_a, "mean"_a, "deviation"_a, py::kw_only(),

@@ -9,13 +9,13 @@ namespace {
 
 constexpr size_t lanes_of_torch = 8;
 
-template <int>
-FUSIONLOADER_INLINE void rows_loop(const uint8_t* levels, size_t rows, float* sums) {
+template <int, class Element>
+FUSIONLOADER_INLINE void rows_loop(const Element* elements, size_t rows, float* sums) {
   constexpr size_t row = FloatSum::row;
   float made[row];
   for (size_t i = 0; i < row; ++i) made[i] = sums[i];
-  for (; rows != 0; --rows, levels += row)
-    for (size_t i = 0; i < row; ++i) made[i] += static_cast<float>(levels[i]);
+  for (; rows != 0; --rows, elements += row)
+    for (size_t i = 0; i < row; ++i) made[i] += static_cast<float>(elements[i]);
   for (size_t i = 0; i < row; ++i) sums[i] = made[i];
 }
 
@@ -36,12 +36,13 @@ unsigned bits_for(size_t count) {
 
 FloatSum::FloatSum(size_t count) : step_bits_(std::max(4u, bits_for(count / row) / 4)) {}
 
-void FloatSum::add(const uint8_t* levels, size_t count, SimdLevel level) {
+template <class Element>
+void FloatSum::add(const Element* elements, size_t count, SimdLevel level) {
   const size_t step = size_t{1} << step_bits_;
   while (count >= row) {
     const size_t rows = std::min(count / row, step);
-    add_rows(level, levels, rows, sums_[0].data());
-    levels += rows * row;
+    add_rows(level, elements, rows, sums_[0].data());
+    elements += rows * row;
     count -= rows * row;
     rows_ += rows;
     if (rows < step) break;
@@ -51,9 +52,11 @@ void FloatSum::add(const uint8_t* levels, size_t count, SimdLevel level) {
       if ((rows_ & (step - 1) << at * step_bits_) != 0) break;
     }
   }
-  std::copy_n(levels, count, rest_.begin());
+  std::copy_n(elements, count, rest_.begin());
   rest_count_ = count;
 }
+template void FloatSum::add(const uint8_t*, size_t, SimdLevel);
+template void FloatSum::add(const float*, size_t, SimdLevel);
 
 float FloatSum::total() const {
   Sums sums = sums_[0];

@@ -1,5 +1,6 @@
 #include "ops/tensor_color.hpp"
 
+#include <cmath>
 #include <type_traits>
 
 #include "ops/per_level.hpp"
@@ -139,6 +140,52 @@ FUSIONLOADER_INLINE void normalize_loop(const float* __restrict in, float* __res
   for (size_t i = 0; i < count; ++i) out[i] = (in[i] - mean[i]) / deviation[i];
 }
 
+template <int>
+FUSIONLOADER_INLINE void invert_loop(const float* __restrict in, float* __restrict out,
+                                     size_t count) {
+  for (size_t i = 0; i < count; ++i) out[i] = 1.0f - in[i];
+}
+
+template <int>
+FUSIONLOADER_INLINE void solarize_loop(const float* __restrict in, float* __restrict out,
+                                       size_t count, float threshold) {
+  for (size_t i = 0; i < count; ++i) out[i] = in[i] >= threshold ? 1.0f - in[i] : in[i];
+}
+
+struct FloatRange {
+  float least, most;
+};
+
+template <int lanes>
+FUSIONLOADER_INLINE FloatRange range_loop(const float* in, size_t count) {
+  float least[lanes], most[lanes];
+  for (int i = 0; i < lanes; ++i) least[i] = most[i] = in[0];
+  for (; count >= lanes; count -= lanes, in += lanes)
+    for (int i = 0; i < lanes; ++i) {
+      least[i] = in[i] < least[i] ? in[i] : least[i];
+      most[i] = in[i] > most[i] ? in[i] : most[i];
+    }
+  FloatRange range{least[0], most[0]};
+  for (int i = 0; i < lanes; ++i)
+    range = {std::fmin(range.least, least[i]), std::fmax(range.most, most[i])};
+  for (size_t i = 0; i < count; ++i)
+    range = {std::fmin(range.least, in[i]), std::fmax(range.most, in[i])};
+  return range;
+}
+
+template <int, class V2>
+FUSIONLOADER_INLINE void stretch_loop(const float* __restrict in, float* __restrict out,
+                                      size_t count, float least, float scale, V2) {
+  for (size_t i = 0; i < count; ++i) {
+    const float change = in[i] - least;
+    out[i] = clamped_element<float>(V2::value ? change / scale : change * scale);
+  }
+}
+
+FUSIONLOADER_PER_LEVEL(invert_each, invert_loop)
+FUSIONLOADER_PER_LEVEL(solarize_each, solarize_loop)
+FUSIONLOADER_PER_LEVEL(range_of, range_loop)
+FUSIONLOADER_PER_LEVEL(stretch_each, stretch_loop)
 FUSIONLOADER_PER_LEVEL(scale_each, scale_loop)
 FUSIONLOADER_PER_LEVEL(grey_each, grey_loop)
 FUSIONLOADER_PER_LEVEL(blend_each_level, level_loop)
@@ -178,7 +225,7 @@ void grey_of_tensor(const Element* in, Grey* out, const TensorShape& shape, bool
 
 template <class Element>
 void blend_from_levels(const Element* in, const float* from, Element* out, const TensorShape& shape,
-                       const TensorFactor& by, bool fused, SimdLevel level) {
+                       const TensorFactor& by, bool fused, SimdLevel level, bool ends_interleaved) {
   const size_t count = shape.elements();
   with_constants(shape, fused, [&](size_t, auto, auto rounding) {
     for (size_t image = 0; image < shape.images; ++image)
@@ -192,7 +239,9 @@ void blend_from_levels(const Element* in, const float* from, Element* out, const
   const size_t left = count % 16, unfused = left == 0 ? 0 : (left - 1) / 4 * 4;
   for (size_t image = 0; image < shape.images; ++image)
     for (size_t i = 0; i < unfused; ++i) {
-      const size_t element = (image + 1) * count - left + 1 + i;
+      size_t element = count - left + 1 + i;
+      if (ends_interleaved) element = element % 3 * shape.pixels() + element / 3;
+      element += image * count;
       out[element] = blend_of<Element, false>(from[image], static_cast<float>(in[element]),
                                               by.factor, by.rest);
     }
@@ -228,6 +277,29 @@ void blend_from_smoothed(const Element* in, Element* out, const TensorShape& sha
     }
 }
 
+void invert_floats(const float* in, float* out, size_t count, SimdLevel level) {
+  invert_each(level, in, out, count);
+}
+
+void solarize_floats(const float* in, float* out, size_t count, float threshold, SimdLevel level) {
+  solarize_each(level, in, out, count, threshold);
+}
+
+void stretch_floats(const float* in, float* out, const TensorShape& shape, bool v2,
+                    SimdLevel level) {
+  const size_t count = shape.pixels();
+  for (size_t plane = 0; plane < 3 * shape.images; ++plane, in += count, out += count) {
+    FloatRange range = range_of(level, in, count);
+    float scale = v2 ? range.most - range.least : 1.0f / (range.most - range.least);
+    const bool is_flat = v2 ? range.most == range.least : !std::isfinite(scale);
+    if (is_flat) range.least = 0.0f, scale = 1.0f;
+    if (v2)
+      stretch_each(level, in, out, count, range.least, scale, std::true_type());
+    else
+      stretch_each(level, in, out, count, range.least, scale, std::false_type());
+  }
+}
+
 void scale_levels(const uint8_t* in, float* out, size_t count, SimdLevel level) {
   to_float_each(level, in, out, count);
 }
@@ -253,7 +325,7 @@ void normalize_tensor(const float* in, float* out, const TensorShape& shape,
   template void scale_elements(const Element*, Element*, size_t, float, SimdLevel);           \
   template void grey_of_tensor(const Element*, float*, const TensorShape&, bool, SimdLevel);  \
   template void blend_from_levels(const Element*, const float*, Element*, const TensorShape&, \
-                                  const TensorFactor&, bool, SimdLevel);                      \
+                                  const TensorFactor&, bool, SimdLevel, bool);                \
   template void blend_from_pixels(const Element*, Element*, const TensorShape&,               \
                                   const TensorFactor&, bool, SimdLevel);                      \
   template void blend_from_smoothed(const Element*, Element*, const TensorShape&,             \

@@ -36,10 +36,13 @@ template <class Element, class Grey>
 void grey_of_tensor(const Element* in, Grey* out, const TensorShape& shape, bool fused,
                     SimdLevel level);
 
-// Blends each image from its own level, `from[image]`: contrast, and v1's brightness.
+// Blends each image from its own level, `from[image]`: contrast, and v1's brightness. The last
+// elements are rounded otherwise: those of an interleaved tensor also where these are planar, if
+// `ends_interleaved`.
 template <class Element>
 void blend_from_levels(const Element* in, const float* from, Element* out, const TensorShape& shape,
-                       const TensorFactor& by, bool fused, SimdLevel level);
+                       const TensorFactor& by, bool fused, SimdLevel level,
+                       bool ends_interleaved = false);
 
 // Blends each pixel from its grey: saturation.
 template <class Element>
@@ -51,11 +54,17 @@ template <class Element>
 void blend_from_smoothed(const Element* in, Element* out, const TensorShape& shape,
                          const TensorFactor& by, bool fused, SimdLevel level);
 
-// adjust_hue of v2; the result is planar. Returns false, and leaves `out` unfinished, if a float is
-// not 0 to 1 or is a negative zero.
+// adjust_hue; the result is planar. Returns false if a float is not finite: torch makes something
+// else of those pixels.
 template <class Element>
-bool turn_hue(const Element* in, Element* out, const TensorShape& shape, float turn,
+bool turn_hue(const Element* in, Element* out, const TensorShape& shape, float turn, bool v2,
               SimdLevel level);
+
+// Of planar floats: invert, solarize of `count` elements, and autocontrast.
+void invert_floats(const float* in, float* out, size_t count, SimdLevel level);
+void solarize_floats(const float* in, float* out, size_t count, float threshold, SimdLevel level);
+void stretch_floats(const float* in, float* out, const TensorShape& shape, bool v2,
+                    SimdLevel level);
 
 // to_dtype(float32, scale=True) of v2, of `count` levels.
 void scale_levels(const uint8_t* in, float* out, size_t count, SimdLevel level);

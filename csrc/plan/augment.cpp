@@ -6,6 +6,7 @@
 #include "ops/limits.hpp"
 #include "ops/lookup.hpp"
 #include "ops/mix.hpp"
+#include "ops/tensor_blur.hpp"
 
 namespace fusionloader {
 bool is_of_a_pass(const Operation& operation) {
@@ -15,6 +16,21 @@ bool is_of_a_pass(const Operation& operation) {
          std::holds_alternative<FlipVertically>(operation);
 }
 
+namespace {
+
+void blur_tensor(Planes& image, const BlurWith& by, BlurMemory& memory, SimdLevel level) {
+  const BlurSquare square =
+      blur_square(by.kernel_height, by.kernel_width, static_cast<float>(by.sigma_y),
+                  static_cast<float>(by.sigma_x), by.lanes());
+  for (int channel = 0; channel < image.channels(); ++channel) {
+    uint8_t* plane = image.plane(channel);
+    blur_plane(static_cast<const uint8_t*>(plane), 1, plane, image.height(), image.width(), square,
+               memory, level);
+  }
+}
+
+}  // namespace
+
 Augmenter::Augmenter(SimdLevel simd) : simd_(simd) { workspace_.simd = simd; }
 
 void Augmenter::apply(const Operation& operation, Planes& image) {
@@ -23,6 +39,9 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
   if (const auto* by = std::get_if<LookUp>(&operation)) return look_up(image, by->tables, simd_);
   if (const auto* by = std::get_if<SelectChannels>(&operation))
     return warp(image, [&] { select_channels(image, other_, by->channels); });
+  if (const auto* blur = std::get_if<BlurWith>(&operation);
+      blur && blur->rounding != Rounding::pillow)
+    return blur_tensor(image, *blur, scratch_.floats, simd_);
   if (const auto* blur = std::get_if<BlurWith>(&operation))
     return gaussian_blur(image, blur->kernel_width, blur->kernel_height, blur->sigma_x,
                          blur->sigma_y, scratch_, simd_);

@@ -49,16 +49,23 @@ Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int heigh
 }
 
 void Drawing::add(Operation operation) {
-  const bool flip = std::holds_alternative<FlipHorizontally>(operation) ||
-                    std::holds_alternative<FlipVertically>(operation);
+  const bool dense = std::holds_alternative<FlipHorizontally>(operation) ||
+                     std::holds_alternative<FlipVertically>(operation) ||
+                     std::holds_alternative<NormalizeBy>(operation);
   auto* color = std::get_if<ColorTo>(&operation);
-  const bool keeps =
-      flip || (color && color->kind != ColorKind::hue && color->kind != ColorKind::equalize &&
-               color->kind != ColorKind::grayscale);
+  const auto* floats = std::get_if<ToFloats>(&operation);
+  const bool keeps = dense || (floats && floats->layout != Layout::planar) ||
+                     (color && color->kind != ColorKind::hue &&
+                      color->kind != ColorKind::equalize && color->kind != ColorKind::grayscale);
   if (color && color->kind == ColorKind::contrast && color->rounding == Rounding::torch_v2 &&
       memory_ != Memory::planar)
     color->rounding = Rounding::torch_v2_interleaved;
-  if (!keeps)
+  const bool v1_hue =
+      color && color->kind == ColorKind::hue && color->rounding == Rounding::torch_v1;
+  on_floats_ = on_floats_ || floats;
+  if (v1_hue || (floats && floats->layout == Layout::interleaved))
+    memory_ = Memory::interleaved;
+  else if (!keeps)
     memory_ = Memory::planar;
   else if (memory_ == Memory::window)
     memory_ = Memory::interleaved;
@@ -119,7 +126,7 @@ void Drawing::operator()(const ColorJitter& stage) {
 void Drawing::operator()(const GaussianBlur& stage) {
   Stream random = shared_stream();
   const double sigma = uniform_float(stage.sigma, random);
-  add(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
+  add(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma, stage.rounding});
 }
 
 void Drawing::operator()(const RandomRotation& stage) {

@@ -185,7 +185,7 @@ void Drawing::resize(Size size, Filter filter) {
     throw std::invalid_argument("height and width must be > 0");
   if (size_.width == 1 && size_.height == 1)
     memory_ = Memory::interleaved;
-  else if ((memory_ == Memory::window || is_for_floats(filter)) &&
+  else if ((memory_ == Memory::window || (is_for_floats(filter) && !on_floats_)) &&
            (size.width != size_.width || size.height != size_.height))
     memory_ = Memory::planar;
   operations_.push_back(ResizeTo{size.width, size.height, filter});

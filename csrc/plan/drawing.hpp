@@ -58,6 +58,7 @@ class Drawing {
   // How torchvision's v2 would have a tensor lie in memory: as made of a Pillow image, as a window
   // of such a one, or channel by channel.
   enum class Memory { interleaved, window, planar } memory_ = Memory::interleaved;
+  bool on_floats_ = false;
   unsigned number_ = 0;
   Parameters operations_;
 };

@@ -36,26 +36,6 @@ PixelView view_of(const Pixels& image) {
           static_cast<ptrdiff_t>(image.width) * image.channels};
 }
 
-// float32, channels x height x width.
-class PlanarFloats final : public FloatSink {
- public:
-  PlanarFloats(uint8_t* out, int channels, int width, int height, SimdLevel simd)
-      : out_(reinterpret_cast<float*>(out)),
-        channels_(static_cast<size_t>(channels)),
-        width_(static_cast<size_t>(width)),
-        plane_(width_ * static_cast<size_t>(height)),
-        simd_(simd) {}
-  void row(int y, float* pixels) override {
-    float* row = out_ + static_cast<size_t>(y) * width_;
-    split_channels(simd_, pixels, width_, channels_, row, plane_);
-  }
-
- private:
-  float* out_;
-  size_t channels_, width_, plane_;
-  SimdLevel simd_;
-};
-
 // A result of the size that the plan says, converted where the plan converts.
 class RowOfBatch final : public ResultWriter, RowSink {
  public:
@@ -63,16 +43,15 @@ class RowOfBatch final : public ResultWriter, RowSink {
       : plan_(plan),
         converter_(converter),
         out_(out),
-        pixels_(out, plan.width, plan.result_channels, plan.simd),
-        floats_(out, plan.result_channels, plan.width, plan.height, plan.simd) {}
+        pixels_(out, plan.width, plan.result_channels, plan.simd) {}
 
   RowSink& begin(int width, int height) override {
     require_size(width, height);
     return *this;
   }
-  FloatSink& begin_floats(int width, int height) override {
+  float* begin_floats(int width, int height) override {
     require_size(width, height);
-    return floats_;
+    return reinterpret_cast<float*>(out_);
   }
   void require_size(int width, int height) const {
     if (plan_.width > 0 && width == plan_.width && height == plan_.height) return;
@@ -93,7 +72,6 @@ class RowOfBatch final : public ResultWriter, RowSink {
   const std::optional<Converter>& converter_;
   uint8_t* out_;
   PixelSink pixels_;
-  PlanarFloats floats_;
 };
 
 // Pixels or floats of any size.
@@ -108,12 +86,12 @@ class PixelsOut final : public ResultWriter {
     out_.bytes.resize(pixel_bytes(channels_, width, height));
     return sink_.emplace(out_.bytes.data(), width, channels_, simd_);
   }
-  FloatSink& begin_floats(int width, int height) override {
+  float* begin_floats(int width, int height) override {
     out_.width = width;
     out_.height = height;
     out_.channels = channels_;
     out_.bytes.resize(pixel_bytes(channels_, width, height) * sizeof(float));
-    return floats_.emplace(out_.bytes.data(), channels_, width, height, simd_);
+    return reinterpret_cast<float*>(out_.bytes.data());
   }
 
  private:
@@ -121,7 +99,6 @@ class PixelsOut final : public ResultWriter {
   int channels_;
   SimdLevel simd_;
   std::optional<PixelSink> sink_;
-  std::optional<PlanarFloats> floats_;
 };
 
 bool works_on_floats(const PlanSpec& plan) {

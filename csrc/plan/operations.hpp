@@ -71,10 +71,14 @@ struct SelectChannels {
   std::array<uint8_t, 3> channels;
 };
 
-// Separable; kernel sizes are odd, sigmas in pixels.
+// Kernel sizes are odd, sigmas in pixels. Separable, but on tensors: there torch_v1 stands for v2's
+// blur where torch's vectors have 8 floats, torch_v2 for 16.
 struct BlurWith {
   int kernel_width, kernel_height;
   double sigma_x, sigma_y;
+  Rounding rounding = Rounding::pillow;
+
+  int lanes() const { return rounding == Rounding::torch_v1 ? 8 : 16; }
 };
 
 // Pillow's ImageFilter.GaussianBlur: three box blurs, which come close.
@@ -129,9 +133,16 @@ struct EraseResult {
   uint64_t noise;
 };
 
+// How a tensor lies in memory: channel by channel, with the channels of a pixel side by side, or as
+// the one that it was made of.
+enum class Layout { planar, interleaved, kept };
+
 // Levels become floats by the plan's conversion. Windows, flips, resizes by torch's filters for
-// floats, constant borders and NormalizeBy may follow; fills are 0.0 to 255.0 then.
-struct ToFloats {};
+// floats, constant borders, changes of colors and NormalizeBy may follow; fills are 0.0 to 255.0
+// then. The layout is that of torchvision's tensor.
+struct ToFloats {
+  Layout layout = Layout::planar;
+};
 
 // Of floats: (value - mean) / deviation, each step rounded to float32.
 struct NormalizeBy {

@@ -51,10 +51,11 @@ class RoundedRows final : public FloatSink {
 
 class NormalizedRows final : public FloatSink {
  public:
-  NormalizedRows(FloatSink& sink, const std::vector<NormalizeBy>& steps, int width, SimdLevel simd)
+  NormalizedRows(FloatSink& sink, const Parameters& steps, int width, SimdLevel simd)
       : sink_(sink), steps_(steps), width_(static_cast<size_t>(width)), simd_(simd) {}
   void row(int y, float* pixels) override {
-    for (const NormalizeBy& by : steps_) {
+    for (const Operation& step : steps_) {
+      const auto& by = std::get<NormalizeBy>(step);
       const FloatPixel mean{by.mean[0], by.mean[1], by.mean[2], 0.0f};
       const FloatPixel deviation{by.deviation[0], by.deviation[1], by.deviation[2], 1.0f};
       subtract_and_divide(simd_, pixels, width_, mean, deviation);
@@ -64,7 +65,7 @@ class NormalizedRows final : public FloatSink {
 
  private:
   FloatSink& sink_;
-  const std::vector<NormalizeBy>& steps_;
+  const Parameters& steps_;
   size_t width_;
   SimdLevel simd_;
 };
@@ -75,13 +76,17 @@ class PlanesWriter final : public ResultWriter {
   RowSink& begin(int width, int height) override {
     return sink_.emplace(image_, channels_, width, height);
   }
-  FloatSink& begin_floats(int, int) override { throw std::logic_error("planes take no floats"); }
+  float* begin_floats(int, int) override { throw std::logic_error("planes take no floats"); }
 
  private:
   Planes& image_;
   int channels_;
   std::optional<PlanesSink> sink_;
 };
+
+size_t pixels_of(const Rect& rect) {
+  return static_cast<size_t>(rect.width) * static_cast<size_t>(rect.height);
+}
 
 // Whether a pass does nothing but to take a window of the image.
 bool is_window(const Pass& pass) {
@@ -101,22 +106,28 @@ void require_for_floats(const Operation& operation) {
 
 }  // namespace
 
-// A pass on floats and what normalizes its result.
+// A pass on floats, and what normalizes its result or changes its colors.
 struct Pipeline::FloatPass {
   Pass pass;
-  std::vector<NormalizeBy> after;
+  Parameters after;
+
+  bool changes_colors() const { return std::any_of(after.begin(), after.end(), changes_floats); }
+
+  static bool is_after(const Operation& operation) {
+    return is<NormalizeBy>(operation) || changes_floats(operation);
+  }
 
   static std::vector<FloatPass> group(Operations next, Operations end, int width, int height) {
     std::vector<FloatPass> made;
     do {
-      const auto windows_end = std::find_if(next, end, is<NormalizeBy>);
+      const auto windows_end = std::find_if(next, end, is_after);
       std::for_each(next, windows_end, require_for_floats);
       for (const Pass& pass : group_into_passes(Parameters(next, windows_end), width, height))
         made.push_back({pass, {}});
       width = made.back().pass.kept.width;
       height = made.back().pass.kept.height;
-      for (next = windows_end; next != end && is<NormalizeBy>(*next); ++next)
-        made.back().after.push_back(std::get<NormalizeBy>(*next));
+      next = std::find_if_not(windows_end, end, is_after);
+      made.back().after.assign(windows_end, next);
     } while (next != end);
     return made;
   }
@@ -126,6 +137,7 @@ Pipeline::Pipeline(SimdLevel simd, bool vertical_first_allowed, int channels)
     : simd_(simd),
       resampler_(simd, vertical_first_allowed),
       float_resampler_(simd),
+      float_colors_(simd),
       augmenter_(simd),
       channels_(channels),
       stored_{StoredImage(simd), StoredImage(simd)} {}
@@ -228,7 +240,7 @@ bool Pipeline::run_floats(Operations first, Operations converted, Operations end
       const Rect& window = passes[0].window;
       RowSource& source = begin(passes[0]).source;
       FloatsOfLevels floats(source, tables, window.x + kept.x, window.y + kept.y);
-      return run_float_passes(float_passes, floats, result);
+      return run_float_passes(float_passes, floats, tables.size() / 256, result);
     }
     needed = float_resampler_.needed(float_passes[0].pass);
     if (needed.width > 0)
@@ -241,20 +253,32 @@ bool Pipeline::run_floats(Operations first, Operations converted, Operations end
   const PartTimes::Timed timed(times, Part::passes);
   PlanesSource from_planes(levels_, row_buffer_, simd_);
   FloatsOfLevels floats(from_planes, tables, -needed.x, -needed.y);
-  return run_float_passes(float_passes, floats, result);
+  return run_float_passes(float_passes, floats, tables.size() / 256, result);
 }
 
 bool Pipeline::run_float_passes(const std::vector<FloatPass>& passes, FloatSource& first,
-                                ResultWriter& result) {
+                                size_t channels, ResultWriter& result) {
   FloatSource* source = &first;
   for (size_t i = 0; i < passes.size(); ++i) {
     const Rect& kept = passes[i].pass.kept;
     FloatImage& between = float_images_[i % 2];
     const bool last = i + 1 == passes.size();
     if (!last) between.resize(kept.width, kept.height);
-    FloatSink& target = last ? result.begin_floats(kept.width, kept.height) : between;
-    NormalizedRows normalized(target, passes[i].after, kept.width, simd_);
+    float* out = last ? result.begin_floats(kept.width, kept.height) : nullptr;
+    const bool changes_colors = passes[i].changes_colors();
+    if (changes_colors && channels != 3)
+      throw std::invalid_argument("colors of floats are those of three channels");
+    float* planes = changes_colors ? float_colors_.begin(kept.width, kept.height) : out;
+    PlanarFloats to_planes(planes, channels, kept.width, kept.height, simd_);
+    FloatSink& target = planes ? static_cast<FloatSink&>(to_planes) : between;
+    const Parameters none;
+    const Parameters& in_rows = changes_colors ? none : passes[i].after;
+    NormalizedRows normalized(target, in_rows, kept.width, simd_);
     if (!float_resampler_.run(passes[i].pass, *source, normalized)) return false;
+    if (changes_colors) {
+      const float* made = float_colors_.run(passes[i].after, out);
+      if (!last) between.take_planes(made, pixels_of(kept));
+    }
     source = &between;
   }
   return true;
@@ -263,6 +287,7 @@ bool Pipeline::run_float_passes(const std::vector<FloatPass>& passes, FloatSourc
 void Pipeline::release_large_buffers() {
   resampler_.release_large_buffers();
   float_resampler_.release_large_buffers();
+  float_colors_.release_large_buffers();
   for (FloatImage& image : float_images_)
     if (image.bytes() > largest_kept_buffer) image.release();
   augmenter_.release_large_buffers();

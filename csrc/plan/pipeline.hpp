@@ -6,6 +6,7 @@
 
 #include "ops/planes.hpp"
 #include "plan/augment.hpp"
+#include "plan/float_colors.hpp"
 #include "plan/images.hpp"
 #include "plan/part_times.hpp"
 #include "plan/passes.hpp"
@@ -19,8 +20,8 @@ class ResultWriter {
   virtual ~ResultWriter() = default;
   // Gives the sink for the rows of a result of that size.
   virtual RowSink& begin(int width, int height) = 0;
-  // The same of a result that is made of floats.
-  virtual FloatSink& begin_floats(int width, int height) = 0;
+  // Gives the memory of a result that is made of floats, plane by plane.
+  virtual float* begin_floats(int width, int height) = 0;
 };
 
 class Pipeline {
@@ -54,12 +55,13 @@ class Pipeline {
                   const std::vector<float>& tables);
   bool run_passes(const std::vector<Pass>& passes, const Start& start, int width, int height,
                   RowSink& sink);
-  bool run_float_passes(const std::vector<FloatPass>& passes, FloatSource& first,
+  bool run_float_passes(const std::vector<FloatPass>& passes, FloatSource& first, size_t channels,
                         ResultWriter& result);
 
   SimdLevel simd_;
   Resampler resampler_;
   FloatResampler float_resampler_;
+  FloatColors float_colors_;
   Augmenter augmenter_;
   int channels_;
   StoredImage stored_[2];

@@ -73,6 +73,7 @@ struct ColorJitter {
 struct GaussianBlur {
   int kernel_width, kernel_height;
   Range sigma;
+  Rounding rounding;
 };
 struct RandomRotation {
   Range degrees;

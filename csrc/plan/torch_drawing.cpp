@@ -113,7 +113,8 @@ class TorchDrawing {
   }
   void operator()(const GaussianBlur& stage) {
     const double sigma = random_.uniform(stage.sigma[0], stage.sigma[1]);
-    operations_.push_back(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
+    operations_.push_back(
+        BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma, stage.rounding});
   }
   // The others draw nothing.
   template <class Other>

@@ -42,6 +42,14 @@ void FloatImage::resize(int width, int height) {
   grow(pixels_, width_ * static_cast<size_t>(height) + slack);
 }
 
+void FloatImage::take_planes(const float* planes, size_t plane) {
+  float* to = pixels_.data();
+  for (size_t i = 0; i < plane; ++i, to += floats_per_pixel) {
+    for (size_t channel = 0; channel < 3; ++channel) to[channel] = planes[channel * plane + i];
+    to[3] = 0.0f;
+  }
+}
+
 void FloatImage::row(int y, float* pixels) {
   std::memcpy(&pixels_[static_cast<size_t>(y) * width_], pixels, width_ * sizeof(float));
 }

@@ -52,6 +52,9 @@ class FloatImage final : public FloatSource, public FloatSink {
   void release() { std::vector<float>().swap(pixels_); }
   size_t bytes() const { return pixels_.size() * sizeof(float); }
 
+  // The same of three planes, one after the other.
+  void take_planes(const float* planes, size_t plane);
+
   void row(int y, float* pixels) override;
   bool begin(Rect window) override;
   bool rows(int y, int count, const float** rows) override;
@@ -60,6 +63,26 @@ class FloatImage final : public FloatSource, public FloatSink {
   size_t width_ = 0;
   Rect window_{};
   std::vector<float> pixels_;
+};
+
+// Rows go to planes, one after the other.
+class PlanarFloats final : public FloatSink {
+ public:
+  PlanarFloats(float* out, size_t channels, int width, int height, SimdLevel simd)
+      : out_(out),
+        channels_(channels),
+        width_(static_cast<size_t>(width)),
+        plane_(width_ * static_cast<size_t>(height)),
+        simd_(simd) {}
+  void row(int y, float* pixels) override {
+    float* row = out_ + static_cast<size_t>(y) * width_;
+    split_channels(simd_, pixels, width_, channels_, row, plane_);
+  }
+
+ private:
+  float* out_;
+  size_t channels_, width_, plane_;
+  SimdLevel simd_;
 };
 
 class FloatResampler {

@@ -95,8 +95,7 @@ LEFT = [
     [v1.RandomCrop(32, padding=4, fill=(1.5, 2, 3)), *TENSOR],
     [v1.RandAugment(interpolation=InterpolationMode.NEAREST_EXACT), *TENSOR],
     [*FLOATS, LAMBDA],
-    *[[*V2_FLOATS, step] for step in (v2.RandAugment(), v2.ColorJitter(0.1))],
-    *[[*V2_FLOATS, step] for step in (v2.GaussianBlur(3),)],
+    *[[*V2_FLOATS, step] for step in (v2.RandAugment(), v2.RandomEqualize(), v1.GaussianBlur(3))],
     # Levels that were changed are not those of the image.
     *[[*each, LEVELS, v1.RandomInvert(1.0)] for each in (SHIFTED, SCALED)],
     # Erasing that could not be equal.

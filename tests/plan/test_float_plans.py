@@ -198,11 +198,11 @@ def test_a_preprocessor_makes_the_floats_of_torchvision(folder):
 
 
 TAILS = {
-    "jitter": (RANDOM["tutorial"][:4], [v1.ColorJitter(0.4, 0.4, 0.4), LAST]),
+    "posterize": (RANDOM["tutorial"][:4], [v2.RandomPosterize(3), LAST]),
     "unknown": (RANDOM["resized crop"], [v1.Lambda(lambda image: image + torch.rand(()))]),
     "another type": (RANDOM["resized crop"], [v1.ConvertImageDtype(torch.float16)]),
     "erased": (RANDOM["tutorial"], [v1.RandomErasing(1.0), LAST, v1.RandomVerticalFlip()]),
-    "of other sizes": ([v1.ToTensor(), v1.Resize(20)], [v2.GaussianBlur(3)]),
+    "of other sizes": ([v1.ToTensor(), v1.Resize(20)], [v1.GaussianBlur(3)]),
 }
 
 
@@ -228,7 +228,7 @@ def test_what_follows_in_python_gets_the_tensor_of_torchvision(folder, name):
 
 
 def test_a_tail_that_would_see_another_memory_format_gets_a_pil_image():
-    compiled = compile_transform(v2.Compose([*SCALED, v2.Resize(20), v2.GaussianBlur(3)]))
+    compiled = compile_transform(v2.Compose([*SCALED, v2.Resize(20), v1.GaussianBlur(3)]))
     assert not compiled.plan.stages and len(compiled.tail.transforms) == 4
     kept = compile_transform(v2.Compose([*SCALED, v2.Resize((9, 9)), v2.CenterCrop(4)]))
     assert kept.tail is None
@@ -243,7 +243,11 @@ OTHERWISE = {
     "a fill for some images": v2.Pad(2, fill={tv_tensors.Image: 1}),
     "one pixel wide": v1.Resize((9, 1)),
     "perhaps one pixel wide": v1.Resize(20, max_size=24),
-    "colors": v1.ColorJitter(0.5),
+    "posterize": v2.RandomPosterize(3),
+    "equalize": v2.RandomEqualize(),
+    "policy": v2.RandAugment(),
+    "one of many": v1.RandomApply([v1.ColorJitter(0.5), v1.RandomRotation(9)]),
+    "a threshold of levels": v1.RandomSolarize(128),
     "rotation": v1.RandomRotation(9),
 }
 

@@ -58,7 +58,7 @@ SAME = {
     "cropped": lambda module: module.CenterCrop(30),
 }
 OTHER = {
-    "blur": lambda module: module.GaussianBlur(3),
+    "wide blur": lambda module: module.GaussianBlur(103),
     "rotation": lambda module: module.RandomRotation(10, v1.InterpolationMode.BILINEAR),
     "larger rotation": lambda module: module.RandomRotation(10, expand=True),
     "perspective": lambda module: module.RandomPerspective(),
@@ -67,7 +67,7 @@ OTHER = {
     "nearest": lambda module: module.Resize((9, 9), v1.InterpolationMode.NEAREST),
     "lanczos": lambda module: module.Resize((9, 9), v1.InterpolationMode.LANCZOS),
     "aliased": lambda module: module.Resize((9, 9), antialias=False),
-    "one of many": lambda module: module.RandomApply([module.GaussianBlur(3)], 1.0),
+    "one of many": lambda module: module.RandomApply([v1.GaussianBlur(3)], 1.0),
 }
 # v2's transforms in any order: some change how the tensor lies in memory, which contrast shows.
 CHAINED = {
@@ -86,6 +86,7 @@ CHAINED = {
     "equalize": v2.RandomEqualize(0.5),
     "grayscale": v2.RandomGrayscale(0.5),
     "sharpness": v2.RandomAdjustSharpness(1.9, 1.0),
+    "blur": v2.GaussianBlur((7, 5)),
     "rotation": v2.RandomRotation(40, fill=9),
     "affine": v2.RandomAffine(10, (0.2, 0.1), (0.8, 1.2), 5),
     "RandAugment": v2.RandAugment(3, 12),
@@ -96,6 +97,9 @@ FUNCTIONS = {
     "hflip": functional.horizontal_flip,
     "vflip": functional.vertical_flip,
     "grayscale": lambda image: functional.rgb_to_grayscale(image, 3),
+    "blur": lambda image, width, height, *sigmas: functional.gaussian_blur(
+        image, [width, height], sigmas
+    ),
     "pad": lambda image, *sides: functional.pad(image, list(sides[:4]), 0),
     "resize": lambda image, width, height, _: functional.resize(
         image, [height, width], antialias=True

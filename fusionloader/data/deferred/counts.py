@@ -40,7 +40,7 @@ OPERATIONS = (
 )
 NATIVE = (
     *("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_sharpness"),
-    *("adjust_hue", "rgb_to_grayscale", "to_dtype", "normalize"),
+    *("adjust_hue", "rgb_to_grayscale", "to_dtype", "normalize", "gaussian_blur"),
 )
 
 # Attributes of ``Counts`` that are counters, in the order of their declaration.

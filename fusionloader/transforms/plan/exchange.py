@@ -19,6 +19,7 @@ from fusionloader.transforms.plan.arguments import MOST_NESTED
 from fusionloader.transforms.plan.stages import (
     Color,
     Convert,
+    Layout,
     Magnitude,
     PadMode,
     Plan,
@@ -60,7 +61,8 @@ _OPERATIONS: dict[str, tuple[Any, ...]] = {
     "solarize": (float,),
     "sharpness": (float,),
     "pad": (int, int, int, int, PadMode, Color),
-    "to_floats": (),
+    "channels": (int, int, int),
+    "to_floats": (Layout,),
     "normalize": (tuple[float, float, float], tuple[float, float, float]),
 }
 

@@ -21,12 +21,16 @@ Rounding = Literal["pillow", "torch_v1", "torch_v2"]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
 torchvision's older functions or of v2's. For affine transforms of tensors, which are the same in
 both, ``"torch_v1"`` says that torch rounds products before it adds them, ``"torch_v2"`` that it
-does not; this depends on the processor. A drawn contrast of v2 may also have
+does not; for blurs, which are v2's, ``"torch_v1"`` says that torch's vectors have 8 floats,
+``"torch_v2"`` 16. This depends on the processor. A drawn contrast of v2 may also have
 ``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]
 Channels = Literal[1, 3]
+Layout = Literal["planar", "interleaved", "kept"]
+"""How a tensor lies in memory: channel by channel, with the channels of a pixel side by side, or as
+the tensor that it was made of."""
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
 PolicyOp = Literal[
@@ -194,6 +198,7 @@ class GaussianBlur:
     kernel_width: int
     kernel_height: int
     sigma: Range
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +247,10 @@ class Fixed:
     operation: Operation
 
 
-TO_FLOATS = Fixed(("to_floats",))
+TO_FLOATS = Fixed(("to_floats", "planar"))
 """Where levels become float32 by the conversion of a plan. What follows works on the floats:
-windows, flips, constant borders, resizes by filters for floats, and
-``Fixed(("normalize", mean, std))``."""
+windows, flips, constant borders, resizes by filters for floats, changes of colors, and
+``Fixed(("normalize", mean, std))``. The argument is the ``Layout`` of torchvision's tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +401,11 @@ Stage = (
 )
 
 
+def makes_floats(stage: Stage) -> bool:
+    """Whether this is ``TO_FLOATS``, of any layout."""
+    return isinstance(stage, Fixed) and stage.operation[0] == "to_floats"
+
+
 def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
     """Returns the lists of stages in a container; none for any other stage."""
     if isinstance(stage, RandomApply):
@@ -482,8 +492,8 @@ class Plan:
 
     @property
     def works_on_floats(self) -> bool:
-        """Whether stages follow ``TO_FLOATS``."""
-        return TO_FLOATS in self.stages
+        """Whether stages follow one like ``TO_FLOATS``."""
+        return any(map(makes_floats, self.stages))
 
 
 @dataclass(frozen=True, slots=True)

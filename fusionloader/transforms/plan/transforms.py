@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,14 +29,15 @@ from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON
 from fusionloader.transforms.plan.patches import is_patched
 from fusionloader.transforms.plan.sizes import result_size
 from fusionloader.transforms.plan.stages import (
-    TO_FLOATS,
     CenterCrop,
     Channels,
+    ColorJitter,
     Convert,
     CropOrPad,
     Decode,
     Fixed,
     ImageKind,
+    Layout,
     Plan,
     RandomApply,
     RandomChoice,
@@ -50,6 +51,8 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
     TrimBorder,
+    get_branches,
+    makes_floats,
 )
 from fusionloader.transforms.plan.timm.transforms import converters as timm_converters
 from fusionloader.transforms.plan.torchvision import (
@@ -225,6 +228,11 @@ class _Compiling:
     on_tensors: set[int] = field(default_factory=set)
     # The first step since which the tensor may be a window of a larger one.
     window: int | None = None
+    # How the floats lie in memory before the stages that work on them.
+    layout: Layout = "interleaved"
+    # Whether v1 has resized them, or turned their hue: these change how they lie in memory.
+    resized_by_v1: bool = False
+    turned_by_v1: bool = False
 
     def __post_init__(self) -> None:
         self.channels: Channels = self.images.channels
@@ -240,7 +248,7 @@ class _Compiling:
                 self.stages += [] if normalizing is None else [normalizing]
             self.held = held
             self.conversions.append(step)
-            if conversions.is_normalize(step) and not step.inplace:
+            if conversions.is_normalize(step) and not step.inplace and not self.turned_by_v1:
                 self.window = None
         elif erasing.is_erasing(step):
             if self.held == "pil":
@@ -249,19 +257,24 @@ class _Compiling:
         elif self.erased:
             raise NotCompiled("it comes after RandomErasing")
         else:
+            context = self._context()
             try:
-                stage = make_stage(step, self._context())
+                stage = make_stage(step, context)
             except NeedsFloats:
+                self._require_floats()
+                stage = make_stage(step, replace(context, elements=None, on_floats=True))
                 self._begin_floats()
-                stage = make_stage(step, self._context())
+            if self.converted is not None:
+                self._note_layout(step, stage)
             if _makes_grey(stage) and step.num_output_channels == 1:
-                if self.conversions:
-                    raise NotCompiled("it makes one channel of three after the conversion")
                 self.channels = 1
             self.stages.append(stage)
             self.native[place] = len(self.stages) - 1
-            if self.held != "pil" and self.window is None and isinstance(stage, _WINDOWS):
+            moved = isinstance(stage, _WINDOWS) or self.turned_by_v1
+            if self.held != "pil" and self.window is None and moved:
                 self.window = place
+            if self.held != "pil" and self.converted is None:
+                self.layout = "kept"
             rounds = self.decode == "fast" and not isinstance(stage, _MOVING)
             if self.held == "tensor" and rounds:
                 self.on_tensors.add(place)
@@ -274,12 +287,25 @@ class _Compiling:
         size = result_size(self.stages, self.images.height, self.images.width)
         return Context(self.channels, self.held, exact, 0, elements, True, on_floats, size)
 
-    def _begin_floats(self) -> None:
+    def _require_floats(self) -> None:
         if not self.may_work_on_floats or self.held != "floats":
             raise NeedsFloats
         conversions.table(self.conversions, self.channels)  # raises if there is none
+
+    def _begin_floats(self) -> None:
         self.converted = list(self.conversions)
-        self.stages.append(TO_FLOATS)
+        if conversions.makes_contiguous_tensor(self.conversions, self.channels):
+            self.layout = "planar"
+        self.stages.append(Fixed(("to_floats", self.layout)))
+
+    def _note_layout(self, step: Transform, stage: Stage) -> None:
+        by_v1 = type(step).__module__ == "torchvision.transforms.transforms"
+        self.resized_by_v1 |= by_v1 and isinstance(stage, _RESIZING)
+        jitters = list(_find_jitters(stage))
+        sees_layout = any(each.contrast and each.rounding == "torch_v2" for each in jitters)
+        if sees_layout and self.resized_by_v1 and self.layout != "planar":
+            raise NotCompiled("how the tensor lies in memory after v1's resize is not known")
+        self.turned_by_v1 |= any(each.hue and each.rounding == "torch_v1" for each in jitters)
 
     def conversion(self) -> Convert | None:
         if self.held == "pil":
@@ -377,7 +403,7 @@ def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
     number = compiling.native.get(place)
     if (
         number is None
-        or TO_FLOATS in compiling.stages[:number]
+        or any(map(makes_floats, compiling.stages[:number]))
         or _runs_in_passes(compiling.stages[number])
     ):
         return Note(_text(step), "", rounding, PASSES)
@@ -468,6 +494,14 @@ def _container_converters() -> dict[type, Converter]:
 
     known = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
     return for_both_versions(known)
+
+
+def _find_jitters(stage: Stage) -> Iterator[ColorJitter]:
+    if isinstance(stage, ColorJitter):
+        yield stage
+    for branch in get_branches(stage):
+        for each in branch:
+            yield from _find_jitters(each)
 
 
 def _makes_grey(stage: Stage) -> bool:

@@ -29,6 +29,7 @@ Result = torch.Tensor | None  # None if torchvision has to be called
 
 _MOST_NUMBER = 1000.0
 _LEAST_SIDE = 3
+_MOST_BLURRED = 101
 _MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # as many as v1 sharpens
 
 
@@ -143,6 +144,38 @@ def _normalize(
     return out
 
 
+def _gaussian_blur(
+    image: torch.Tensor, rounding: Rounding, kernel_size: Argument, sigma: Argument = None
+) -> Result:
+    from torchvision.transforms import _functional_tensor
+    from torchvision.transforms.v2.functional import _misc
+
+    if any(type(given) not in (list, tuple) or len(given) != 2 for given in (kernel_size, sigma)):
+        return None
+    if not _blurs_to_planes(image) or not all(type(size) is int for size in kernel_size):
+        return None
+    sides = tuple(image.shape[:-3:-1])
+    if not all(0 < size <= _MOST_BLURRED and size % 2 for size in kernel_size):
+        return None
+    if not all(size // 2 < side for size, side in zip(kernel_size, sides, strict=True)):
+        return None
+    if not all(_number(value, 1e-3, _MOST_NUMBER) for value in sigma):
+        return None
+    library: Any = _functional_tensor if rounding == "torch_v1" else _misc
+    weights = library._get_gaussian_kernel2d(
+        list(kernel_size), list(sigma), torch.float32, image.device
+    )
+    out = torch.empty(image.shape, dtype=image.dtype, device="cpu")
+    width, height = kernel_size
+    _native.blur_tensor(_memory(image), _memory(out), height, width, weights.flatten().tolist())
+    return out
+
+
+def _blurs_to_planes(image: torch.Tensor) -> bool:
+    """Whether torch lays the planes of blurred images one after the other."""
+    return image.ndim == 3 or image.is_contiguous()
+
+
 def _are_numbers(values: Argument) -> bool:
     if type(values) not in (list, tuple) or len(values) != 3:
         return False
@@ -157,34 +190,36 @@ class _Operation:
         run: called with a plain tensor, the rounding and the other arguments of the function.
         trials: arguments after the image, with which it is compared with torchvision.
         dtypes: of the images.
-        beyond: whether it does floats that are not 0 to 1, too.
+        takes: whether it does an image at all.
     """
 
     run: Callable[..., Result]
     trials: tuple[tuple[Any, ...], ...]
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.uint8)
-    beyond: bool = True
+    takes: Callable[[torch.Tensor], bool] = lambda image: True
 
 
 def _blend(name: str) -> _Operation:
     return _Operation(_by_factor(name), ((0.0,), (0.3,), (1,), (1.7,)))
 
 
+_BLURS = ([3, 3], [0.7, 0.4]), ([5, 9], [3.1, 1.9]), ([13, 11], [0.1, 2.2])
 _NORMALIZATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _OPERATIONS = {
     **{
         f"adjust_{name}": _blend(name)
         for name in ("brightness", "contrast", "saturation", "sharpness")
     },
-    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,)), beyond=False),
+    "adjust_hue": _Operation(_adjust_hue, ((-0.31,), (0.0,), (0.17,))),
     "rgb_to_grayscale": _Operation(_rgb_to_grayscale, ((1,), (3,))),
+    "gaussian_blur": _Operation(_gaussian_blur, _BLURS, takes=_blurs_to_planes),
     "to_dtype": _Operation(_to_dtype, ((torch.float32, True),), (torch.uint8,)),
     "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
 }
 
 # Of all images together; with fewer, torch is as fast.
 _LEAST_PIXELS = {
-    **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue"), 256),
+    **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue", "gaussian_blur"), 256),
     **{"rgb_to_grayscale": 1024, "adjust_contrast": 4096, "normalize": 4096},
     **{"adjust_brightness": 16384, "to_dtype": 16384},
 }
@@ -288,7 +323,7 @@ def rounds_natively(name: str, dtype: torch.dtype, rounding: Rounding) -> bool:
     if also_floats and not rounds_natively(name, torch.float32, rounding):
         return False  # few levels show what floats always do
     with torch.no_grad(), activity.suspended():  # v1's functions call each other
-        for image in _trial_images(dtype, _MOST_DIMS[rounding], operation.beyond):
+        for image in filter(operation.takes, _trial_images(dtype, _MOST_DIMS[rounding])):
             for arguments in operation.trials:
                 expected = function(image, *arguments)
                 found = operation.run(image, rounding, *arguments)
@@ -324,7 +359,7 @@ def _called(name: str, rounding: Rounding) -> tuple[tuple[dict[str, Any], str, F
     return tuple(found.values())
 
 
-def _trial_images(dtype: torch.dtype, most_dims: int, beyond: bool) -> Iterator[torch.Tensor]:
+def _trial_images(dtype: torch.dtype, most_dims: int) -> Iterator[torch.Tensor]:
     """Yields images for which torch chooses each of its ways: large and small, of both layouts."""
     random = np.random.default_rng(1)
     shapes = (3, 3, 53, 61), (3, 7, 9), (1, 3, 40, 40), (2, 1, 3, 17, 31)
@@ -332,7 +367,7 @@ def _trial_images(dtype: torch.dtype, most_dims: int, beyond: bool) -> Iterator[
         image = torch.from_numpy(random.random(shape, np.float32))
         if dtype is torch.uint8:
             image = (image * 255).to(torch.uint8)
-        elif beyond:
+        else:
             image = image * 1.5 - 0.25
             image.view(-1)[::7] = -0.0
         yield image

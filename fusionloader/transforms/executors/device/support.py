@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from fusionloader.transforms.plan.stages import (
     AugMix,
     Container,
+    Fixed,
     Plan,
     RandomErasing,
     RandomResizedCrop,
@@ -39,6 +40,8 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     for place, stage in enumerate(flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
+        if isinstance(stage, Fixed) and stage.operation[0] == "channels":
+            return "RandomPhotometricDistort permutes channels"
         roundings = {get_rounding(stage), getattr(stage, "warp_rounding", "pillow")}
         if roundings != {"pillow"} or any(name.startswith("float_") for name in _filters(stage)):
             return f"{type(stage).__name__} rounds as torchvision does on tensors"

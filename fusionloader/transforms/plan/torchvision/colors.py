@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -21,10 +22,13 @@ from fusionloader.transforms.plan.stages import (
     GaussianBlur,
     Operation,
     RandomApply,
+    RandomChoice,
     Range,
     Stage,
 )
-from fusionloader.transforms.plan.torchvision.on_tensors import rounding_of
+from fusionloader.transforms.plan.torchvision.on_tensors import blur_rounding, rounding_of
+
+_JITTERED = ("brightness", "contrast", "saturation", "hue")
 
 
 def converters() -> dict[type, Converter]:
@@ -40,7 +44,12 @@ def converters() -> dict[type, Converter]:
         "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
         "RandomAdjustSharpness": _sometimes(lambda step: ("sharpness", _factor(step))),
     }
-    return for_both_versions(known)
+    from torchvision.transforms import v2
+
+    return {
+        **for_both_versions(known),
+        v2.RandomPhotometricDistort: _photometric_distort,
+    }
 
 
 def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
@@ -52,7 +61,9 @@ def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
 
 def _fixed(operation: Operation, step: Transform, context: Context) -> Fixed:
     rounding = rounding_of(step, context, operation[0])
-    if operation[0] == "solarize" and context.held == "tensor" and context.exact:
+    if operation[0] == "solarize" and context.held == "floats" and operation[1] > 1.0:
+        raise NotCompiled("its threshold is for levels")
+    if operation[0] == "solarize" and context.held != "pil" and context.exact:
         # Torch compares levels with a threshold in float32.
         operation = ("solarize", torch.tensor(operation[1], dtype=torch.float32).item())
     return Fixed(operation if rounding == "pillow" else (*operation, rounding))
@@ -71,7 +82,7 @@ def _factor(step: Transform) -> float:
 
 
 def _color_jitter(step: Transform, context: Context) -> Stage:
-    changed = (name for name in ("contrast", "saturation", "hue") if getattr(step, name))
+    changed = (name for name in _JITTERED if getattr(step, name))
 
     def factors(value: Argument, name: str) -> Range | None:
         return None if value is None else numbers(value, name)
@@ -85,15 +96,40 @@ def _color_jitter(step: Transform, context: Context) -> Stage:
     )
 
 
+def _photometric_distort(step: Transform, context: Context) -> Stage:
+    """Returns stages with the draws of Liu et al., "SSD: Single Shot MultiBox Detector" (2016)."""
+    rounding = rounding_of(step, context, *_JITTERED, "channels")
+    probability = float(step.p)
+
+    def sometimes(name: str) -> Stage:
+        low, high = numbers(getattr(step, name), name)
+        if not (-0.5 if name == "hue" else 0.0) <= low <= high:
+            raise NotCompiled(f"{name}={(low, high)!r}")
+        factors: dict[str, Range | None] = {**dict.fromkeys(_JITTERED), name: (low, high)}
+        return RandomApply(probability, (ColorJitter(**factors, rounding=rounding),))
+
+    brightness, contrast, saturation, hue = map(sometimes, _JITTERED)
+    orders = (contrast, saturation, hue), (saturation, hue, contrast)
+    permutations = [(Fixed(("channels", *each)),) for each in itertools.permutations(range(3))]
+    steps = (
+        brightness,
+        RandomChoice(orders, (1.0, 1.0)),
+        RandomApply(probability, (RandomChoice(tuple(permutations), (1.0,) * 6),)),
+    )
+    return RandomChoice((steps,), (1.0,))
+
+
 def _grayscale(step: Transform, context: Context) -> Stage:
     if step.num_output_channels not in (1, 3):
         raise NotCompiled(f"num_output_channels={step.num_output_channels!r}")
     if context.channels == 1 and step.num_output_channels == 3:
         raise NotCompiled("it makes three channels of one")
+    if context.held != "pil" and step.num_output_channels == 1:
+        raise NotCompiled("it makes one channel of three after the conversion")
     return _fixed(("grayscale",), step, context)
 
 
 def _gaussian_blur(step: Transform, context: Context) -> Stage:
-    context.require_levels(same_on_tensors=False)
     width, height = (int(side) for side in step.kernel_size)
-    return GaussianBlur(width, height, numbers(step.sigma, "sigma"))
+    rounding = blur_rounding(step, context, width, height)
+    return GaussianBlur(width, height, numbers(step.sigma, "sigma"), rounding)

@@ -111,6 +111,12 @@ def makes_plain_tensor(conversions: Sequence[Transform], channels: int) -> bool:
     return type(result) is torch.Tensor and result.is_contiguous()
 
 
+def makes_contiguous_tensor(conversions: Sequence[Transform], channels: int) -> bool:
+    """Whether the conversions make a tensor that lies channel by channel in memory."""
+    result: torch.Tensor = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
+    return result.is_contiguous()
+
+
 def stage_on_floats(step: Transform, channels: int) -> Fixed | None:
     """Returns the stage of a conversion of float32 tensors; ``None`` if it changes nothing.
 

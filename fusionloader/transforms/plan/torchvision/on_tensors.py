@@ -1,4 +1,4 @@
-"""torchvision's functions for uint8 tensors, and whether native code has their levels."""
+"""torchvision's functions for tensors, and whether native code has their levels or floats."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import torch
 from fusionloader import _native
 from fusionloader.transforms.plan.arguments import (
     Context,
+    NeedsFloats,
     NotCompiled,
     Transform,
     interpolation_name,
 )
 from fusionloader.transforms.plan.stages import (
     TO_FLOATS,
-    ElementType,
+    Convert,
     Filter,
     Fixed,
     Operation,
+    Plan,
     Resize,
     Rounding,
     Stage,
@@ -47,23 +49,39 @@ _FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
     "affine": ("affine", tuple((matrix, "nearest", (7, 80, 250)) for matrix in _MATRICES)),
 }
 
+# The same by operation on floats, also where levels are those for Pillow images. These have no
+# rounding; the others are above.
+_ON_FLOATS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
+    "brightness": ("adjust_brightness", _FACTORS),
+    "invert": ("invert", ((),)),
+    "solarize": ("solarize", ((0.4,),)),
+    "channels": ("permute_channels", ()),
+}
+
+_MOST_BLURRED = 101  # as in csrc/ops/tensor_blur.hpp
 _OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
 
 
 def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
-    """Returns whose levels the named operations of a transform have to give.
+    """Returns whose levels or floats the named operations of a transform have to give.
 
     ``"pillow"`` also if none of them has other levels on tensors.
 
     Raises:
         NotCompiled: native code does not have them.
+        NeedsFloats: it has them, for stages that work on floats.
     """
+    rounding: Rounding = "torch_v2" if _is_of_v2(step) else "torch_v1"
+    if context.held == "floats" and context.in_plan:
+        if context.channels != 3 or not all(_is_on_floats(name, rounding) for name in names):
+            raise NotCompiled("it works on floats: put it before the conversion")
+        if not context.on_floats:
+            raise NeedsFloats
+        return rounding if any(name in _FUNCTIONS for name in names) else "pillow"
     context.require_levels(same_on_tensors=True)
     names = tuple(name for name in names if name in _FUNCTIONS)
     if context.held == "pil" or not context.exact or not names:
         return "pillow"
-    v2 = type(step).__module__.startswith("torchvision.transforms.v2.")
-    rounding: Rounding = "torch_v2" if v2 else "torch_v1"
     if not all(rounds_natively(name, rounding) for name in names):
         raise NotCompiled(_OTHERWISE)
     return rounding
@@ -86,8 +104,40 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     raise NotCompiled(_OTHERWISE)
 
 
-def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
-    """Returns a uint8 tensor after an operation whose last argument is a rounding of torch's."""
+def blur_rounding(step: Transform, context: Context, width: int, height: int) -> Rounding:
+    """Returns the rounding of a blur by a kernel of ``height`` x ``width`` pixels.
+
+    Raises:
+        NotCompiled: native code does not have the levels or floats that it has on tensors.
+        NeedsFloats: it has them, for stages that work on floats.
+    """
+    on_floats = context.held == "floats" and context.in_plan
+    if not on_floats:
+        is_known = context.in_plan and _is_of_v2(step) and context.channels == 3
+        context.require_levels(same_on_tensors=is_known)
+        if context.held == "pil" or not context.exact:
+            return "pillow"
+    known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
+    for rounding in known:
+        if not (_is_of_v2(step) and context.channels == 3 and _blurs(width, height, rounding)):
+            continue
+        if on_floats and not context.on_floats:
+            raise NeedsFloats
+        return rounding
+    raise NotCompiled(_OTHERWISE)
+
+
+def _is_of_v2(step: Transform) -> bool:
+    return type(step).__module__.startswith("torchvision.transforms.v2.")
+
+
+def run_on_tensor(
+    image: torch.Tensor, operation: Operation, as_it_lies: bool = False
+) -> torch.Tensor:
+    """Returns a tensor after an operation whose last argument is a rounding of torch's.
+
+    Unless it is to be taken ``as_it_lies``, the rounding says how the tensor lies in memory.
+    """
     from torchvision.transforms import _functional_tensor
     from torchvision.transforms import functional as v1
     from torchvision.transforms.v2 import functional as v2
@@ -98,12 +148,17 @@ def run_on_tensor(image: torch.Tensor, operation: Operation) -> torch.Tensor:
         colors = [float(level) for level in fill[: image.shape[0]]]
         moved: torch.Tensor = _functional_tensor.affine(image, list(matrix), interpolation, colors)
         return moved
+    if name == "blur":  # v2's
+        width, height, *sigmas = arguments
+        blurred: torch.Tensor = v2.gaussian_blur(image, [width, height], sigmas)
+        return blurred
     if name == "grayscale":
         arguments = [image.shape[0]]
-    if rounding != "torch_v2_interleaved":
+    if not as_it_lies and rounding != "torch_v2_interleaved":
         image = image.contiguous()
     module = v1 if rounding == "torch_v1" else v2
-    result: torch.Tensor = getattr(module, _FUNCTIONS[name][0])(image, *arguments)
+    function = (_FUNCTIONS.get(name) or _ON_FLOATS[name])[0]
+    result: torch.Tensor = getattr(module, function)(image, *arguments)
     return result
 
 
@@ -131,6 +186,49 @@ def rounds_natively(name: str, rounding: Rounding) -> bool:
 
 
 @functools.cache
+def _is_on_floats(name: str, rounding: Rounding) -> bool:
+    """Whether native code gives the floats that torchvision gives float32 tensors."""
+    if name == "affine" or name not in {**_FUNCTIONS, **_ON_FLOATS}:
+        return False
+    rounded = (rounding,) if name in _FUNCTIONS else ()
+    table = torch.arange(256).float().div(255).mul(1.5).sub(0.25)
+    for arguments in (_FUNCTIONS.get(name) or _ON_FLOATS[name])[1]:
+        for height, width in ((53, 37), (5, 9)):
+            levels = _levels(height, width)
+            interleaved = table[torch.from_numpy(levels).permute(2, 0, 1).long()]
+            for layout, image in (
+                ("planar", interleaved.contiguous()),
+                ("interleaved", interleaved.movedim(0, 2).contiguous().movedim(2, 0)),
+            ):
+                expected = run_on_tensor(image, (name, *arguments, rounding), as_it_lies=True)
+                stages = Fixed(("to_floats", layout)), Fixed((name, *arguments, *rounded))
+                if _floats(stages, levels, table) != expected.contiguous().numpy().tobytes():
+                    return False
+    return True
+
+
+@functools.cache
+def _blurs(width: int, height: int, rounding: Rounding) -> bool:
+    """Whether native code blurs as v2 by a kernel of that size, by whatever sigma."""
+    if max(width, height) > _MOST_BLURRED:
+        return False
+    levels = _levels(height + 9, width + 14)
+    interleaved = torch.from_numpy(levels).permute(2, 0, 1)
+    table = torch.arange(256).float().div(255)
+    for sigma in torch.logspace(-1.3, 1.3, 24).tolist():
+        operation = ("blur", width, height, sigma, sigma, rounding)
+        found = _floats((TO_FLOATS, Fixed(operation)), levels, table)
+        for image in (interleaved, interleaved.contiguous()):
+            expected = run_on_tensor(image.float().div(255), operation)
+            if found != expected.contiguous().numpy().tobytes():
+                return False
+        rounded = _run_natively(Fixed(operation), levels, *levels.shape[:2])
+        if not np.array_equal(rounded, run_on_tensor(interleaved, operation).permute(1, 2, 0)):
+            return False
+    return True
+
+
+@functools.cache
 def resizes_levels(name: Filter) -> bool:
     """Whether torchvision resizes uint8 tensors without floats, with the weights of native code."""
     if name not in TORCH_FILTERS:
@@ -154,17 +252,22 @@ def resizes_floats(name: Filter) -> bool:
         return False
     levels = _levels(53, 37)
     interleaved = torch.from_numpy(levels).permute(2, 0, 1).float().div(255)
-    table = torch.arange(256).float().div(255).repeat(3).numpy().tobytes()
+    table = torch.arange(256).float().div(255)
     for height, width in ((23, 51), (64, 19), (5, 7)):
         size, options = (height, width), {"align_corners": False, "antialias": True}
-        stages = TO_FLOATS, Resize(height, width, FLOAT_FILTERS[name])
-        executor = _executor(stages, height, width, ("float32", table))
-        pixels, _ = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
+        found = _floats((TO_FLOATS, Resize(height, width, FLOAT_FILTERS[name])), levels, table)
         for image in (interleaved, interleaved.contiguous()):
             expected = torch.nn.functional.interpolate(image[None], size, mode=name, **options)[0]
-            if pixels != expected.contiguous().numpy().tobytes():
+            if found != expected.contiguous().numpy().tobytes():
                 return False
     return True
+
+
+def _floats(stages: tuple[Stage, ...], levels: npt.NDArray[np.uint8], table: torch.Tensor) -> bytes:
+    """Returns the bytes of what native stages make of levels, which become floats by a table."""
+    plan = Plan(stages, Convert("float32", table.repeat(3).numpy().tobytes()), None, None)
+    pixels, _ = _executor(plan).pixels_of_pixels(levels.data, 0, 0, 0, 0)
+    return bytes(pixels)
 
 
 def _levels(height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -174,21 +277,20 @@ def _levels(height: int, width: int) -> npt.NDArray[np.uint8]:
 def _run_natively(
     stage: Stage, levels: npt.NDArray[np.uint8], height: int, width: int
 ) -> npt.NDArray[Any]:
-    executor = _executor((stage,), height, width, None)
+    executor = _executor(Plan((stage,), None, height, width))
     pixels, shape = executor.pixels_of_pixels(levels.data, 0, 0, 0, 0)
     return np.frombuffer(pixels, np.uint8).reshape(*shape, 3)
 
 
-def _executor(
-    stages: tuple[Stage, ...], height: int, width: int, convert: tuple[ElementType, bytes] | None
-) -> _native.Executor:
+def _executor(plan: Plan) -> _native.Executor:
+    convert = plan.convert
     return _native.Executor(
-        stages=stages,
-        convert=convert,
+        stages=plan.stages,
+        convert=(convert.element_type, convert.table) if convert else None,
         channels=3,
         result_channels=3,
-        height=height,
-        width=width,
+        height=plan.height or 0,
+        width=plan.width or 0,
         fast_decode=False,
         strict=True,
         vertical_first_allowed=False,  # torch's filters never are

@@ -119,13 +119,14 @@ def _policy(
     step: Transform, context: Context, policies: tuple[tuple[PolicyStep, ...], ...], repeats: int
 ) -> RandomPolicy:
     names = {each.op for policy in policies for each in policy}
+    of_warps = warp_rounding(step, context)
     return RandomPolicy(
         policies,
         repeats,
         (interpolation_name(step.interpolation),),
         color(step.fill, context.channels),
         rounding=rounding_of(step, context, *names),
-        warp_rounding=warp_rounding(step, context),
+        warp_rounding=of_warps,
     )
 
 

@@ -1,0 +1,128 @@
+#include "plan/float_colors.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "ops/float_sum.hpp"
+#include "ops/limits.hpp"
+
+namespace fusionloader {
+namespace {
+
+void grow(std::vector<float>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+// A factor that leaves room for products in float32.
+double possible(double factor) {
+  if (!(std::abs(factor) <= 1e6))
+    throw std::invalid_argument("a color operation's number is out of range");
+  return factor;
+}
+
+}  // namespace
+
+bool changes_floats(const Operation& operation) {
+  if (std::holds_alternative<SelectChannels>(operation)) return true;
+  if (const auto* blur = std::get_if<BlurWith>(&operation))
+    return blur->rounding != Rounding::pillow;
+  const auto* color = std::get_if<ColorTo>(&operation);
+  return color && color->kind != ColorKind::posterize && color->kind != ColorKind::equalize &&
+         color->kind != ColorKind::solarize_add;
+}
+
+float* FloatColors::begin(int width, int height) {
+  shape_.width = static_cast<size_t>(width);
+  shape_.height = static_cast<size_t>(height);
+  grow(image_, shape_.elements());
+  return image_.data();
+}
+
+const float* FloatColors::run(const std::vector<Operation>& operations, float* out) {
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (out != nullptr && i + 1 == operations.size()) {
+      apply(operations[i], image_.data(), out);
+      return out;
+    }
+    grow(other_, shape_.elements());
+    apply(operations[i], image_.data(), other_.data());
+    std::swap(image_, other_);
+  }
+  return image_.data();
+}
+
+void FloatColors::apply(const Operation& operation, const float* from, float* to) {
+  if (const auto* by = std::get_if<NormalizeBy>(&operation))
+    return normalize_tensor(from, to, shape_, by->mean, by->deviation, simd_);
+  if (const auto* color = std::get_if<ColorTo>(&operation)) return apply(*color, from, to);
+  if (const auto* blur = std::get_if<BlurWith>(&operation)) return apply(*blur, from, to);
+  const size_t pixels = shape_.pixels();
+  for (const uint8_t channel : std::get<SelectChannels>(operation).channels)
+    to = std::copy_n(from + channel * pixels, pixels, to);
+}
+
+void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
+  const bool v2 = color.rounding != Rounding::torch_v1;
+  const size_t count = shape_.elements(), pixels = shape_.pixels();
+  const TensorFactor by(possible(color.value));
+  switch (color.kind) {
+    case ColorKind::brightness:
+      return scale_elements(from, to, count, by.factor, simd_);
+    case ColorKind::contrast: {
+      const float mean = mean_of_grey(from, v2);
+      return blend_from_levels(from, &mean, to, shape_, by, v2, simd_,
+                               color.rounding == Rounding::torch_v2_interleaved);
+    }
+    case ColorKind::saturation:
+      return blend_from_pixels(from, to, shape_, by, v2, simd_);
+    case ColorKind::hue:
+      if (!(color.value >= -0.5 && color.value <= 0.5))
+        throw std::invalid_argument("a hue factor of tensors is -0.5 to 0.5");
+      turn_hue(from, to, shape_, by.factor, v2, simd_);
+      return;
+    case ColorKind::sharpness:
+      if (shape_.width > 2 && shape_.height > 2)
+        return blend_from_smoothed(from, to, shape_, by, v2, simd_);
+      std::copy_n(from, count, to);
+      return;
+    case ColorKind::grayscale:
+      grey_of_tensor(from, to, shape_, v2, simd_);
+      std::copy_n(to, pixels, to + pixels);
+      std::copy_n(to, pixels, to + 2 * pixels);
+      return;
+    case ColorKind::autocontrast:
+      return stretch_floats(from, to, shape_, v2, simd_);
+    case ColorKind::invert:
+      return invert_floats(from, to, count, simd_);
+    case ColorKind::solarize:
+      return solarize_floats(from, to, count, by.factor, simd_);
+    default:
+      throw std::logic_error("not an operation on floats");
+  }
+}
+
+void FloatColors::apply(const BlurWith& blur, const float* from, float* to) {
+  const BlurSquare square =
+      blur_square(blur.kernel_height, blur.kernel_width, static_cast<float>(blur.sigma_y),
+                  static_cast<float>(blur.sigma_x), blur.lanes());
+  const size_t pixels = shape_.pixels();
+  for (size_t channel = 0; channel < 3; ++channel)
+    blur_plane(from + channel * pixels, 1, to + channel * pixels, static_cast<int>(shape_.height),
+               static_cast<int>(shape_.width), square, blurred_, simd_);
+}
+
+float FloatColors::mean_of_grey(const float* from, bool fused) {
+  const size_t pixels = shape_.pixels();
+  grow(grey_, pixels);
+  grey_of_tensor(from, grey_.data(), shape_, fused, simd_);
+  FloatSum sum(pixels);
+  sum.add(static_cast<const float*>(grey_.data()), pixels, simd_);
+  return sum.total() / static_cast<float>(pixels);
+}
+
+void FloatColors::release_large_buffers() {
+  for (std::vector<float>* buffer : {&image_, &other_, &grey_, &blurred_})
+    if (buffer->size() * sizeof(float) > largest_kept_buffer) std::vector<float>().swap(*buffer);
+}
+
+}  // namespace fusionloader

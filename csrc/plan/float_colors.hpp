@@ -1,0 +1,39 @@
+#pragma once
+// Color operations on floats: on three planes, with the bits that torchvision gives float32
+// tensors.
+#include <vector>
+
+#include "ops/tensor_blur.hpp"
+#include "ops/tensor_color.hpp"
+#include "plan/operations.hpp"
+
+namespace fusionloader {
+
+// Whether an operation changes the colors of floats, other than by normalizing them.
+bool changes_floats(const Operation& operation);
+
+class FloatColors {
+ public:
+  explicit FloatColors(SimdLevel simd) : simd_(simd) {}
+
+  // Gives memory for the planes of an image, one after the other, to be filled.
+  float* begin(int width, int height);
+  // Does the operations, which changes_floats() knows, and NormalizeBy. Returns the planes, which
+  // are at `out` if there is one. Throws std::invalid_argument for values that make no sense.
+  const float* run(const std::vector<Operation>& operations, float* out);
+
+  void release_large_buffers();
+
+ private:
+  void apply(const Operation& operation, const float* from, float* to);
+  void apply(const ColorTo& color, const float* from, float* to);
+  void apply(const BlurWith& blur, const float* from, float* to);
+  float mean_of_grey(const float* from, bool fused);
+
+  SimdLevel simd_;
+  TensorShape shape_{1, 0, 0, false};
+  std::vector<float> image_, other_, grey_;
+  BlurMemory blurred_;
+};
+
+}  // namespace fusionloader
