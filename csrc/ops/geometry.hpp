@@ -35,11 +35,6 @@ void affine_transform(const Planes& in, Planes& out, int out_width, int out_heig
                       const AffineMatrix& matrix, Interpolation interpolation, const Color& fill,
                       GeometryWorkspace& workspace);
 
-// torchvision's affine of a uint8 tensor, nearest; the matrix is about the middle of the image.
-// With `fused` sums of products are rounded once, where torch multiplies matrices that way.
-void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, bool fused,
-                   const Color& fill, GeometryWorkspace& workspace);
-
 // Image.transform(image.size, PERSPECTIVE, coefficients, interpolation, fillcolor=fill)
 void perspective_transform(const Planes& in, Planes& out,
                            const PerspectiveCoefficients& coefficients, Interpolation interpolation,

@@ -1,0 +1,27 @@
+#pragma once
+// torchvision's warps of tensors, in float32: a grid of places, and grid_sample of what is there
+// with zeros outside (aten/src/ATen/native/cpu/GridSamplerKernel.cpp, as its compiler makes it for
+// processors with fused multiply-adds).
+#include <array>
+#include <variant>
+#include <vector>
+
+#include "ops/geometry.hpp"
+#include "ops/rounding.hpp"
+
+namespace fusionloader {
+
+struct TensorWarp {
+  // An affine matrix is about the middle of the image.
+  std::variant<AffineMatrix, PerspectiveCoefficients> map;
+  int width, height;            // of the result
+  Interpolation interpolation;  // nearest or bilinear
+  Rounding rounding;            // how the fill is blended with the image at its sides
+  std::array<float, 3> fill;
+};
+
+// `in` and `out` must differ.
+void warp_tensor(const Planes& in, Planes& out, const TensorWarp& warp,
+                 GeometryWorkspace& workspace);
+
+}  // namespace fusionloader
