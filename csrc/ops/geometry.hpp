@@ -23,11 +23,12 @@ struct ColumnRun {
 struct GeometryWorkspace {
   SimdLevel simd = best_simd_level();
   std::vector<uint32_t> packed, row;
+  std::vector<float> floats;
   std::vector<double> xs, ys;
   std::vector<int> columns, rows;
   std::vector<ColumnRun> runs;
 
-  void release() { *this = GeometryWorkspace{simd, {}, {}, {}, {}, {}, {}, {}}; }
+  void release() { *this = GeometryWorkspace{simd, {}, {}, {}, {}, {}, {}, {}, {}}; }
 };
 
 // Image.transform(size, AFFINE, matrix, interpolation, fillcolor=fill)
