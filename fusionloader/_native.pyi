@@ -1335,9 +1335,10 @@ def warp_tensor(
     *,
     simd: str | None = None,
 ) -> None:
-    """Does what grid_sample and torchvision's blending of a fill do to a tensor,
-    ... x 3 x height x width. The grid is 1 x height x width x 2. `out` has the same number
-    of planes for each image, of which the first three are written.
+    """Warps a tensor, ... x 3 x height x width, as grid_sample and torchvision do with a fill.
+
+    The grid is 1 x height x width x 2. `out` has the same number of planes for each image, of
+    which the first three are written.
     """
 
 class cuda:

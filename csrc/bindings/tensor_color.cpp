@@ -245,11 +245,12 @@ void bind_tensor_color(py::module_& m) {
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");
   m.def("normalize_tensor", &normalize, "image"_a, "out"_a, "mean"_a, "deviation"_a, py::kw_only(),
         "simd"_a = py::none(), "Does what normalize of torchvision does to a float32 tensor.");
-  m.def("warp_tensor", &warp, "image"_a, "grid"_a, "out"_a, "interpolation"_a, "fill"_a,
-        "rounding"_a, py::kw_only(), "simd"_a = py::none(),
-        "Does what grid_sample and torchvision's blending of a fill do to a tensor,\n"
-        "... x 3 x height x width. The grid is 1 x height x width x 2. `out` has the same number\n"
-        "of planes for each image, of which the first three are written.");
+  m.def(
+      "warp_tensor", &warp, "image"_a, "grid"_a, "out"_a, "interpolation"_a, "fill"_a, "rounding"_a,
+      py::kw_only(), "simd"_a = py::none(),
+      "Warps a tensor, ... x 3 x height x width, as grid_sample and torchvision do with a fill.\n\n"
+      "The grid is 1 x height x width x 2. `out` has the same number of planes for each image, of\n"
+      "which the first three are written.");
 }
 
 }  // namespace fusionloader

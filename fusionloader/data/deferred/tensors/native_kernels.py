@@ -255,6 +255,7 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         rounding: whose arithmetic it is.
     """
     operation = _OPERATIONS[name]
+    label = "warps by a grid" if name == WARP else name
 
     def attempt(image: Argument = None, /, *arguments: Argument, **named: Argument) -> Any:
         if torch.compiler.is_compiling() or type(image) is not kind or not activity.is_active():
@@ -265,14 +266,14 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         if plain.numel() < 3 * _LEAST_PIXELS[name] or not _is_plain(plain):
             return PLAIN
         if not rounds_natively(name, plain.dtype, rounding):
-            counts().left[f"{name} of {plain.dtype}, which torch rounds otherwise here"] += 1
+            counts().left[f"{label} of {plain.dtype}, which torch rounds otherwise here"] += 1
             return PLAIN
         if any(scope.get(key) is not called for scope, key, called in _called(name, rounding)):
             return PLAIN  # the program has replaced it
         made = operation.run(plain, rounding, *arguments, **named)
         if made is None:
             return PLAIN
-        counts().native[name] += 1
+        counts().native[label] += 1
         return made if kind is torch.Tensor else _wrap(made, image)
 
     return attempt
