@@ -1339,6 +1339,22 @@ def scale_tensor(
 def simd_levels() -> list[str]:
     """Which vector instructions this processor has, from none to the widest."""
 
+def warp_tensor(
+    image: typing_extensions.Buffer,
+    grid: typing_extensions.Buffer,
+    out: typing_extensions.Buffer,
+    interpolation: str,
+    fill: typing.Annotated[collections.abc.Sequence[float], "FixedSize(3)"],
+    rounding: str,
+    *,
+    simd: str | None = None,
+) -> None:
+    """Warps a tensor, ... x 3 x height x width, as grid_sample and torchvision do with a fill.
+
+    The grid is 1 x height x width x 2. `out` has the same number of planes for each image, of
+    which the first three are written.
+    """
+
 class cuda:
     """Memory shared between processes. Its errors: fusionloader.system.gpu_memory.errors."""
 

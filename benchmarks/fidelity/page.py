@@ -62,11 +62,11 @@ _TENSOR = """\
 torchvision has other functions for uint8 tensors than for Pillow images. These are the distances
 of Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`affine` and
 `perspective` with the same matrices). A plan with `decode="fast"` has them behind `ToImage`. With
-`decode="exact"` it has torchvision's own arithmetic for resizes, color changes, and affine
-transforms and rotations by the nearest filter, without a difference
-(`tests/plan/test_tensor_levels.py`), and so have
+`decode="exact"` it has torchvision's own arithmetic for resizes, color changes and warps by the
+nearest and the bilinear filter, without a difference (`tests/plan/test_tensor_levels.py`,
+`tests/plan/test_tensor_warps.py`), and so have
 [deferred tensors](../guide/deferred_images.md#deferred-tensors) (`tests/deferred/test_tensors.py`).
-It leaves blurs and other warps [to torchvision](../guide/transforms.md#what-is-equal). Of float32
+It leaves blurs [to torchvision](../guide/transforms.md#what-is-equal). Of float32
 tensors it has windows, flips, borders, `Normalize`, and antialiased bilinear and bicubic resizes,
 with torch's bits (`tests/csrc/test_float_resize.py`, `tests/plan/test_float_plans.py`). With the
 nearest filter, points on an edge between two pixels go either way, and one such pixel may be black

@@ -41,12 +41,13 @@ inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
                                                               {"bilinear", Interpolation::bilinear},
                                                               {"bicubic", Interpolation::bicubic}}};
 
-inline constexpr Names<Rounding, 4> rounding_names{
+inline constexpr Names<Rounding, 5> rounding_names{
     "rounding",
     {{"pillow", Rounding::pillow},
      {"torch_v1", Rounding::torch_v1},
      {"torch_v2", Rounding::torch_v2},
-     {"torch_v2_interleaved", Rounding::torch_v2_interleaved}}};
+     {"torch_v2_interleaved", Rounding::torch_v2_interleaved},
+     {"torch_unfilled", Rounding::torch_unfilled}}};
 
 inline constexpr Names<Layout, 3> layout_names{
     "layout",

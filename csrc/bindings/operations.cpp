@@ -70,12 +70,15 @@ struct AsTuple {
     const py::tuple plain =
         py::make_tuple("affine", py::tuple(py::cast(affine.matrix)),
                        interpolation_names.name(affine.interpolation), fill(affine.fill));
-    return with_rounding(plain, affine.rounding);
+    if (!affine.size) return with_rounding(plain, affine.rounding);
+    return with_rounding(plain + py::make_tuple(py::tuple(py::cast(*affine.size))),
+                         affine.rounding);
   }
   py::tuple operator()(const PerspectiveWith& perspective) const {
-    return py::make_tuple("perspective", py::tuple(py::cast(perspective.coefficients)),
-                          interpolation_names.name(perspective.interpolation),
-                          fill(perspective.fill));
+    const py::tuple plain =
+        py::make_tuple("perspective", py::tuple(py::cast(perspective.coefficients)),
+                       interpolation_names.name(perspective.interpolation), fill(perspective.fill));
+    return with_rounding(plain, perspective.rounding);
   }
   py::tuple operator()(const RotateBy& rotate) const {
     py::object centre = py::none();
@@ -133,6 +136,10 @@ class Arguments {
     if (!rounds) throw std::invalid_argument(name() + " has no rounding like this");
     return rounding_names.value(at<std::string>(place));
   }
+  // Of a warp, which has none with the bicubic filter.
+  Rounding warp_rounding(size_t place, Interpolation filter) const {
+    return rounding(place, filter != Interpolation::bicubic);
+  }
   Interpolation interpolation(size_t place) const {
     return interpolation_names.value(at<std::string>(place));
   }
@@ -166,6 +173,12 @@ std::optional<SourceBox> source_box(const Arguments& given, size_t place) {
   if (!given.has(place)) return std::nullopt;
   const auto sides = given.at<std::array<float, 4>>(place);
   return SourceBox{sides[0], sides[1], sides[2], sides[3]};
+}
+
+std::array<int, 2> size(const Arguments& given, size_t place) {
+  const auto sides = given.at<std::array<int, 2>>(place);
+  if (sides[0] < 1 || sides[1] < 1) throw std::invalid_argument("a size is of a pixel or more");
+  return sides;
 }
 
 LookUp look_up(const Arguments& given) {
@@ -224,12 +237,17 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   if (name == "box_blur") return BoxBlurWith{given.real(1)};
   if (name == "affine") {
     const Interpolation interpolation = given.interpolation(2);
-    const Rounding rounding = given.rounding(4, interpolation == Interpolation::nearest);
-    return AffineWith{given.at<std::array<double, 6>>(1), interpolation, given.fill(3), rounding};
+    const bool sized = given.has(5);
+    AffineWith made{given.at<std::array<double, 6>>(1), interpolation, given.fill(3),
+                    given.warp_rounding(sized ? 5 : 4, interpolation)};
+    if (sized) made.size = size(given, 4);
+    return made;
   }
-  if (name == "perspective")
-    return PerspectiveWith{given.at<std::array<double, 8>>(1), given.interpolation(2),
-                           given.fill(3)};
+  if (name == "perspective") {
+    const Interpolation interpolation = given.interpolation(2);
+    return PerspectiveWith{given.at<std::array<double, 8>>(1), interpolation, given.fill(3),
+                           given.warp_rounding(4, interpolation)};
+  }
   if (name == "rotate")
     return RotateBy{given.real(1), given.interpolation(2), given.at<bool>(3),
                     point(given.at<std::optional<std::array<double, 2>>>(4)), given.fill(5)};

@@ -230,7 +230,8 @@ class Reader {
            // 0 is possible too: nothing moves.
            const double distortion = given.real("distortion");
            if (!(distortion >= 0.0 && distortion <= 1.0)) Fields::out_of_range("distortion");
-           return RandomPerspective{distortion, given.interpolation(), given.fill()};
+           return RandomPerspective{distortion, given.interpolation(), given.fill(),
+                                    given.rounding()};
          }},
         {"Fixed",
          [](const Fields& given) { return Fixed{operation_from_tuple(given.at("operation"))}; }},

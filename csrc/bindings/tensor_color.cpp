@@ -1,4 +1,4 @@
-// Color operations of torchvision on tensors, which come in as arrays over their memory.
+// Color operations and warps of torchvision on tensors, which come in as arrays over their memory.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -13,8 +13,10 @@
 #include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/names.hpp"
+#include "ops/limits.hpp"
 #include "ops/tensor_blur.hpp"
 #include "ops/tensor_color.hpp"
+#include "ops/tensor_warp.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -62,6 +64,13 @@ class ArrayBuffer {
       throw std::invalid_argument("an array has another number of elements than its operation");
     return static_cast<Element*>(view_.buf);
   }
+  // Of a grid, 1 x height x width x 2.
+  std::array<size_t, 2> grid_sides() const {
+    if (view_.ndim != 4 || view_.shape[0] != 1 || view_.shape[3] != 2)
+      throw std::invalid_argument("a grid is 1 x height x width x 2");
+    return {side(1), side(2)};
+  }
+  size_t bytes() const { return static_cast<size_t>(view_.len); }
   // The same of an array whose elements lie in their order.
   template <class Element>
   Element* contiguous(size_t needed) const {
@@ -218,6 +227,45 @@ void blur(const py::buffer& image, const py::buffer& out, int height, int width,
   from.is_float() ? run(0.0f) : run(uint8_t{0});
 }
 
+template <class Element>
+void warp_elements(const ArrayBuffer& image, const ArrayBuffer& out, const TensorWarp& warp,
+                   SimdLevel simd) {
+  thread_local GeometryWorkspace workspace;
+  const TensorShape shape = image.shape();
+  const Element* from = image.elements<Element>(shape.images * shape.elements());
+  const size_t planes =
+      shape.images * static_cast<size_t>(warp.height) * static_cast<size_t>(warp.width);
+  const size_t count = planes == 0 ? 0 : out.bytes() / sizeof(Element) / planes;
+  Element* to = out.contiguous<Element>(count * planes);
+  if (count < 3) throw std::invalid_argument("out has three planes of each image, or more");
+  if (shape.pixels() > static_cast<size_t>(most_pixels) ||
+      planes > static_cast<size_t>(most_pixels))
+    throw std::invalid_argument("an image of that size is not warped");
+  const GilReleased release;
+  workspace.simd = simd;
+  warp_tensor(from, shape, to, count, warp, workspace);
+  if (shape.pixels() * sizeof(Element) > largest_kept_buffer / 8) workspace.release();
+}
+
+void warp(const py::buffer& image, const py::buffer& grid, const py::buffer& out,
+          const std::string& interpolation, const std::array<float, 3>& fill,
+          const std::string& rounding, const std::optional<std::string>& simd) {
+  const ArrayBuffer from(image, false), places(grid, false), to(out, true);
+  const auto [height, width] = places.grid_sides();
+  const TensorWarp by{places.contiguous<float>(2 * height * width),
+                      static_cast<int>(width),
+                      static_cast<int>(height),
+                      interpolation_names.value(interpolation),
+                      rounding_names.value(rounding),
+                      fill};
+  if (by.interpolation == Interpolation::bicubic)
+    throw std::invalid_argument("a tensor is warped by the nearest or the bilinear filter");
+  if (from.is_float()) return warp_elements<float>(from, to, by, level_of(simd));
+  for (const float level : fill)
+    if (!(level >= 0.0f && level <= 255.0f)) throw std::invalid_argument("a fill is a level");
+  warp_elements<uint8_t>(from, to, by, level_of(simd));
+}
+
 }  // namespace
 
 void bind_tensor_color(py::module_& m) {
@@ -235,6 +283,12 @@ void bind_tensor_color(py::module_& m) {
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");
   m.def("normalize_tensor", &normalize, "image"_a, "out"_a, "mean"_a, "deviation"_a, py::kw_only(),
         "simd"_a = py::none(), "Does what normalize of torchvision does to a float32 tensor.");
+  m.def(
+      "warp_tensor", &warp, "image"_a, "grid"_a, "out"_a, "interpolation"_a, "fill"_a, "rounding"_a,
+      py::kw_only(), "simd"_a = py::none(),
+      "Warps a tensor, ... x 3 x height x width, as grid_sample and torchvision do with a fill.\n\n"
+      "The grid is 1 x height x width x 2. `out` has the same number of planes for each image, of\n"
+      "which the first three are written.");
 }
 
 }  // namespace fusionloader

@@ -55,6 +55,7 @@ void BatchBuilder::add_operation(const Operation& operation) {
     return;
   }
   if (const auto* with = std::get_if<PerspectiveWith>(&operation)) {
+    require_pillow(with->rounding);
     WarpStep& warp = add_step(StepKind::perspective).warp;
     warp.filtering = filtering_of(with->interpolation);
     warp.fill = packed_fill(with->fill);

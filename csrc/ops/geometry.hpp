@@ -23,22 +23,18 @@ struct ColumnRun {
 struct GeometryWorkspace {
   SimdLevel simd = best_simd_level();
   std::vector<uint32_t> packed, row;
+  std::vector<float> floats;
   std::vector<double> xs, ys;
   std::vector<int> columns, rows;
   std::vector<ColumnRun> runs;
 
-  void release() { *this = GeometryWorkspace{simd, {}, {}, {}, {}, {}, {}, {}}; }
+  void release() { *this = GeometryWorkspace{simd, {}, {}, {}, {}, {}, {}, {}, {}}; }
 };
 
 // Image.transform(size, AFFINE, matrix, interpolation, fillcolor=fill)
 void affine_transform(const Planes& in, Planes& out, int out_width, int out_height,
                       const AffineMatrix& matrix, Interpolation interpolation, const Color& fill,
                       GeometryWorkspace& workspace);
-
-// torchvision's affine of a uint8 tensor, nearest; the matrix is about the middle of the image.
-// With `fused` sums of products are rounded once, where torch multiplies matrices that way.
-void tensor_affine(const Planes& in, Planes& out, const AffineMatrix& matrix, bool fused,
-                   const Color& fill, GeometryWorkspace& workspace);
 
 // Image.transform(image.size, PERSPECTIVE, coefficients, interpolation, fillcolor=fill)
 void perspective_transform(const Planes& in, Planes& out,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "ops/limits.hpp"
@@ -79,6 +80,33 @@ AffineMatrix tensor_shear_matrix(Point magnitudes, int width, int height) {
 AffineMatrix tensor_translation_matrix(Point magnitudes) {
   return inverse_affine_matrix({0, 0}, 0, {std::trunc(magnitudes.x), std::trunc(magnitudes.y)}, 1,
                                {0, 0});
+}
+
+void turned_tensor_size(const AffineMatrix& matrix, bool v2, int& width, int& height) {
+  const float tolerance = 1e-4f, whole = 1.0f / 1e-4f;
+  const float half_width = 0.5f * static_cast<float>(width);
+  const float half_height = 0.5f * static_cast<float>(height);
+  const auto extent = [&](const double* row, float half) {
+    const auto a = static_cast<float>(row[0]), b = static_cast<float>(row[1]);
+    float least = std::numeric_limits<float>::max(), most = -least;
+    for (const float x : {-half_width, half_width})
+      for (const float y : {-half_height, half_height}) {
+        const float at = std::fma(y, b, x * a) + static_cast<float>(row[2]);
+        least = std::min(least, at);
+        most = std::max(most, at);
+      }
+    const auto cut_off = [&](float place) {
+      return std::trunc(v2 ? place * whole : place / tolerance) * tolerance;
+    };
+    return std::ceil(cut_off(most + half)) - std::floor(cut_off(least + half));
+  };
+  const float new_width = extent(matrix.data(), half_width);
+  const float new_height = extent(matrix.data() + 3, half_height);
+  if (!(new_width <= longest_side && new_height <= longest_side))
+    throw std::invalid_argument("a rotated image that large is not possible");
+  width = static_cast<int>(new_width);
+  height = static_cast<int>(new_height);
+  require_possible_size(width, height);
 }
 
 double whole_turn_remainder(double angle) {

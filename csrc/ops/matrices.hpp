@@ -26,6 +26,10 @@ AffineMatrix translate_y_matrix(double magnitude, int width, int height);
 AffineMatrix tensor_shear_matrix(Point magnitudes, int width, int height);
 AffineMatrix tensor_translation_matrix(Point magnitudes);
 
+// The size of a tensor's rotation by such a matrix, of what has all of the image: in float32, as
+// torchvision's older functions round it or as those of `v2`.
+void turned_tensor_size(const AffineMatrix& matrix, bool v2, int& width, int& height);
+
 // As timm calls Image.transform.
 inline AffineMatrix plain_shear_x_matrix(double factor) { return {1, factor, 0, 0, 1, 0}; }
 inline AffineMatrix plain_shear_y_matrix(double factor) { return {1, 0, 0, factor, 1, 0}; }

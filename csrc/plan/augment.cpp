@@ -7,6 +7,7 @@
 #include "ops/lookup.hpp"
 #include "ops/mix.hpp"
 #include "ops/tensor_blur.hpp"
+#include "ops/tensor_warp.hpp"
 
 namespace fusionloader {
 bool is_of_a_pass(const Operation& operation) {
@@ -27,6 +28,26 @@ void blur_tensor(Planes& image, const BlurWith& by, BlurMemory& memory, SimdLeve
     blur_plane(static_cast<const uint8_t*>(plane), 1, plane, image.height(), image.width(), square,
                memory, level);
   }
+}
+
+// A warp as torchvision does it to a tensor.
+template <class Map>
+TensorWarp warp_of(const Map& map, Interpolation interpolation, Rounding rounding,
+                   const Color& fill, int width, int height) {
+  TensorWarp made{map, width, height, interpolation, rounding, {}};
+  std::copy(fill.begin(), fill.end(), made.fill.begin());
+  return made;
+}
+
+TensorWarp on_tensor(const AffineWith& by, const Planes& image) {
+  const auto [width, height] = by.size.value_or(std::array<int, 2>{image.width(), image.height()});
+  require_possible_size(width, height);
+  return warp_of(by.matrix, by.interpolation, by.rounding, by.fill, width, height);
+}
+
+TensorWarp on_tensor(const PerspectiveWith& by, const Planes& image) {
+  return warp_of(by.coefficients, by.interpolation, by.rounding, by.fill, image.width(),
+                 image.height());
 }
 
 }  // namespace
@@ -54,13 +75,14 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
   if (const auto* affine = std::get_if<AffineWith>(&operation))
     return warp(image, [&] {
       if (affine->rounding != Rounding::pillow)
-        return tensor_affine(image, other_, affine->matrix, affine->rounding != Rounding::torch_v1,
-                             affine->fill, workspace_);
+        return warp_tensor(image, other_, on_tensor(*affine, image), workspace_);
       affine_transform(image, other_, image.width(), image.height(), affine->matrix,
                        affine->interpolation, affine->fill, workspace_);
     });
   if (const auto* perspective = std::get_if<PerspectiveWith>(&operation))
     return warp(image, [&] {
+      if (perspective->rounding != Rounding::pillow)
+        return warp_tensor(image, other_, on_tensor(*perspective, image), workspace_);
       perspective_transform(image, other_, perspective->coefficients, perspective->interpolation,
                             perspective->fill, workspace_);
     });

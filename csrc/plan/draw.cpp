@@ -134,8 +134,19 @@ void Drawing::operator()(const RandomRotation& stage) {
   const double angle = uniform_float(stage.degrees, random);
   if (stage.rounding != Rounding::pillow) {
     const Point centre = centre_on_tensors(stage.centre, size_);
-    const AffineMatrix matrix = inverse_affine_matrix(centre, -angle, {0, 0}, 1, {0, 0});
-    return add(AffineWith{matrix, stage.interpolation, stage.fill, stage.rounding});
+    const bool v2 = stage.rounding != Rounding::torch_v1;
+    const double by = v2 ? whole_turn_remainder(angle) : angle;
+    const AffineMatrix matrix = inverse_affine_matrix(centre, -by, {0, 0}, 1, {0, 0});
+    AffineWith turn{matrix, stage.interpolation, stage.fill, stage.rounding};
+    if (stage.expand) {
+      if (v2 && !stage.centre && std::fmod(by, 90.0) == 0.0) {  // turned without arithmetic
+        if (std::fmod(by, 180.0) != 0.0) std::swap(size_.width, size_.height);
+      } else {
+        turned_tensor_size(matrix, v2, size_.width, size_.height);
+      }
+      turn.size = {size_.width, size_.height};
+    }
+    return add(turn);
   }
   add(RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
   if (!stage.expand) return;
@@ -178,7 +189,8 @@ void Drawing::operator()(const RandomPerspective& stage) {
   end[1] = {near_end(width, reach_x), near_start(reach_y)};
   end[2] = {near_end(width, reach_x), near_end(height, reach_y)};
   end[3] = {near_start(reach_x), near_end(height, reach_y)};
-  add(PerspectiveWith{perspective_coefficients(start, end), stage.interpolation, stage.fill});
+  add(PerspectiveWith{perspective_coefficients(start, end), stage.interpolation, stage.fill,
+                      stage.rounding});
 }
 
 void Drawing::operator()(const RandomErasing& stage) {

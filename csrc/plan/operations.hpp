@@ -87,13 +87,13 @@ struct BoxBlurWith {
 };
 
 // Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image; on tensors
-// with places from the middle of the image, and nearest alone: there torch_v1 stands for products
-// that are rounded before their sum, torch_v2 for those that are not, in either version.
+// with places from the middle of the image, and with a size of the result if that is another one.
 struct AffineWith {
   AffineMatrix matrix;
   Interpolation interpolation;
   Color fill;
   Rounding rounding = Rounding::pillow;
+  std::optional<std::array<int, 2>> size = std::nullopt;  // width, height
 };
 
 // Pixel (x, y) comes from ((a x + b y + c) / w, (d x + e y + f) / w) with w = g x + h y + 1.
@@ -101,6 +101,7 @@ struct PerspectiveWith {
   PerspectiveCoefficients coefficients;
   Interpolation interpolation;
   Color fill;
+  Rounding rounding = Rounding::pillow;
 };
 
 // Degrees, counter-clockwise; the result grows to hold all of the image where `expand`.

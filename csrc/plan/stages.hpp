@@ -96,6 +96,7 @@ struct RandomPerspective {
   double distortion;
   Interpolation interpolation;
   Color fill;
+  Rounding rounding;
 };
 // Always the same operation: those without random parameters.
 struct Fixed {

@@ -1,4 +1,4 @@
-"""torchvision's color operations on plain tensors are the same ones, natively."""
+"""torchvision's color operations and warps on plain tensors are the same ones, natively."""
 
 import math
 
@@ -11,10 +11,11 @@ from support.campaigns import examples
 from torch.autograd import forward_ad
 from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import _functional_tensor as v1
-from torchvision.transforms import v2
+from torchvision.transforms import functional as older
 from torchvision.transforms.v2 import functional
-from torchvision.transforms.v2.functional import _color
+from torchvision.transforms.v2.functional import _color, _geometry
 
 from fusionloader import FusionLoader
 from fusionloader._native import simd_levels
@@ -23,6 +24,10 @@ from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import native_kernels
 
 FEWEST = 256  # pixels
+GRIDS = {
+    size: torch.from_numpy(np.random.default_rng(0).uniform(-1.2, 1.2, (1, *size, 2))).float()
+    for size in ((31, 300), (1, 1))
+}
 FACTORS = (0, 0.0, 0.3, 1, 1.7, 999.5)
 ARGUMENTS = {
     **{
@@ -33,6 +38,12 @@ ARGUMENTS = {
     "rgb_to_grayscale": [(), (1,), (3,)],
     "gaussian_blur": [([3, 3], [0.9, 0.9]), ((5, 3), (0.05, 40.0)), ([3, 1], [1.7, 2])],
     "to_dtype": [(torch.float32, True), (torch.float32,), (torch.uint8, True)],
+    native_kernels.WARP: [
+        (GRIDS[size], mode, fill)
+        for size in GRIDS
+        for mode in ("nearest", "bilinear")
+        for fill in (0, [0.5], (3.0, 250, 9.5))
+    ],
     "normalize": [([0.5, 0.4, 0.3], [0.2, 0.3, 1]), ((0, 1, 2), (3.0, -1.0, 1e-3))],
 }
 SHAPES = [
@@ -51,7 +62,7 @@ KINDS = {"tensor": lambda image: image, "image": tv_tensors.Image, "video": tv_t
 
 @pytest.fixture(autouse=True)
 def _as_in_a_worker(monkeypatch):
-    for name in native_kernels.V2:
+    for name in native_kernels._OPERATIONS:
         monkeypatch.setitem(native_kernels._LEAST_PIXELS, name, FEWEST)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -115,11 +126,19 @@ def assert_is_as_usual(use):
     return sum(counted.native.values())
 
 
+def function_of(module, name):
+    home = _geometry if (name, module) == (native_kernels.WARP, functional) else module
+    # Looked up in each call, as it is replaced in a worker.
+    return (lambda *given: getattr(home, name)(*given)) if hasattr(home, name) else None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_each_function_is_torchvisions(name, layout, kind):
-    function = getattr(functional, name)
+    if name == native_kernels.WARP and kind != "tensor":
+        return  # it is called with tensors alone
+    function = function_of(functional, name)
     for shape in SHAPES if kind == "tensor" else SHAPES[-3:-1]:
         for dtype in native_kernels._OPERATIONS[name].dtypes:
             image = KINDS[kind](image_of(shape, dtype, layout=layout))
@@ -149,7 +168,8 @@ def test_each_older_function_is_torchvisions(name, layout):
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("simd", simd_levels())
 def test_each_instruction_set_gives_the_same(name, simd, monkeypatch):
-    for call in ("adjust_tensor", "scale_tensor", "normalize_tensor", "blur_tensor"):
+    calls = ("adjust_tensor", "scale_tensor", "normalize_tensor", "blur_tensor", "warp_tensor")
+    for call in calls:
         native = getattr(native_kernels._native, call)
         monkeypatch.setattr(
             native_kernels._native, call, lambda *given, native=native: native(*given, simd=simd)
@@ -190,9 +210,65 @@ def test_any_tensor_gives_torchvisions_result(data, name, module):
         )
     )
     kind = data.draw(st.sampled_from(sorted(KINDS)))
-    function = getattr(module, name, None)
+    function = function_of(module, name)
     if function is not None:
         assert_is_as_usual(lambda: function(KINDS[kind](image), *arguments))
+
+
+POINTS = [[0, 0], [31, 0], [31, 31], [0, 31]], [[3, 2], [27, 1], [30, 29], [2, 24]]
+WARPS = {
+    "affine": lambda image, mode, fill: functional.affine(
+        image, 7, [3, -2], 1.2, [5, 1], mode, fill=fill
+    ),
+    "rotation": lambda image, mode, fill: functional.rotate(image, 31, mode, True, fill=fill),
+    "perspective": lambda image, mode, fill: functional.perspective(image, *POINTS, mode, fill),
+    "elastic": lambda image, mode, fill: functional.elastic(
+        image, torch.linspace(-0.2, 0.3, 2048).view(1, 32, 32, 2), mode, fill
+    ),
+    "older affine": lambda image, mode, fill: older.affine(
+        image, 7, [3, -2], 1.2, [5, 1], mode, fill
+    ),
+    "older rotation": lambda image, mode, fill: older.rotate(image, 31, mode, True, fill=fill),
+    "older perspective": lambda image, mode, fill: older.perspective(image, *POINTS, mode, fill),
+    "older elastic": lambda image, mode, fill: older.elastic_transform(
+        image, torch.linspace(-0.2, 0.3, 2048).view(1, 32, 32, 2), mode, fill
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARPS)
+def test_each_warp_is_torchvisions(name):
+    for dtype in (torch.uint8, torch.float32):
+        for shape in ((3, 32, 32), (4, 3, 32, 32)):
+            image = image_of(shape, dtype)
+            for mode in (InterpolationMode.NEAREST, InterpolationMode.BILINEAR):
+                for fill in (None, [1.0, 0.5, 90.0]):
+                    native = assert_is_as_usual(lambda: WARPS[name](image, mode, fill))  # noqa: B023
+                    assert native == (fill is not None or dtype is torch.uint8)
+
+
+def test_random_warps_of_images_and_videos_are_torchvisions():
+    warps = [
+        v2.RandomAffine(9, (0.1, 0.2), (0.9, 1.2), 4, InterpolationMode.BILINEAR),
+        v2.RandomPerspective(p=1.0, fill=3),
+        v2.RandomRotation(50, fill={"others": None}),
+        v2.ElasticTransform(),
+        v2.RandAugment(interpolation=InterpolationMode.BILINEAR),
+    ]
+    for kind in KINDS.values():
+        for warp in warps:
+            for seed in range(5):
+
+                def use(warp=warp, kind=kind, seed=seed):
+                    torch.manual_seed(seed)
+                    return warp(kind(image_of((2, 3, 32, 32), torch.uint8)))
+
+                state = torch.get_rng_state()
+                expected = about(use())
+                with deferring():
+                    assert about(use()) == expected
+                torch.set_rng_state(state)
+    assert counts.take().native["warps by a grid"] > 60
 
 
 def frames(layout="interleaved"):
@@ -251,6 +327,16 @@ LEFT = {
     ),
     "dual": dual,
     "other convolution": under(without_mkldnn),
+    "grid with a gradient": lambda image: _geometry._apply_grid_transform(
+        image, GRIDS[1, 1].clone().requires_grad_(), "nearest", None
+    ),
+    "grids of each image": lambda image: _geometry._apply_grid_transform(
+        image[:1], GRIDS[1, 1].expand(2, -1, -1, -1), "nearest", None
+    ),
+    "bicubic": lambda image: _geometry._apply_grid_transform(image, GRIDS[1, 1], "bicubic", None),
+    "two fills": lambda image: _geometry._apply_grid_transform(
+        image, GRIDS[1, 1], "nearest", [1, 2]
+    ),
     "unaligned": lambda _: functional.adjust_contrast(unaligned(), 0.5),
     "traced": lambda image: torch.jit.trace(
         lambda each: functional.adjust_contrast(each, 0.5), image, check_trace=False
@@ -323,7 +409,7 @@ def test_torch_may_resize_images_and_results():
     with deferring():
         for name in ARGUMENTS:
             if name != "to_dtype":
-                made = getattr(functional, name)(image, *ARGUMENTS[name][-1])
+                made = function_of(functional, name)(image, *ARGUMENTS[name][-1])
                 assert made.untyped_storage().resizable()
         levels = image_of((4, 3, 32, 32), torch.uint8)
         assert functional.to_dtype(levels, torch.float32, True).untyped_storage().resizable()
@@ -338,7 +424,7 @@ def test_images_are_not_written_to():
     with deferring():
         for name in ARGUMENTS:
             if name != "to_dtype":
-                getattr(functional, name)(image, *ARGUMENTS[name][-1])
+                function_of(functional, name)(image, *ARGUMENTS[name][-1])
     assert torch.equal(image, before)
 
 
@@ -467,7 +553,7 @@ def test_batches_of_frames_are_those_of_dataloader(workers):
 def test_empty_and_tiny_tensors_are_left_to_torchvision(name):
     for shape in ((0, 3, 9, 9), (3, 2, 400), (3, 1, 1), (3, 400, 1)):
         image = image_of(shape, native_kernels._OPERATIONS[name].dtypes[0])
-        function = getattr(functional, name)
+        function = function_of(functional, name)
         assert not assert_is_as_usual(lambda: function(image, *ARGUMENTS[name][0]))  # noqa: B023
 
 

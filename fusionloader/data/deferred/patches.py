@@ -185,16 +185,19 @@ def _plain_tensors_v2() -> list[Patch]:
     import torch
     from torchvision import tv_tensors
     from torchvision.transforms.v2 import functional
-    from torchvision.transforms.v2.functional import _utils
+    from torchvision.transforms.v2.functional import _geometry, _utils
 
-    from fusionloader.data.deferred.tensors.native_kernels import V2, kernel
+    from fusionloader.data.deferred.tensors.native_kernels import V2, WARP, kernel
 
     registries = {name: _utils._KERNEL_REGISTRY[getattr(functional, name)] for name in V2}
     return [
-        Patch(kernels, kind, kernel(name, kind, "torch_v2"))
-        for name, kernels in registries.items()
-        for kind in (torch.Tensor, tv_tensors.Image, tv_tensors.Video)
-        if kind in kernels  # there is none of rgb_to_grayscale for videos
+        *(
+            Patch(kernels, kind, kernel(name, kind, "torch_v2"))
+            for name, kernels in registries.items()
+            for kind in (torch.Tensor, tv_tensors.Image, tv_tensors.Video)
+            if kind in kernels  # there is none of rgb_to_grayscale for videos
+        ),
+        Patch(_geometry, WARP, kernel(WARP, torch.Tensor, "torch_v2")),
     ]
 
 

@@ -170,6 +170,11 @@ def color(fill: Argument, channels: int) -> Color:
     return red, green, blue
 
 
+def is_unfilled(fill: Argument) -> bool:
+    """Whether a fill that ``color`` takes is ``None`` for images of all types."""
+    return (next(iter(fill.values())) if isinstance(fill, dict) else fill) is None
+
+
 def filter_name(interpolation: Argument) -> Filter:
     name = _mode(interpolation)
     if name not in _FILTERS:

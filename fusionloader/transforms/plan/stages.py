@@ -17,12 +17,11 @@ Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic", "float_bilinea
 """Pillow's filters, and torch's antialiased ones: for uint8 tensors, with weights of 16 bits, and
 for float32. The last work on floats, or on levels and round their result to levels."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
-Rounding = Literal["pillow", "torch_v1", "torch_v2"]
+Rounding = Literal["pillow", "torch_v1", "torch_v2", "torch_unfilled"]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
-torchvision's older functions or of v2's. For affine transforms of tensors, which are the same in
-both, ``"torch_v1"`` says that torch rounds products before it adds them, ``"torch_v2"`` that it
-does not; for blurs, which are v2's, ``"torch_v1"`` says that torch's vectors have 8 floats,
-``"torch_v2"`` 16. This depends on the processor. A drawn contrast of v2 may also have
+torchvision's older functions or of v2's. ``"torch_unfilled"`` is a warp of tensors without a fill,
+which both do alike. For blurs, which are v2's, ``"torch_v1"`` says that torch's vectors have 8
+floats, ``"torch_v2"`` 16, which depends on the processor. A drawn contrast of v2 may also have
 ``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
@@ -238,6 +237,7 @@ class RandomPerspective:
     distortion: float
     interpolation: Interpolation
     fill: Color
+    rounding: Rounding = "pillow"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""torchvision's color operations on plain tensors, such as video frames, in one native pass each.
+"""torchvision's color operations and warps on plain tensors, such as video frames, natively.
 
 Nothing is deferred: the result is a plain tensor with the bits, shape and strides that torchvision
 gives it, where torch makes a tensor for each step of the arithmetic. Whether native code rounds as
@@ -8,6 +8,7 @@ the installed torch does on this processor is tried once for each function and d
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, SimpleNamespace
@@ -26,6 +27,9 @@ from fusionloader.transforms.plan.patches import REPLACED
 
 Rounding = Literal["torch_v1", "torch_v2"]
 Result = torch.Tensor | None  # None if torchvision has to be called
+
+WARP = "_apply_grid_transform"
+"""Function that torchvision's warps of tensors end with, of the same name in both versions."""
 
 _MOST_NUMBER = 1000.0
 _LEAST_SIDE = 3
@@ -176,6 +180,44 @@ def _blurs_to_planes(image: torch.Tensor) -> bool:
     return image.ndim == 3 or image.is_contiguous()
 
 
+def _warp(
+    image: torch.Tensor,
+    rounding: Rounding,
+    grid: Argument = None,
+    mode: Argument = None,
+    fill: Argument = None,
+) -> Result:
+    """Samples an image by a grid, which is how all of torchvision's warps end."""
+    if type(grid) is not torch.Tensor or type(mode) is not str or mode not in _MODES:
+        return None
+    if grid.dtype is not torch.float32 or grid.ndim != 4 or len(grid) != 1 or grid.shape[3] != 2:
+        return None
+    if not (grid.numel() and grid.is_contiguous() and _has_known_keys(grid)) or grid.requires_grad:
+        return None
+    levels = image.dtype is torch.uint8
+    if fill is None and not levels:
+        return None  # torch is as fast
+    values = list(fill) if type(fill) in (list, tuple) else [0.0 if fill is None else fill]
+    bounds = (0.0, 255.0) if levels else (-_MOST_NUMBER, _MOST_NUMBER)
+    numbers = [each for value in values if (each := _number(value, *bounds)) is not None]
+    if len(numbers) != len(values) or len(numbers) not in (1, 3):
+        return None
+    *leading, channels, _, _ = image.shape
+    height, width = grid.shape[1:3]
+    # What torchvision blends in place has the share of pixels inside the image as another channel.
+    blended = fill is not None and mode == ("nearest" if rounding == "torch_v1" else "bilinear")
+    planes = channels + (blended and not levels)
+    shape = math.prod(leading), planes, height, width
+    out = torch.empty(shape, dtype=image.dtype, device="cpu")
+    by = "torch_unfilled" if fill is None else rounding
+    colors = numbers * (channels // len(numbers))
+    _native.warp_tensor(_memory(image), _memory(grid), _memory(out), mode, colors, by)
+    made = out[:, :channels]
+    if rounding == "torch_v1" and leading:
+        return made
+    return made.reshape(*leading, channels, height, width)
+
+
 def _are_numbers(values: Argument) -> bool:
     if type(values) not in (list, tuple) or len(values) != 3:
         return False
@@ -205,6 +247,9 @@ def _blend(name: str) -> _Operation:
 
 _BLURS = ([3, 3], [0.7, 0.4]), ([5, 9], [3.1, 1.9]), ([13, 11], [0.1, 2.2])
 _NORMALIZATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+_MODES = ("nearest", "bilinear")
+_GRID = torch.from_numpy(np.random.default_rng(1).uniform(-1.3, 1.3, (1, 23, 19, 2))).float()
+_FILLS = (0.0, [0.3, 9.0, 200.0])
 _OPERATIONS = {
     **{
         f"adjust_{name}": _blend(name)
@@ -215,19 +260,21 @@ _OPERATIONS = {
     "gaussian_blur": _Operation(_gaussian_blur, _BLURS, takes=_blurs_to_planes),
     "to_dtype": _Operation(_to_dtype, ((torch.float32, True),), (torch.uint8,)),
     "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
+    WARP: _Operation(_warp, tuple((_GRID, mode, fill) for mode in _MODES for fill in _FILLS)),
 }
 
 # Of all images together; with fewer, torch is as fast.
 _LEAST_PIXELS = {
+    WARP: 256,
     **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue", "gaussian_blur"), 256),
     **{"rgb_to_grayscale": 1024, "adjust_contrast": 4096, "normalize": 4096},
     **{"adjust_brightness": 16384, "to_dtype": 16384},
 }
 
-V2 = tuple(_OPERATIONS)
+V2 = tuple(name for name in _OPERATIONS if name != WARP)
 """Functionals of torchvision's v2 whose kernels for tensors, images and videos are replaced."""
 
-V1 = tuple(name for name in V2 if name not in ("adjust_hue", "to_dtype"))
+V1 = tuple(name for name in _OPERATIONS if name not in ("adjust_hue", "to_dtype"))
 """Functions of ``torchvision.transforms._functional_tensor`` that are replaced.
 
 It has no ``to_dtype``, and hue has other strides there.
@@ -243,6 +290,7 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         rounding: whose arithmetic it is.
     """
     operation = _OPERATIONS[name]
+    label = "warps by a grid" if name == WARP else name
 
     def attempt(image: Argument = None, /, *arguments: Argument, **named: Argument) -> Any:
         if torch.compiler.is_compiling() or type(image) is not kind or not activity.is_active():
@@ -253,14 +301,14 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         if plain.numel() < 3 * _LEAST_PIXELS[name] or not _is_plain(plain):
             return PLAIN
         if not rounds_natively(name, plain.dtype, rounding):
-            counts().left[f"{name} of {plain.dtype}, which torch rounds otherwise here"] += 1
+            counts().left[f"{label} of {plain.dtype}, which torch rounds otherwise here"] += 1
             return PLAIN
         if any(scope.get(key) is not called for scope, key, called in _called(name, rounding)):
             return PLAIN  # the program has replaced it
         made = operation.run(plain, rounding, *arguments, **named)
         if made is None:
             return PLAIN
-        counts().native[name] += 1
+        counts().native[label] += 1
         return made if kind is torch.Tensor else _wrap(made, image)
 
     return attempt
@@ -277,8 +325,8 @@ def _is_plain(image: torch.Tensor) -> bool:
     """Whether torch computes elements in one thread, and does nothing else that can be seen."""
     if image.requires_grad or image.stride() not in _layouts(image.shape):
         return False
-    if torch._C._dispatch_keys(image).raw_repr() not in _dispatch_keys():
-        return False  # another device, vmap, a lazily negated tensor
+    if not _has_known_keys(image):
+        return False
     if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
         return False
     if image.data_ptr() % image.element_size():
@@ -288,6 +336,11 @@ def _is_plain(image: torch.Tensor) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
     return torch._C._get_tracing_state() is None
+
+
+def _has_known_keys(tensor: torch.Tensor) -> bool:
+    """Whether it is not of another device, of vmap, or lazily negated."""
+    return torch._C._dispatch_keys(tensor).raw_repr() in _dispatch_keys()
 
 
 @functools.lru_cache(256)
@@ -335,10 +388,12 @@ def rounds_natively(name: str, dtype: torch.dtype, rounding: Rounding) -> bool:
 def _find_original(name: str, rounding: Rounding) -> Function:
     from torchvision.transforms import _functional_tensor
     from torchvision.transforms.v2 import functional
+    from torchvision.transforms.v2.functional import _geometry
 
-    if rounding == "torch_v2":
+    v2 = rounding == "torch_v2"
+    if v2 and name != WARP:
         return getattr(functional, f"{name}_image")  # type: ignore[no-any-return]
-    function = getattr(_functional_tensor, name)
+    function = getattr(_geometry if v2 else _functional_tensor, name)
     return getattr(function, REPLACED, function)  # type: ignore[no-any-return]
 
 

@@ -16,9 +16,11 @@ from fusionloader.transforms.plan.arguments import (
     NotCompiled,
     Transform,
     interpolation_name,
+    is_unfilled,
 )
 from fusionloader.transforms.plan.stages import (
     TO_FLOATS,
+    Color,
     Convert,
     Filter,
     Fixed,
@@ -37,6 +39,8 @@ _MATRICES = (
     (1.0, 0.3, 5.0, 0.0, 1.0, 0.0),
     (0.5, 0.5, 0.0, -0.5, 0.5, 0.0),
 )
+_COEFFICIENTS = (0.9, 0.2, -1.3, -0.1, 1.2, 0.8, 1e-3, -2e-3)
+_WAYS = tuple((mode, (7, 80, 250)) for mode in ("nearest", "bilinear"))
 # By operation whose levels are not those for Pillow images: torchvision's function, and arguments
 # to try.
 _FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
@@ -46,7 +50,8 @@ _FUNCTIONS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
     "hue": ("adjust_hue", ((-0.31,), (0.0,), (0.17,))),
     "autocontrast": ("autocontrast", ((),)),
     "grayscale": ("rgb_to_grayscale", ((),)),
-    "affine": ("affine", tuple((matrix, "nearest", (7, 80, 250)) for matrix in _MATRICES)),
+    "affine": ("affine", tuple((matrix, *way) for matrix in _MATRICES for way in _WAYS)),
+    "perspective": ("perspective", tuple((_COEFFICIENTS, *way) for way in _WAYS)),
 }
 
 # The same by operation on floats, also where levels are those for Pillow images. These have no
@@ -71,7 +76,7 @@ def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
         NotCompiled: native code does not have them.
         NeedsFloats: it has them, for stages that work on floats.
     """
-    rounding: Rounding = "torch_v2" if _is_of_v2(step) else "torch_v1"
+    rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
     if context.held == "floats" and context.in_plan:
         if context.channels != 3 or not all(_is_on_floats(name, rounding) for name in names):
             raise NotCompiled("it works on floats: put it before the conversion")
@@ -88,20 +93,26 @@ def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
 
 
 def warp_rounding(step: Transform, context: Context) -> Rounding:
-    """Returns the rounding of the affine transforms that a transform does.
+    """Returns the rounding of the warps that a transform does.
 
     Raises:
         NotCompiled: native code does not have the levels that they have on tensors.
     """
-    nearest = interpolation_name(step.interpolation) == "nearest"
-    context.require_levels(same_on_tensors=nearest)
+    filtered = interpolation_name(step.interpolation) in ("nearest", "bilinear")
+    context.require_levels(same_on_tensors=filtered)
     if context.held == "pil" or not context.exact:
         return "pillow"
-    known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
-    for rounding in known:
-        if rounds_natively("affine", rounding):
-            return rounding
-    raise NotCompiled(_OTHERWISE)
+    rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
+    if is_unfilled(step.fill):
+        rounding = "torch_unfilled"
+    name = "perspective" if type(step).__name__ == "RandomPerspective" else "affine"
+    if not rounds_natively(name, rounding):
+        raise NotCompiled(_OTHERWISE)
+    return rounding
+
+
+def _is_v2(step: Transform) -> bool:
+    return type(step).__module__.startswith("torchvision.transforms.v2.")
 
 
 def blur_rounding(step: Transform, context: Context, width: int, height: int) -> Rounding:
@@ -113,22 +124,18 @@ def blur_rounding(step: Transform, context: Context, width: int, height: int) ->
     """
     on_floats = context.held == "floats" and context.in_plan
     if not on_floats:
-        is_known = context.in_plan and _is_of_v2(step) and context.channels == 3
+        is_known = context.in_plan and _is_v2(step) and context.channels == 3
         context.require_levels(same_on_tensors=is_known)
         if context.held == "pil" or not context.exact:
             return "pillow"
     known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
     for rounding in known:
-        if not (_is_of_v2(step) and context.channels == 3 and _blurs(width, height, rounding)):
+        if not (_is_v2(step) and context.channels == 3 and _blurs(width, height, rounding)):
             continue
         if on_floats and not context.on_floats:
             raise NeedsFloats
         return rounding
     raise NotCompiled(_OTHERWISE)
-
-
-def _is_of_v2(step: Transform) -> bool:
-    return type(step).__module__.startswith("torchvision.transforms.v2.")
 
 
 def run_on_tensor(
@@ -138,16 +145,12 @@ def run_on_tensor(
 
     Unless it is to be taken ``as_it_lies``, the rounding says how the tensor lies in memory.
     """
-    from torchvision.transforms import _functional_tensor
     from torchvision.transforms import functional as v1
     from torchvision.transforms.v2 import functional as v2
 
     name, *arguments, rounding = operation
-    if name == "affine":  # the same for both
-        matrix, interpolation, fill = arguments
-        colors = [float(level) for level in fill[: image.shape[0]]]
-        moved: torch.Tensor = _functional_tensor.affine(image, list(matrix), interpolation, colors)
-        return moved
+    if name in ("affine", "perspective"):
+        return _warp(image, name, *arguments, rounding=rounding)
     if name == "blur":  # v2's
         width, height, *sigmas = arguments
         blurred: torch.Tensor = v2.gaussian_blur(image, [width, height], sigmas)
@@ -160,6 +163,36 @@ def run_on_tensor(
     function = (_FUNCTIONS.get(name) or _ON_FLOATS[name])[0]
     result: torch.Tensor = getattr(module, function)(image, *arguments)
     return result
+
+
+def _warp(
+    image: torch.Tensor,
+    name: str,
+    numbers: tuple[float, ...],
+    interpolation: str,
+    fill: Color,
+    size: tuple[int, int] | None = None,
+    *,
+    rounding: str,
+) -> torch.Tensor:
+    from torchvision.transforms import _functional_tensor as v1
+    from torchvision.transforms.v2.functional import _geometry as v2
+
+    height, width = image.shape[-2:]
+    new_width, new_height = size or (width, height)
+    if name == "affine":
+        make_grid = v1._gen_affine_grid if rounding == "torch_v1" else v2._affine_grid
+        theta = torch.tensor(numbers).reshape(1, 2, 3)
+        grid = make_grid(theta, w=width, h=height, ow=new_width, oh=new_height)
+    else:
+        make_grid = (v1 if rounding == "torch_v1" else v2)._perspective_grid
+        grid = make_grid(list(numbers), width, height, torch.float32, image.device)
+    apply = (v1 if rounding == "torch_v1" else v2)._apply_grid_transform
+    colors = [float(level) for level in fill[: image.shape[0]]]
+    warped: torch.Tensor = apply(
+        image, grid, interpolation, None if rounding == "torch_unfilled" else colors
+    )
+    return warped
 
 
 def has_own_rounding(name: str) -> bool:

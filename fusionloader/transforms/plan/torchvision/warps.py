@@ -32,7 +32,6 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_rotation(step: Transform, context: Context) -> Stage:
-    context.require_levels(same_on_tensors=not step.expand)
     return RandomRotation(
         numbers(step.degrees, "degrees"),
         interpolation_name(step.interpolation),
@@ -63,9 +62,8 @@ def _random_perspective(step: Transform, context: Context) -> Stage:
     if not 0 <= distortion <= 1:
         raise NotCompiled(f"distortion_scale={distortion}")
     interpolation = interpolation_name(step.interpolation)
-    context.require_levels(same_on_tensors=False)
     fill = color(step.fill, context.channels)
-    stage = RandomPerspective(distortion, interpolation, fill)
+    stage = RandomPerspective(distortion, interpolation, fill, warp_rounding(step, context))
     return RandomApply(float(step.p), (stage,))
 
 
