@@ -6,7 +6,9 @@ WebP is not, because the libraries decode it as fast, by the same code.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -16,9 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 
 from fusionloader._native import OpenedJpeg, RunStatus
 from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.core import deferred_core
 from fusionloader.data.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.data.deferred.formats import NOT_NATIVE
 from fusionloader.data.deferred.guard import PLAIN, Function, call_library, guarded
@@ -27,6 +31,7 @@ from fusionloader.data.deferred.opening import JPEG_SUFFIXES
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors.deferred_tensor import defer, defer_pixels
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
+from fusionloader.transforms.plan.stages import Convert
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -177,6 +182,26 @@ def reading(original: Function) -> Function:
 def detect_format(data: Argument) -> Any:
     """Replaces torchcodec's ``_detect_image_format``."""
     return PLAIN if getattr(data, _OPENED, None) is None else "jpeg"
+
+
+_FLOATS = "torch", "torchrgb"  # WebDataset's names of float32 in RGB
+_FRACTIONS = Convert("float32", (np.arange(256).astype(np.float32) / 255.0).tobytes() * 3)
+
+
+def handle_image(self: Argument, key: Argument, data: Argument) -> Any:
+    """Replaces WebDataset's ``ImageHandler.__call__``, for tensors of floats."""
+    if self.imagespec not in _FLOATS or type(data) is not bytes or not activity.is_active():
+        return PLAIN
+    if re.sub(r".*[.]", "", key).lower() not in self.extensions:
+        return PLAIN
+    image = call_library(Image.open, io.BytesIO(data))
+    core = deferred_core(image.convert("RGB")) if image.mode in ("RGB", "L") else None
+    if core is None:
+        return PLAIN
+    made = torch.empty((3, *core.size[::-1]), dtype=torch.float32, device="cpu")
+    core.write(_FRACTIONS, made)
+    counts().results["tensor"] += 1
+    return made
 
 
 def _decode_tensor(

@@ -272,11 +272,12 @@ def _opencv() -> list[Patch]:
 
 
 def _webdataset() -> list[Patch]:
-    from webdataset import filters, pipeline  # type: ignore[import-untyped]
+    from webdataset import autodecode, filters, pipeline  # type: ignore[import-untyped]
 
-    from fusionloader.data.deferred import collating
+    from fusionloader.data.deferred import array_decoders, collating
 
     return [
+        Patch(autodecode.ImageHandler, "__call__", array_decoders.handle_image),
         Patch(filters, "combine_values", collating.combine_values),
         Patch(pipeline.DataPipeline, "invoke", make=collating.invoking),
     ]
