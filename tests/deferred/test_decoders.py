@@ -242,8 +242,8 @@ LEFT = {
 def paths(tmp_path):
     made = {}
     for name, content in FILES.items():
-        (tmp_path / name).write_bytes(content)
-        made[name] = str(tmp_path / name)
+        made[name] = str(tmp_path / f"{name}.jpg")  # whatever it is
+        Path(made[name]).write_bytes(content)
     return made
 
 

@@ -111,6 +111,35 @@ def test_lists_are_torchs(name):
         assert_is_as_usual(lambda: [transform(opened()) for _ in range(8)])
 
 
+@pytest.mark.parametrize(
+    ("first", "name"), [*((v2.ToImage, name) for name in COMPOSED), (v2.PILToTensor, "train")]
+)
+def test_lists_that_make_tensors_of_images_are_torchs_by_default(first, name):
+    transform = v2.Compose([first(), *COMPOSED[name]])
+
+    def use():
+        made = [transform(opened(size)) for size in [(53, 37), (90, 24)] * 4]
+        assert not any(map(is_deferred, made))
+        return [(type(each), each.contiguous()) for each in made]
+
+    expected = outcome(use)
+    with deferring():
+        made = outcome(use)
+    assert made == expected
+    assert not counts.counts().failed
+
+
+def test_files_are_decoded_in_part_within_a_list_by_default():
+    transform = v2.Compose([v2.ToImage(), *COMPOSED["train"]])
+    with deferring():
+        for _ in range(4):  # of which the last ones are analyzed
+            transform(opened((90, 64)))
+        counts.take()
+        transform(opened((90, 64)))
+    recorded = counts.take().recorded
+    assert recorded["crop"] == recorded["resize"] == 1
+
+
 @pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 0}, {"quality": 20}])
 def test_files_are_decoded_in_part(options):
     transform = v2.Compose(COMPOSED["train"])

@@ -116,6 +116,7 @@ PIPELINES = {
     ),
     "rgb8": lambda s: begun(s).decode("rgb8").to_tuple(IMAGE, "cls").map_tuple(from_array),
     "torchrgb": lambda s: begun(s).decode("torchrgb").to_tuple(IMAGE, "cls").map_tuple(evaluated),
+    "torch": lambda s: begun(s).decode("torch").to_tuple(IMAGE, "cls").map_tuple(evaluated),
     "shuffled behind": lambda s: (
         begun(s).decode("pil").to_tuple(IMAGE, "cls").map_tuple(TRANSFORM).shuffle(15, seed=3)
     ),
@@ -197,6 +198,14 @@ def test_batches_are_made_in_place(photos, how):
     # The transforms are learned first, then the batches.
     assert loader.stats().deferred_images["collated"]["in place"] >= 2 * 64 - 2 * 8
     assert "collated: in place" in loader.explain()
+    loader.close()
+
+
+def test_tensors_of_floats_are_made_without_an_array(photos):
+    loader = FusionLoader(begun(photos).decode("torchrgb").to_tuple("jpg", "cls"), 8, num_workers=1)
+    assert sum(len(labels) for _, labels in loader) == 64
+    results = loader.stats().deferred_images["results"]
+    assert results["tensor"] == 64 and "array" not in results
     loader.close()
 
 

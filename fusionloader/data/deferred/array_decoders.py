@@ -1,4 +1,4 @@
-"""Decoders of OpenCV, torchvision and torchcodec, replaced where the native one gives their pixels.
+"""Other libraries' decoders, replaced where the native one gives their pixels.
 
 They return arrays and tensors instead of Pillow's images. JPEG and PNG files are decoded natively.
 WebP is not, because the libraries decode it as fast, by the same code.
@@ -6,24 +6,32 @@ WebP is not, because the libraries decode it as fast, by the same code.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 
-from fusionloader._native import RunStatus
+from fusionloader._native import OpenedJpeg, RunStatus
 from fusionloader.data.deferred import activity
+from fusionloader.data.deferred.core import deferred_core
 from fusionloader.data.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.data.deferred.formats import NOT_NATIVE
-from fusionloader.data.deferred.guard import PLAIN, Function, guarded
+from fusionloader.data.deferred.guard import PLAIN, Function, call_library, guarded
 from fusionloader.data.deferred.headers import UPRIGHT, Format, Header, read_header
+from fusionloader.data.deferred.opening import JPEG_SUFFIXES
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors.deferred_tensor import defer, defer_pixels
-from fusionloader.transforms.executors.native import file_decoder
+from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
+from fusionloader.transforms.plan.stages import Convert
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -34,6 +42,10 @@ _MODE_UNCHANGED, _MODE_GRAY, _MODE_RGB, _MODE_RGB_ALPHA = 0, 1, 3, 4
 _MODES = {_MODE_GRAY: 1, _MODE_RGB: 3, _MODE_RGB_ALPHA: 4}  # channels
 # torchcodec's codes of the elements' type, of which "auto" is that of the file.
 _UINT8, _AUTO = 0, 2
+
+_OPENED = "_fusionloader_opened"  # attribute of torchcodec's tensor of a file's bytes
+_UPRIGHT_RGB = Header("JPEG", 3, UPRIGHT)
+_EXIF_MARKER = b"\xff\xe1"
 
 # What each orientation of EXIF takes: a transposition, and flips along these dimensions.
 _TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
@@ -125,25 +137,87 @@ def codec_operator(codec: Format) -> Callable[[Function], Function]:
     """Returns what replaces one of torchcodec's operators, which its decoders call."""
 
     def attempt(data: Argument, mode: int, elements: int = _UINT8) -> Any:
-        encoded = _view_encoded(data)
-        header = None if encoded is None else read_header(encoded)
+        opened: OpenedJpeg | None = getattr(data, _OPENED, None)
+        encoded = _view_encoded(data) if opened is None else memoryview(opened.encoded)
+        header: Header | None = _UPRIGHT_RGB
+        if opened is None:
+            header = None if encoded is None else read_header(encoded)
         if encoded is None or header is None or header.format != codec:
             return PLAIN
         if elements not in (_UINT8, _AUTO):
             return PLAIN
-        return _decode_tensor(encoded, header, mode, header.orientation)
+        return _decode_tensor(encoded, header, mode, header.orientation, opened)
 
     return lambda original: guarded(attempt, original, f"torch.ops.{original}")
 
 
-def _decode_tensor(encoded: memoryview, header: Header, mode: int, orientation: int | None) -> Any:
+def reading(original: Function) -> Function:
+    """Returns what replaces torchcodec's function that makes a tensor of a file or its bytes.
+
+    The tensor of an upright color JPEG has what is known of the file as an attribute.
+    """
+
+    def attempt(source: Argument) -> Any:
+        if not activity.is_active():
+            return PLAIN
+        opened = None
+        if isinstance(source, (str, Path)) and str(source).endswith(JPEG_SUFFIXES):
+            began = time.perf_counter()
+            opened = OpenedJpeg.open(source, MOST_ENCODED_BYTES)
+            counts().read_seconds += time.perf_counter() - began
+            counts().read_bytes += 0 if opened is None else len(opened.encoded)
+        elif type(source) is bytes:
+            opened = OpenedJpeg.of(source)
+        if opened is None:
+            return PLAIN
+        opened.close()
+        data = call_library(original, opened.encoded)
+        if opened.components == 3 and _EXIF_MARKER not in opened.encoded[: opened.header_bytes]:
+            setattr(data, _OPENED, opened)
+        return data
+
+    return guarded(attempt, original)
+
+
+def detect_format(data: Argument) -> Any:
+    """Replaces torchcodec's ``_detect_image_format``."""
+    return PLAIN if getattr(data, _OPENED, None) is None else "jpeg"
+
+
+_FLOATS = "torch", "torchrgb"  # WebDataset's names of float32 in RGB
+_FRACTIONS = Convert("float32", (np.arange(256).astype(np.float32) / 255.0).tobytes() * 3)
+
+
+def handle_image(self: Argument, key: Argument, data: Argument) -> Any:
+    """Replaces WebDataset's ``ImageHandler.__call__``, for tensors of floats."""
+    if self.imagespec not in _FLOATS or type(data) is not bytes or not activity.is_active():
+        return PLAIN
+    if re.sub(r".*[.]", "", key).lower() not in self.extensions:
+        return PLAIN
+    image = call_library(Image.open, io.BytesIO(data))
+    core = deferred_core(image.convert("RGB")) if image.mode in ("RGB", "L") else None
+    if core is None:
+        return PLAIN
+    made = torch.empty((3, *core.size[::-1]), dtype=torch.float32, device="cpu")
+    core.write(_FRACTIONS, made)
+    counts().results["tensor"] += 1
+    return made
+
+
+def _decode_tensor(
+    encoded: memoryview,
+    header: Header,
+    mode: int,
+    orientation: int | None,
+    opened: OpenedJpeg | None = None,
+) -> Any:
     """Returns uint8 pixels, channels x height x width, turned upright; or ``PLAIN``."""
     channels = header.channels if mode == _MODE_UNCHANGED else _MODES.get(mode)
     # A single channel or alpha is not made of others here.
     if channels is None or orientation is None or channels not in (3, header.channels):
         return PLAIN
     if header.format == "JPEG" and channels == 3 and orientation == UPRIGHT:
-        deferred = defer(encoded)
+        deferred = defer(encoded, opened)
         if deferred is not None:
             return deferred
     size = _read_size(encoded)

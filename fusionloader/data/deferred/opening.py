@@ -18,7 +18,7 @@ from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.unparsed import UNPARSED, UnparsedFile
 
-_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG")
 _START = b"\xff\xd8\xff"
 # Larger files are read by Pillow in pieces, so that a dataset may look at their sizes alone.
 _MOST_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def open_image(fp: Argument, mode: Argument = "r", formats: Argument = None) -> 
     path, file = "", None
     if isinstance(fp, (str, PurePath)):
         path = os.fspath(fp)
-        if not path.endswith(_SUFFIXES):
+        if not path.endswith(JPEG_SUFFIXES):
             return PLAIN
     elif _is_plain(fp):
         file = fp

@@ -155,7 +155,9 @@ def _torchvision_v2() -> list[Patch]:
     from torchvision.transforms.v2.functional import _type_conversion, _utils
 
     from fusionloader.data.deferred import functionals
-    from fusionloader.data.deferred.composed import compose
+    from fusionloader.data.deferred.composed import compose, trials
+
+    trials.patched = installed
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
@@ -254,6 +256,8 @@ def _torchcodec() -> list[Patch]:
 
     decoders = sys.modules["torchcodec.decoders._image_decoders"]
     return [
+        Patch(decoders, "_source_to_tensor", make=array_decoders.reading),
+        Patch(decoders, "_detect_image_format", array_decoders.detect_format),
         Patch(decoders, "_decode_jpeg", make=array_decoders.codec_operator("JPEG")),
         Patch(decoders, "_decode_png", make=array_decoders.codec_operator("PNG")),
     ]
@@ -271,11 +275,12 @@ def _opencv() -> list[Patch]:
 
 
 def _webdataset() -> list[Patch]:
-    from webdataset import filters, pipeline  # type: ignore[import-untyped]
+    from webdataset import autodecode, filters, pipeline  # type: ignore[import-untyped]
 
-    from fusionloader.data.deferred import collating
+    from fusionloader.data.deferred import array_decoders, collating
 
     return [
+        Patch(autodecode.ImageHandler, "__call__", array_decoders.handle_image),
         Patch(filters, "combine_values", collating.combine_values),
         Patch(pipeline.DataPipeline, "invoke", make=collating.invoking),
     ]
@@ -314,10 +319,9 @@ _TABLES = {**dict(zip(_MODULES, _MAKERS, strict=True)), _TENSORS: _tensors}
 _COMPILED = (types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 
 _lock = threading.RLock()
-_users: set[object] = set()
+_users: dict[object, bool] = {}  # each with whether it defers tensors
 seen_modules = 0  # number of loaded modules at the last check
 _installed: list[str] = []  # keys of _TABLES, in the order in which they were installed
-_with_tensors = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +338,8 @@ def install(user: object = None, tensors: bool = False) -> None:
 
     ``tensors`` is whether those of deferred tensors are installed, too.
     """
-    global _with_tensors
     with _lock:
-        _users.add(user)
-        _with_tensors = _with_tensors or tensors
+        _users[user] = _users.get(user, False) or tensors
         if len(_users) == 1 or len(_installed) < len(_TABLES):
             _install_imported()
 
@@ -371,25 +373,28 @@ def install_imported() -> None:
 
 def _uninstall(user: object) -> None:
     """Undoes ``install``; the last call restores what the program has not replaced since."""
-    global seen_modules, _with_tensors
+    global seen_modules
     with _lock:
-        _users.discard(user)
+        _users.pop(user, None)
         seen_modules = 0
-        if _users:
-            return
-        for module in reversed(_installed):
+        wanted = _wanted() if _users else []
+        for module in [module for module in reversed(_installed) if module not in wanted]:
             for made in _made(module):
                 if made.patch.get() is made.replacement:
                     made.patch.set(made.original)
-        _installed.clear()
-        _with_tensors = False
+            _installed.remove(module)
+
+
+def _wanted() -> list[str]:
+    """Returns the keys of the tables to be installed, in their order."""
+    wanted = [module for module in _MODULES if module in sys.modules]
+    if any(_users.values()) and "torchvision.transforms.v2" in wanted:
+        wanted.append(_TENSORS)
+    return wanted
 
 
 def _install_imported() -> None:
-    wanted = [module for module in _MODULES if module in sys.modules]
-    if _with_tensors and "torchvision.transforms.v2" in wanted:
-        wanted.append(_TENSORS)
-    for module in wanted:
+    for module in _wanted():
         if module not in _installed:
             _installed.append(module)  # before its patches, which may be interrupted
             for made in _made(module):

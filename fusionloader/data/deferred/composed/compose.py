@@ -7,7 +7,7 @@ import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,9 +29,12 @@ from fusionloader.data.deferred.tensors.deferred_tensor import (
     DeferredTensor,
     deferred_tensor,
     find_view,
+    finish_sample,
     is_deferred,
+    make_plain,
 )
 from fusionloader.data.deferred.tensors.level_tables import LEVELS, LevelTable
+from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.data.deferred.unparsed import copy_info, is_transparent
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
@@ -117,6 +120,7 @@ class _Steps:
         self._known = first
         while self._known and self._steps[self._known - 1].is_known:
             self._known -= 1
+        self._begun = self._find_begun()
 
     def _flattened(self, step: Transform, depth: int = 0) -> list[Transform]:
         """Returns the steps of a nested list, or the list itself if it runs user code.
@@ -130,6 +134,12 @@ class _Steps:
             return [step]
         self._lists.append(ListSnapshot(step))
         return inner
+
+    def _find_begun(self) -> type[DeferredTensor] | None:
+        """Returns the class of the tensor that the step before the known ones makes of an image."""
+        step = self._steps[self._known - 1].transform if self._known else None
+        kind = _begun_by(step)
+        return kind if kind is not None and self._attributes.add(step) else None
 
     def _recorder(self, step: Transform) -> TransformRecorder | None:
         recorder = tried_recorder(step, self.held)
@@ -156,6 +166,9 @@ class _Steps:
         image, number = _record(self, image, 0)
         while number < len(self._steps):
             step = self._steps[number]
+            begun = _begin(self, image, number)
+            if begun is not None:
+                return begun.run(call)
             image = call(step.transform, image)
             if not step.is_known and not _are(self, listed):  # user code changed another step
                 return _run_rest(listed, step.place + 1, image, call)
@@ -176,9 +189,25 @@ class _Steps:
         """
         if self.held != "pil" or number < self._known or not is_deferred(image):
             return []
+        return self._follow(number)
+
+    def _follow(self, number: int) -> list[Transform]:
         if number not in self._following:
             self._following[number] = _Known("tensor")
         return [*(step.transform for step in self._steps[number:]), *self._last]
+
+    def begin(self, image: Any, number: int) -> _BegunTensor | None:
+        """Returns the tensor that a step makes of an image, if the step after it is recorded."""
+        if self._begun is None or number + 1 != self._known:
+            return None
+        rest = self._follow(number + 1)
+        steps = self._following[number + 1].steps(rest)
+        if steps is None or not (steps._steps and steps._steps[0].recorder):
+            return None
+        core = deferred_core(image)
+        if core is None or core.mode != "RGB":
+            return None
+        return _BegunTensor(core, self._begun, steps, rest)
 
     def recorded(self, image: Any, number: int) -> tuple[Any, int]:
         """Records steps from ``number`` on, and runs them if only conversions follow.
@@ -302,11 +331,53 @@ class _TensorSteps(_Steps):
         return next(((levels, each) for each in _DEFERRED if {each.plain} == kinds), None)
 
 
+class _BegunTensor(NamedTuple):
+    """The tensor of an image within a list; user code sees it only if it asked for that.
+
+    Attributes:
+        core: the image.
+        kind: class of the tensor.
+        steps: the steps that follow, analyzed.
+        rest: the steps that follow.
+    """
+
+    core: DeferredCore
+    kind: type[DeferredTensor]
+    steps: _Steps
+    rest: list[Transform]
+
+    def run(self, call: Call) -> Any:
+        """Applies the steps; the result is made, in its row, unless tensors are deferred."""
+
+        def call_plain(step: Transform, image: Any) -> Any:
+            if is_deferred(image):
+                make_plain(image, type(step).__name__)
+            return call(step, image)
+
+        is_seen = activity.defers_tensors()
+        made = self.steps.run(self.rest, self._tensor(), call if is_seen else call_plain)
+        if not is_seen:
+            finish_sample(made)
+        return made
+
+    def _tensor(self) -> DeferredTensor:
+        return deferred_tensor(TensorView.of_all(self.core, LEVELS, is_interleaved=True), self.kind)
+
+
+def _begun_by(step: Transform) -> type[DeferredTensor] | None:
+    """Returns the class of the tensor that a step of torchvision's makes of an image of Pillow."""
+    from torchvision.transforms import v2
+
+    kinds = {v2.ToImage: DeferredImage, v2.PILToTensor: DeferredTensor}
+    return None if is_patched(step) else kinds.get(type(step))
+
+
 _DEFERRED = (DeferredTensor, DeferredImage)
 _NAME = "torchvision.transforms.Compose"
 # If one of these fails, the step is called.
 _record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
 _are = guarded(_Steps.are, lambda steps, listed: False, _NAME)
+_begin = guarded(_Steps.begin, lambda steps, image, number: None, _NAME)
 
 _MOST_STEPS = 64
 # A list that is made for a single image is not analyzed.

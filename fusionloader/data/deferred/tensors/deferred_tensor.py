@@ -184,16 +184,15 @@ def defer_pixels(pixels: Pixels) -> DeferredTensor | None:
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
 
 
-def defer(encoded: memoryview) -> DeferredTensor | None:
+def defer(encoded: memoryview, opened: OpenedJpeg | None = None) -> DeferredTensor | None:
     """Returns the tensor of a JPEG file in RGB; ``None`` if it has to be decoded at once.
 
-    Its bytes are copied, because user code may change them.
+    The bytes of a file that is not opened are copied, because user code may change them.
     """
     if not (activity.defers_tensors() and Uses.are_worth_it()):
         return None
-    if len(encoded) > MOST_ENCODED_BYTES:
-        return None
-    opened = OpenedJpeg.of(bytes(encoded))
+    if opened is None and len(encoded) <= MOST_ENCODED_BYTES:
+        opened = OpenedJpeg.of(bytes(encoded))
     if opened is None or opened.components not in (1, 3):
         return None
     counts().files += 1
