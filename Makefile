@@ -243,7 +243,8 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 	mkdir -p $(FUZZ)
 	clang++ $(FUZZ_FLAGS) -fsanitize=$(SANITIZE) $(FUZZED) -o $@
 
-neon:  #: the native code for 64-bit Arm, cross-compiled and run under emulation
+neon: $(SYSTEM)  #: the native code for 64-bit Arm, cross-compiled and run under emulation
+	-.ci/system-packages $(PYTHON) aarch64-linux-gnu-g++ qemu-aarch64-static
 	.ci/neon build/neon
 
 # On a machine with a CUDA device: what only a device can show, and its figures, after one epoch with a
@@ -264,8 +265,10 @@ gpu-rehearsal: ready-to-test
 gpu-kit: $(SYSTEM)
 	.ci/gpu-kit/pack build/gpu-kit
 
-compliance: ready-to-test  #: the tests of PyTorch and torchdata, in the folder SUITES
-	$(BIN)/python tests/compat/compliance.py $(SUITES) $(ARGS)
+# SUITES has test/test_dataloader.py of PyTorch's sources, and in stateful/ the files of
+# test/stateful_dataloader in github.com/pytorch/data.
+compliance: ready-to-test  #: the tests of PyTorch and torchdata; SUITES=build/suites
+	$(BIN)/python tests/compat/compliance.py $(or $(SUITES),build/suites) $(ARGS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)

@@ -23,6 +23,7 @@ def test_each_campaign_is_a_target_with_words_and_no_run_is_of_another():
         ("@echo begun; echo '3 passed, 1 skipped in 2.1s'; echo later", 0, "3 passed, 1 skipped"),
         ("@echo first; echo '=== 1 failed, 2 passed in 1s ==='; exit 3", 2, "1 failed, 2 passed"),
         ("@echo 12 runs, none lost", 0, "12 runs, none lost"),
+        ("@echo fusionloader: no clang; echo ask; exit 77", campaigns.CANNOT_RUN, "no clang"),
         ("@echo begun; sleep 600", campaigns.ENDED, "begun"),
     ],
 )

@@ -104,6 +104,12 @@ def test_there_is_no_worker():
     assert loader.stats().samples == 2 * COUNT
 
 
+def test_a_program_that_asks_for_the_workers_is_told_that_there_are_none():
+    iterator = iter(FusionLoader(tensors(), 4, num_workers=2))
+    next(iterator)
+    assert list(iterator._workers) == []
+
+
 def test_an_epoch_goes_on_where_it_was_left():
     loader = FusionLoader(tensors(), 4, shuffle=True, num_workers=2, seed=3)
     iterator = iter(loader)

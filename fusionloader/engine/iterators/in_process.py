@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -226,6 +226,7 @@ class GatheredIterator(InProcessIterator):
 
     _is_keyed = False
     _why_here = "tensors in memory"
+    _workers: Sequence[object] = ()  # programs that ask DataLoader's iterator for its workers
 
     def _begin(self) -> EpochState:
         epoch_state = super()._begin()
