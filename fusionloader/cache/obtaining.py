@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import weakref
@@ -78,11 +79,19 @@ _held: weakref.WeakValueDictionary[str, _Held] = weakref.WeakValueDictionary()
 def obtain(cache: Cache, wanted: WantedCache) -> Obtained | None:
     """Returns memory under the budget of a cache; ``None``, with a warning, if that is used up.
 
+    Also if the disk has no room for the folder.
+
     Raises:
         CacheTooLarge: the budget exceeds what the machine has.
         OSError: the folder on the disk cannot be used.
     """
-    check_capacity(cache)
+    try:
+        check_capacity(cache)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.warning("nothing of %s is cached: %s", wanted.name or "the dataset", error)
+        return None
     held = _held.get(cache.token)
     if held is None:
         held = _held[cache.token] = _Held()

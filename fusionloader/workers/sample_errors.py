@@ -55,16 +55,24 @@ def summary(error: BaseException) -> str:
 
 def raise_failure(failure: Failure) -> NoReturn:
     """Raises the exception that the worker caught, as torch's ``DataLoader`` does."""
+    raise failure_error(failure)
+
+
+def failure_error(failure: Failure) -> BaseException:
+    """Returns the exception that ``raise_failure`` raises."""
     from torch._utils import KeyErrorMessage
 
     kind: Any = _kind(failure)
     if kind is KeyError:
-        raise KeyError(KeyErrorMessage(failure.text))  # whose repr keeps the line breaks
+        return KeyError(KeyErrorMessage(failure.text))  # whose repr keeps the line breaks
     try:
-        error = kind(message=failure.text) if getattr(kind, "message", None) else kind(failure.text)
+        if getattr(kind, "message", None):
+            error: BaseException = kind(message=failure.text)
+        else:
+            error = kind(failure.text)
     except Exception:  # its constructor takes other arguments
-        raise RuntimeError(failure.text) from None
-    raise error
+        return RuntimeError(failure.text)
+    return error
 
 
 def _kind(failure: Failure) -> type[BaseException]:

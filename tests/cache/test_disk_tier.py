@@ -212,8 +212,19 @@ loader = FusionLoader(
 for _ in range(2):
     batches = sum(1 for _ in loader)
 found = loader.stats().cache
-print(batches, found.epoch_misses, found.tiers["disk_encoded"].images)
+print(batches, *(found and (found.epoch_misses, found.tiers["disk_encoded"].images) or ()))
 """
+
+
+def test_a_disk_without_room_for_the_folder_costs_the_cache_alone(image_folder, tmp_path):
+    mount = f"mount -t tmpfs -o nr_inodes=1 tmpfs {tmp_path}"
+    tried = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"a small disk cannot be mounted: {tried.stderr.strip()}")
+    code = in_mount_namespace(mount) + FILL
+    done = warm_start.completed("-c", code, image_folder, tmp_path / "cache")
+    assert done.stdout.split() == ["8"], done.stderr
+    assert "is cached: [Errno 28] No space left on device" in done.stderr
 
 
 def test_a_full_disk_ends_the_filling_and_nothing_else(image_folder, tmp_path):

@@ -243,6 +243,30 @@ def test_an_exception_at_any_step_of_next_loses_no_batch(eval_set, kind, trouble
     assert whole > 0, why
 
 
+@pytest.mark.parametrize("options", [{}, {"collate_fn": of_one_length}])
+@pytest.mark.parametrize(
+    ("under", "positions"),
+    [("workers/sample_errors.py", range(10)), ("engine/iterators", range(1, 40, 4))],
+)
+def test_an_exception_at_any_step_loses_no_error_of_a_sample(options, under, positions):
+    loader = FusionLoader(Some(), 4, num_workers=1, **options)
+    places = set()
+    for position in positions:
+        iterator = iter(loader)
+        steps = Steps(under, events=(*CALLS, "c_return"))
+        try:
+            steps.raise_at(position, interrupt(), lambda it=iterator: next(it))
+        except KeyboardInterrupt:
+            places.add(steps.place)
+            with pytest.raises(ValueError, match="no sample 3"):
+                next(iterator)
+        except ValueError:
+            pass
+        assert int(next(iterator)[0][0, 0]) == 4, steps.place
+    assert len(places) >= 5
+    loader.close()
+
+
 @pytest.mark.parametrize("kind", ["one ahead", "left out and spilled", "whole batches"])
 def test_an_exception_behind_any_call_that_receives_messages_loses_none(kind):
     """Where the result of the call is lost: Python raises KeyboardInterrupt there."""

@@ -10,7 +10,7 @@ import torch
 from fusionloader.options.aliases import Batch
 
 
-def note_what_follows(error: Exception, *, ends_batch: bool) -> None:
+def note_what_follows(error: BaseException, *, ends_batch: bool) -> None:
     """Adds a note to an error of ``next()`` that says what the next call does.
 
     ``ends_batch``: whether the mini-batch ends with the error. Otherwise a lack of memory or files

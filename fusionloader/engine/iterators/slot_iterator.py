@@ -46,7 +46,7 @@ from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.workers.sample_errors import raise_failure
+from fusionloader.workers.sample_errors import failure_error
 
 _MOST_WORKERS = 32  # queue places for workers added later; more on a machine with more cores
 _AHEAD = 2  # batches whose copies to the device have begun, beside the one in use
@@ -74,6 +74,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._end_counting = self._end_workers
         self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
+        # The mini-batch that ends with the error of this call of next().
+        self._failed: tuple[Job, BaseException] | None = None
         self._open()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
@@ -267,7 +269,7 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
-        self._has_passed_over = False
+        self._failed = None
         try:
             with self._turn, self._tracer, self._clock:
                 for each in self._manager.participants:
@@ -276,12 +278,18 @@ class SlotIterator(_BaseDataLoaderIter):
                 job = self._here()[0]
                 returned = self._returned(job)
                 payload = job.unleased(whole=self._backend.receiver is not None)
-        except StopIteration:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            failed = self._failed
+            ends_batch = failed is not None and failed[1] is error
             # The sampler's own error ends the epoch; without a begun epoch, the iterator has ended.
             if self._begun and error is not self._batches.error:
-                note_what_follows(error, ends_batch=self._has_passed_over)
+                note_what_follows(error, ends_batch=ends_batch)
+            if failed is not None and ends_batch:
+                returned = self._returned(failed[0])
+                # As below: until here the next call raises this error again.
+                self._epoch_state.returned = returned
+                failed[0].returned = True
+            self._failed = None
             raise
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.
@@ -394,22 +402,19 @@ class SlotIterator(_BaseDataLoaderIter):
         if job.result is None:
             self._statistics.add_skipped(job.skipped.values())
             if job.failures:
-                self._pass_over(job)
-                raise_failure(min(job.failures.values(), key=lambda failure: failure.row))
-            if count == 0 and self._backend.receiver is None:
-                self._pass_over(job)
-                collate_named([], self._backend.name)  # raises, as it does for DataLoader
+                first = min(job.failures.values(), key=lambda failure: failure.row)
+                self._failed = job, failure_error(first)
+                raise self._failed[1]
             if count and len(dropped) == count:
                 self._statistics.batches += 1
                 self._pass_over(job)
-                self._has_passed_over = False  # this is no error
                 return False, None
             try:
                 job.result = self._made(job, dropped)
             except (MemoryError, OSError, MemorySharingError):
                 raise  # the next call tries again
-            except Exception:  # the samples cannot be collated
-                self._pass_over(job)
+            except Exception as error:  # the samples cannot be collated
+                self._failed = job, error
                 raise
             self._statistics.samples += self._count_samples(job) - len(dropped)
             self._statistics.batches += 1
@@ -418,9 +423,9 @@ class SlotIterator(_BaseDataLoaderIter):
         return True, job.result
 
     def _pass_over(self, job: Job) -> None:
-        """Records that a mini-batch ends without a batch: with an error, or with no samples."""
+        """Records that a mini-batch ends without a batch, since it has no samples."""
         self._epoch_state.deliver(self._returned(job))
-        job.returned = self._has_passed_over = True
+        job.returned = True
 
     def _returned(self, job: Job) -> Returned:
         return Returned(job.number)
@@ -434,6 +439,8 @@ class SlotIterator(_BaseDataLoaderIter):
         count = len(job.indices)
         if self._backend.receiver is not None:
             return self._whole_batch(job)
+        if count == 0:
+            return collate_named([], self._backend.name)  # raises, as it does for DataLoader
         if job.arriving is not None:
             assert self._delivery is not None
             return without_rows(self._delivery.finish(job.arriving), count, dropped)
