@@ -306,7 +306,8 @@ class ImageStack(Unmade):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Notes that code may depend on the shape; the rest is done as in the base class."""
-        reads.names.add("size")
+        if func not in cls.recorders:
+            reads.names.add("size")
         return super().__torch_function__(func, types, args, kwargs)
 
     # Methods and properties of its own take less time than __torch_function__.

@@ -114,8 +114,10 @@ class _Code:
         return [*(list(scope.values()) for scope in self._scopes), self._of_torch(vars(torch))]
 
     def is_current(self) -> bool:
-        pairs = zip(self._now(), self._then, strict=True)
-        return all(len(a) == len(b) and all(map(operator.is_, a, b)) for a, b in pairs)
+        try:
+            return self._now() == self._then
+        except Exception:  # raised by what was not there then, as by arrays, which have no truth
+            return False
 
 
 def _is_of_libraries(value: Any) -> bool:
@@ -159,8 +161,8 @@ class _Configuration:
 
     def keep(self, remaking: _Remaking, make: Maker, sizes: Hashable, reads_sizes: bool) -> None:
         """Keeps what makes the result of images of these sizes, or of any one image."""
-        resized = remaking.resized.pop()
-        if not (reads_sizes or remaking.resized or resized is None):
+        (resized,) = remaking.resized if len(remaking.resized) == 1 else (None,)
+        if not reads_sizes and resized is not None:
             self._of_any_size = make, resized
         elif len(self._makers) < _MOST_SIZES:
             self._makers[sizes] = make
