@@ -403,7 +403,7 @@ def remaking(stack: ImageStack, cores: Sequence[DeferredCore]) -> Remade | None:
         ]
         return _View(_Memory(parts, levels, shape), alias).finished()
 
-    firsts = [operations[0] if operations else ("nothing",) for _, operations, _, _ in found]
+    firsts: list[Any] = [operations[0] if operations else ("",) for _, operations, _, _ in found]
     resized = {first[1:3] if first[0] == "resize" else None for first in firsts}
     return Remade(make, memory, resized.pop() if len(resized) == 1 else None)
 
