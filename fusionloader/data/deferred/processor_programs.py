@@ -23,6 +23,7 @@ import torch
 from PIL import Image
 from transformers.image_utils import SizeDict
 
+from fusionloader.data.deferred.composed.snapshots import Unknown
 from fusionloader.data.deferred.core import DeferredCore, deferred_core
 from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.image_stacks import ImageStack, Maker, reads, remaking
@@ -47,25 +48,21 @@ _LIBRARIES = {"transformers", "huggingface_hub", "torch", "torchvision", "numpy"
 _LIBRARIES |= {"fusionloader", *sys.stdlib_module_names} - {"unittest"}
 
 
-class _Unknown(Exception):
-    """A value that cannot be compared, or made again."""
-
-
 def _frozen(value: Any, depth: int = 0) -> Hashable:
     """Returns an object that equals those of values of the same types, and no others.
 
     Raises:
-        _Unknown: a value of another type, which the program might change.
+        Unknown: a value of another type, which the program might change.
     """
     kind = type(value)
     if kind in _VALUES or isinstance(value, enum.Enum):
         return kind, value
     if depth > _MOST_NESTED:
-        raise _Unknown
+        raise Unknown
     if kind in (tuple, list):
         return kind, *[_frozen(each, depth + 1) for each in value]
     if kind is not dict and kind is not SizeDict:
-        raise _Unknown
+        raise Unknown
     named = value if kind is dict else vars(value)
     return kind, *named, *[_frozen(each, depth + 1) for each in named.values()]
 
@@ -173,7 +170,7 @@ _configurations: dict[Hashable, _Configuration] = {}
 _changes = 0
 
 
-class Call:
+class ProcessorCall:
     """A call of a processor whose result may be known, or kept."""
 
     def __init__(
@@ -183,7 +180,7 @@ class Call:
         self._sizes = tuple([core.size for core in cores])
 
     @staticmethod
-    def of(processor: Any, images: Any, *about: Any) -> Call | None:
+    def of(processor: Any, images: Any, *about: Any) -> ProcessorCall | None:
         """Returns a call with further arguments; ``None`` if its result cannot be kept."""
         kind, several = type(processor), images if type(images) in (list, tuple) else [images]
         if not kind.__module__.startswith("transformers.") or _changes >= _MOST_CHANGES:
@@ -197,9 +194,9 @@ class Call:
         modes = type(images), *[core.mode for core in cores]
         try:
             key = kind, state, modes, _frozen(about, -1), _frozen(vars(processor), -1)
-        except _Unknown:
+        except Unknown:
             return None
-        return Call(key, processor, images, cores)
+        return ProcessorCall(key, processor, images, cores)
 
     def replay(self) -> Any:
         """Returns the result of images that are alike; ``PLAIN`` if there is none."""
@@ -234,7 +231,7 @@ class Call:
         try:
             if read <= _SIZES and self._state() == before:
                 found.keep(remaking, remaking.of(made), self._sizes, bool(read))
-        except _Unknown:
+        except Unknown:
             pass
         return made
 
@@ -274,7 +271,7 @@ class _Remaking:
         """Returns a function that makes the same as ``value`` of other cores.
 
         Raises:
-            _Unknown: it is not known how.
+            Unknown: it is not known how.
         """
         kind = type(value)
         if kind in _VALUES or isinstance(value, enum.Enum):
@@ -301,7 +298,7 @@ class _Remaking:
             return make
         stack = remaking(value, self._cores) if kind is ImageStack else None
         if stack is None:
-            raise _Unknown
+            raise Unknown
         self._see(stack.memory)
         self.resized.add(stack.resized)
         return stack.make
@@ -312,5 +309,5 @@ class _Remaking:
 
     def _see(self, value: object) -> None:
         if id(value) in self._seen:  # the copies would not be the same object
-            raise _Unknown
+            raise Unknown
         self._seen.add(id(value))
