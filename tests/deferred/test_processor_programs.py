@@ -24,8 +24,7 @@ QWEN = {"size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 16}}
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
-    monkeypatch.setattr(processor_programs, "_configurations", {})
-    monkeypatch.setattr(processor_programs, "_changes", 0)
+    monkeypatch.setattr(processor_programs, "_codes", {})
 
 
 @pytest.fixture(scope="module")

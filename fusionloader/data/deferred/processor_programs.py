@@ -11,30 +11,35 @@ from __future__ import annotations
 import enum
 import functools
 import operator
+import os
+import pickle
 import random
 import sys
+import types
 from collections import UserDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from transformers.image_processing_backends import TorchvisionBackend
+from transformers.image_processing_base import BatchFeature
 from transformers.image_utils import SizeDict
 
 from fusionloader.data.deferred.composed.snapshots import Unknown
-from fusionloader.data.deferred.core import DeferredCore, deferred_core
+from fusionloader.data.deferred.core import DeferredCore, defer_unparsed, deferred_core
 from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.image_stacks import ImageStack, Maker, reads, remaking
 from fusionloader.data.deferred.rows.memory import is_plain
-from fusionloader.data.deferred.unparsed import is_transparent
+from fusionloader.data.deferred.unparsed import UNPARSED, is_transparent
 
-_MOST_CONFIGURATIONS, _MOST_SIZES = 64, 4096
+_MOST_MAKERS = 2048  # of a class of processors
 _MOST_BYTES = 4096  # of a tensor that is kept
-# Calls that are recorded in any case. It takes 0.25 ms more, and as much less if a result is known.
+# Calls of a class that are recorded in any case. It takes 0.25 ms more, and as much less if a result
+# is known.
 _FEW_CALLS = 64
-_MOST_CHANGES = 16  # of code; detecting one takes milliseconds
 _MOST_NESTED = 2  # annotations are nested deeper, and differ with each image
 _VALUES = frozenset([type(None), bool, int, float, str, torch.dtype, torch.device])
 # Modules whose functions are called, beside those in which the processors' classes are defined.
@@ -44,8 +49,13 @@ _MODULES = (
     "torchvision.transforms.v2.functional",
     *(f"torchvision.transforms.v2.functional._{name}" for name in ("geometry", "misc", "utils")),
 )
-_LIBRARIES = {"transformers", "huggingface_hub", "torch", "torchvision", "numpy", "PIL"}
-_LIBRARIES |= {"fusionloader", *sys.stdlib_module_names} - {"unittest"}
+_RESULTS = BatchFeature.__mro__[: BatchFeature.__mro__.index(UserDict) + 1]
+_LIBRARIES = ("transformers", "huggingface_hub", "torch", "torchvision", "numpy", "PIL")
+_FOLDERS = tuple(
+    f"{os.path.dirname(str(sys.modules[name].__file__))}{os.sep}"
+    for name in (*_LIBRARIES, "fusionloader")
+)
+_PYTHON = f"{os.path.dirname(os.__file__)}{os.sep}"
 
 
 def _frozen(value: Any, depth: int = 0) -> Hashable:
@@ -96,21 +106,30 @@ class _Code:
 
     Attributes:
         is_known: whether no part of it is of the program.
+        makers: what makes the results of its calls, by all that these depend on.
+        recorded, known: calls of the class that were recorded, and whose result was known.
     """
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, before: _Code | None) -> None:
+        self.makers: dict[Hashable, Maker] = {}
+        # A change takes the time of a few recordings.
+        self.recorded = 0 if before is None else before.recorded + 2
+        self.known = 0 if before is None else before.known
         classes = kind.__mro__[:-1]
         modules = {*_MODULES, *(each.__module__ for each in classes)} & sys.modules.keys()
-        self._scopes = [vars(each) for each in (*classes, *map(sys.modules.get, modules))]
-        values = [value for scope in self._scopes for value in scope.values()]
-        codes = [value.__code__ for value in values if isinstance(value, FunctionType)]
-        names = {name for code in codes for name in code.co_names} & vars(torch).keys()
-        self._of_torch = operator.itemgetter("cat", "stack", *names)
+        owners = *classes, *_RESULTS, *map(sys.modules.get, modules)
+        self._scopes = [vars(each) for each in owners]
+        values = {id(value): value for scope in self._scopes for value in scope.values()}.values()
+        self._functions = [value for value in values if isinstance(value, FunctionType)]
+        names = {name for each in self._functions for name in _names(each.__code__)}
+        self._of_torch = operator.itemgetter("cat", "stack", *names & vars(torch).keys())
         self._then = self._now()
-        self.is_known = all(map(_is_of_libraries, (*values, *self._then[-1])))
+        self.is_known = _are_of_libraries([*values, *self._then[-1]])
 
     def _now(self) -> list[Sequence[Any]]:
-        return [*(list(scope.values()) for scope in self._scopes), self._of_torch(vars(torch))]
+        codes = list(map(_code_of, self._functions))
+        values = (list(scope.values()) for scope in self._scopes)
+        return [*values, codes, self._of_torch(vars(torch))]
 
     def is_current(self) -> bool:
         try:
@@ -118,134 +137,171 @@ class _Code:
         except Exception:  # raised by what was not there then, as by arrays, which have no truth
             return False
 
+    def keep(self, name: Hashable, make: Maker) -> None:
+        for oldest in list(self.makers)[: len(self.makers) - _MOST_MAKERS + 1]:
+            self.makers.pop(oldest, None)
+        self.makers[name] = make
 
-def _is_of_libraries(value: Any) -> bool:
-    if not callable(value) and not hasattr(type(value), "__get__"):
+
+_code_of = operator.attrgetter("__code__")
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
+
+
+def _are_of_libraries(values: list[Any]) -> bool:
+    """Whether values are, wrap and hold no code of the program."""
+    seen = set[int]()
+    while values:
+        value = values.pop()
+        kind = type(value)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if kind is FunctionType:
+            if not _is_of_libraries(value.__code__.co_filename):
+                return False
+            values += [vars(value).get("__wrapped__")]
+            for cell in value.__closure__ or ():
+                held = cell.cell_contents
+                values += held.values() if isinstance(held, dict) else [held]
+        elif isinstance(value, type):
+            if not _is_of_libraries(getattr(sys.modules.get(value.__module__), "__file__", None)):
+                return False
+        elif kind in _INNER:
+            values.append(getattr(value, _INNER[kind]))
+        elif callable(value) or hasattr(kind, "__get__"):
+            if kind.__module__ not in _PLAIN or isinstance(value, types.MethodType):
+                return False
+    return True
+
+
+_INNER: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
+_INNER[functools._lru_cache_wrapper] = "__wrapped__"
+_PLAIN = {"builtins", "typing", "types", "collections.abc"}  # compiled functions, hints of types
+
+
+def _is_of_libraries(file: str | None) -> bool:
+    if file is None or file.startswith((*_FOLDERS, "<frozen ")):
         return True
-    while not isinstance(value, (FunctionType, type)):
-        if type(value).__module__ == "unittest.mock" or type(value) is functools.partial:
-            return False
-        names = ("__func__", "fget", "__wrapped__")
-        inner = next((name for name in names if hasattr(type(value), name)), None)
-        value = type(value) if inner is None else getattr(value, inner)
-    where = value.__module__ if isinstance(value, type) else value.__globals__["__name__"]
-    return str(where).partition(".")[0] in _LIBRARIES
+    inner = file.removeprefix(_PYTHON)
+    return inner != file and not inner.startswith(("site-packages", "dist-packages", "unittest"))
 
 
-class _Configuration:
-    """What is known of calls that differ in nothing but the sizes of images.
-
-    Attributes:
-        code: the code that ran.
-        recorded, known: calls that were recorded, and calls whose result was known.
-    """
-
-    def __init__(self, code: _Code) -> None:
-        self.code, self.recorded, self.known = code, 0, 0
-        self._makers: dict[Hashable, Maker] = {}
-        self._of_any_size: tuple[Maker, tuple[int, int]] | None = None  # and their size afterwards
-
-    def is_worth_it(self) -> bool:
-        """Whether another call is to be recorded."""
-        return self.code.is_known and self.recorded < _FEW_CALLS + 2 * self.known
-
-    def find(self, sizes: Sequence[tuple[int, int]]) -> Maker | None:
-        """Returns what makes the result of images of these sizes."""
-        if self._of_any_size is not None:
-            make, resized = self._of_any_size
-            if sizes[0] != resized and min(sizes[0]) > 1:  # else nothing is resized, or torch fails
-                return make
-        return self._makers.get(sizes)
-
-    def keep(self, remaking: _Remaking, make: Maker, sizes: Hashable, reads_sizes: bool) -> None:
-        """Keeps what makes the result of images of these sizes, or of any one image."""
-        (resized,) = remaking.resized if len(remaking.resized) == 1 else (None,)
-        if not reads_sizes and resized is not None:
-            self._of_any_size = make, resized
-        elif len(self._makers) < _MOST_SIZES:
-            self._makers[sizes] = make
-
-
-_configurations: dict[Hashable, _Configuration] = {}
-_changes = 0
+_codes: dict[type, _Code] = {}
 
 
 class ProcessorCall:
     """A call of a processor whose result may be known, or kept."""
 
     def __init__(
-        self, key: Hashable, processor: Any, images: Any, cores: Sequence[DeferredCore]
+        self, processor: Any, images: Any, about: Any, key: Hashable, cores: Sequence[DeferredCore]
     ) -> None:
-        self._key, self._processor, self._images, self._cores = key, processor, images, cores
-        self._sizes = tuple([core.size for core in cores])
+        self._processor, self._images, self._about = processor, images, about
+        self._key, self._cores = key, cores
+        form = type(images), *[core.mode for core in cores]
+        self._of_sizes = key, form, tuple([core.size for core in cores])
+        self._of_any_size = key, form, None
 
     @staticmethod
     def of(processor: Any, images: Any, *about: Any) -> ProcessorCall | None:
         """Returns a call with further arguments; ``None`` if its result cannot be kept."""
         kind, several = type(processor), images if type(images) in (list, tuple) else [images]
-        if not kind.__module__.startswith("transformers.") or _changes >= _MOST_CHANGES:
+        if not kind.__module__.startswith("transformers.") or not issubclass(
+            kind, TorchvisionBackend
+        ):
             return None
         if torch._C._len_torch_function_stack() or torch.compiler.is_compiling():
+            return None
+        try:
+            key = _key(processor, about)
+        except Unknown:
             return None
         cores = [core for core in map(_find_core, several) if core is not None]
         if len(cores) < len(several) or len({id(core.source) for core in cores}) < len(cores):
             return None
-        state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
-        modes = type(images), *[core.mode for core in cores]
-        try:
-            key = kind, state, modes, _frozen(about, -1), _frozen(vars(processor), -1)
-        except Unknown:
-            return None
-        return ProcessorCall(key, processor, images, cores)
+        return ProcessorCall(processor, images, about, key, cores)
 
     def replay(self) -> Any:
         """Returns the result of images that are alike; ``PLAIN`` if there is none."""
-        global _changes
-        found = _configurations.get(self._key)
-        if found is not None and not found.code.is_current():
-            _configurations.clear()
-            _changes += 1
-            return PLAIN
-        make = None if found is None else found.find(self._sizes)
-        if found is None or make is None:
-            return PLAIN
-        found.known += 1
-        return make(self._cores)
+        code = _codes.get(type(self._processor))
+        for name in () if code is None else (self._of_any_size, self._of_sizes):
+            make = code.makers.get(name)
+            if make is None or not code.is_current():
+                continue
+            made = make(self._cores)
+            if made is not PLAIN:
+                code.known += 1
+                return made
+        return PLAIN
 
     def record(self, run: Callable[[Any], Any]) -> Any:
         """Returns ``run(images)``, with tensors that are not made yet, and keeps how they are."""
-        found = _configurations.get(self._key)
-        if found is None:
-            if len(_configurations) >= _MOST_CONFIGURATIONS:
-                _configurations.clear()
-            found = _configurations[self._key] = _Configuration(_Code(type(self._processor)))
-        if not found.is_worth_it():
-            return run(self._images)
+        kind, given = type(self._processor), self._images
+        code = _codes.get(kind)
+        if code is not None and code.recorded >= _FEW_CALLS + 2 * code.known:
+            return run(given)
+        if code is None or not code.is_current():
+            code = _codes[kind] = _Code(kind, code)
+        if not code.is_known:
+            return run(given)
+        code.recorded += 1
         before, reads.names = self._state(), set()
-        given = self._images
         several = type(given) in (list, tuple)
         made = run(type(given)(map(_watched, given)) if several else _watched(given))
         read = reads.names - _IGNORED
-        found.recorded += 1
         remaking = _Remaking(self._cores)
         try:
-            if read <= _SIZES and self._state() == before:
-                found.keep(remaking, remaking.of(made), self._sizes, bool(read))
+            # Other threads may have changed the processor or the code since they were looked at.
+            is_same = _key(self._processor, self._about) == self._key and code.is_current()
+            if is_same and read <= _SIZES and self._state() == before:
+                make = remaking.of(made)
+                resized = remaking.only_size()
+                if read or resized is None:
+                    code.keep(self._of_sizes, make)
+                else:
+                    code.keep(self._of_any_size, _of_any_size(make, resized))
         except Unknown:
             pass
         return made
 
     def _state(self) -> tuple[Any, ...]:
         """Returns the state of what the code may use or change, if its result is not to be kept."""
-        numbers: Any = np.random.get_state()
-        states = random.getstate(), numbers[1].tobytes(), numbers[2:]
+        numbers = pickle.dumps(np.random.get_state(legacy=False))
         uses = [core.source.uses for core in self._cores]
-        attributes = _frozen(vars(self._processor), -1)
-        return *states, torch.get_rng_state().numpy().tobytes(), uses, attributes
+        return random.getstate(), numbers, torch.get_rng_state().numpy().tobytes(), uses
+
+
+def _key(processor: Any, about: Any) -> Hashable:
+    """Returns what a result depends on, beside the code and the images.
+
+    Raises:
+        Unknown: it depends on more.
+    """
+    state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+    return state, _frozen(about, -1), _frozen(vars(processor), -1)
+
+
+def _of_any_size(make: Maker, resized: tuple[int, int]) -> Maker:
+    """Returns ``make`` for one image of any size that is resized natively, else ``PLAIN``."""
+
+    def make_resized(cores: Sequence[DeferredCore]) -> Any:
+        size = cores[0].size
+        return make(cores) if size != resized and min(size) > 1 else PLAIN
+
+    return make_resized
 
 
 def _find_core(image: Any) -> DeferredCore | None:
+    """Returns the core of a deferred image, or of a file that is deferred without loading it."""
     if not isinstance(image, Image.Image) or type(image).__module__[:4] != "PIL.":
+        return None
+    attributes = image.__dict__
+    if attributes["_im"] is None and not (UNPARSED in attributes and defer_unparsed(image)):
         return None
     return None if is_transparent(image) else deferred_core(image)
 
@@ -257,15 +313,16 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 class _Remaking:
-    """How to make the same of other images.
-
-    Attributes:
-        resized: the sizes that images are resized to first; ``None`` of one that is not.
-    """
+    """How to make the same of other images."""
 
     def __init__(self, cores: Sequence[DeferredCore]) -> None:
         self._cores, self._seen = cores, set[int]()
-        self.resized: set[tuple[int, int] | None] = {None} if len(cores) > 1 else set()
+        self._resized = set[tuple[int, int] | None]()
+
+    def only_size(self) -> tuple[int, int] | None:
+        """Returns the size that a single image is always resized to first; ``None`` if it is not."""
+        is_one = len(self._cores) == len(self._resized) == 1
+        return next(iter(self._resized)) if is_one else None
 
     def of(self, value: Any) -> Maker:
         """Returns a function that makes the same as ``value`` of other cores.
@@ -300,7 +357,7 @@ class _Remaking:
         if stack is None:
             raise Unknown
         self._see(stack.memory)
-        self.resized.add(stack.resized)
+        self._resized.add(stack.resized)
         return stack.make
 
     def _of_all(self, values: Iterable[Any], kind: type) -> Maker:
