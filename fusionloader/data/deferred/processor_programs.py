@@ -17,7 +17,7 @@ import random
 import sys
 import types
 from collections import UserDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -115,19 +115,20 @@ class _Code:
         # A change takes the time of a few recordings.
         self.recorded = 0 if before is None else before.recorded + 2
         self.known = 0 if before is None else before.known
-        classes = kind.__mro__[:-1]
-        modules = {*_MODULES, *(each.__module__ for each in classes)} & sys.modules.keys()
-        owners = *classes, *_RESULTS, *map(sys.modules.get, modules)
-        self._scopes = [vars(each) for each in owners]
-        values = {id(value): value for scope in self._scopes for value in scope.values()}.values()
-        self._functions = [value for value in values if isinstance(value, FunctionType)]
-        names = {name for each in self._functions for name in _names(each.__code__)}
-        self._of_torch = operator.itemgetter("cat", "stack", *names & vars(torch).keys())
+        classes = *kind.__mro__[:-1], *_RESULTS
+        modules = {*_MODULES, *(each.__module__ for each in kind.__mro__)} & sys.modules.keys()
+        scopes = [vars(each) for each in (*classes, *map(sys.modules.get, modules - {"builtins"}))]
+        self._scopes = scopes
+        # Code that is loaded again replaces that of methods, and the functions of modules.
+        self._methods = [each for scope in scopes[: len(classes)] for each in _functions(scope)]
+        codes = {each.__code__ for scope in scopes for each in _functions(scope)}
+        names = {name for code in codes for name in _names(code)} & vars(torch).keys()
+        self._of_torch = operator.itemgetter("cat", "stack", *names)
         self._then = self._now()
-        self.is_known = _are_of_libraries([*values, *self._then[-1]])
+        self.is_known = _are_of_libraries([value for values in self._then for value in values])
 
     def _now(self) -> list[Sequence[Any]]:
-        codes = list(map(_code_of, self._functions))
+        codes = list(map(_code_of, self._methods))
         values = (list(scope.values()) for scope in self._scopes)
         return [*values, codes, self._of_torch(vars(torch))]
 
@@ -144,6 +145,10 @@ class _Code:
 
 
 _code_of = operator.attrgetter("__code__")
+
+
+def _functions(scope: Mapping[str, Any]) -> list[FunctionType]:
+    return [value for value in scope.values() if type(value) is FunctionType]
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -168,7 +173,7 @@ def _are_of_libraries(values: list[Any]) -> bool:
             values += [vars(value).get("__wrapped__")]
             for cell in value.__closure__ or ():
                 held = cell.cell_contents
-                values += held.values() if isinstance(held, dict) else [held]
+                values += map(_holder, held.values() if isinstance(held, dict) else [held])
         elif isinstance(value, type):
             if not _is_of_libraries(getattr(sys.modules.get(value.__module__), "__file__", None)):
                 return False
@@ -178,6 +183,13 @@ def _are_of_libraries(values: list[Any]) -> bool:
             if kind.__module__ not in _PLAIN or isinstance(value, types.MethodType):
                 return False
     return True
+
+
+def _holder(value: Any) -> Any:
+    """Returns the class in place of an object that a decorator holds beside the function."""
+    kind = type(value)
+    is_itself = isinstance(value, type) or kind.__module__ in ("builtins", "functools")
+    return value if is_itself else kind
 
 
 _INNER: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
