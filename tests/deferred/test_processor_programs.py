@@ -1,10 +1,12 @@
 """What image processors made of an image, made again of others without their code."""
 
+import functools
 import io
 import random
 import sys
 import textwrap
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -105,12 +107,56 @@ def replaced(patch, owner, name):
     patch.setattr(owner, name, replacement)
 
 
+def decorated(decorate):
+    """Replaces a method by one of the program within a decorator of a library."""
+
+    def change(processor, patch):
+        original = type(processor).normalize
+
+        def normalize(self, image, *arguments, **named):
+            return original(self, image, *arguments, **named) + 1
+
+        patch.setattr(type(processor), "normalize", decorate(normalize))
+
+    return change
+
+
+def mocked(processor, patch):
+    original = type(processor).normalize
+    replacement = mock.create_autospec(original, side_effect=original)
+    patch.setattr(type(processor), "normalize", replacement)
+
+
+def loaded_again(processor, patch):
+    def normalize(self, image, mean, std, inplace=False, **options):
+        return (image - mean[:, None, None]) / std[:, None, None] + 1
+
+    patch.setattr(type(processor).normalize, "__code__", normalize.__code__)
+
+
+def with_other_results(processor, patch):
+    def init(self, data=None, *arguments, **named):
+        original(self, data, *arguments, **named)
+        self["more"] = 1
+
+    original = transformers.BatchFeature.__init__
+    patch.setattr(transformers.BatchFeature, "__init__", init)
+
+
 CHANGES = {
     "an attribute": lambda processor, patch: setattr(processor, "image_mean", (0.1, 0.2, 0.3)),
     "a size in place": lambda processor, patch: setattr(processor.size, "height", 24),
     "a method": lambda processor, patch: replaced(patch, type(processor), "normalize"),
     "a functional": lambda processor, patch: replaced(patch, functional, "normalize"),
     "a function of torch": lambda processor, patch: replaced(patch, torch, "stack"),
+    "results": with_other_results,
+    "code": loaded_again,
+    "a mock": mocked,
+    "no_grad": decorated(torch.no_grad()),
+    "partialmethod": decorated(functools.partialmethod),
+    "singledispatch": decorated(functools.singledispatch),
+    "lru_cache": decorated(functools.lru_cache(0)),
+    "torch.compiler": decorated(torch.compiler.disable),
 }
 
 
@@ -142,6 +188,61 @@ def test_other_arguments_are_noticed(files):
         assert_runs(3, processor, files, return_tensors="np")
 
 
+def test_a_change_of_the_processor_after_its_attributes_were_read(files, monkeypatch):
+    processor = processor_of("ViT", size={"height": 32, "width": 32})
+    original, before = processor_programs.ProcessorCall.record, processor.image_mean
+
+    def record(call, run):
+        processor.image_mean = (0.1, 0.2, 0.3)
+        try:
+            return original(call, run)
+        finally:
+            processor.image_mean = before
+
+    with monkeypatch.context() as patch, deferring():
+        patch.setattr(processor_programs.ProcessorCall, "record", record)
+        processor(Image.open(files[0]).convert("RGB"))
+    assert_runs(1, processor, files)
+
+
+def test_calls_that_are_never_alike_are_no_longer_recorded(files):
+    processor = processor_of("ViT")
+    with deferring():
+        image = Image.open(files[0]).convert("RGB")
+        for side in range(8, 80):
+            processor(image, size={"height": side, "width": side})
+    (code,) = processor_programs._codes.values()
+    assert code.recorded == 64
+
+
+def test_the_oldest_results_are_forgotten(files, monkeypatch):
+    monkeypatch.setattr(processor_programs, "_MOST_MAKERS", 2)
+    processor = processor_of("Qwen2VL", **QWEN)
+    assert_runs(3, processor, files)
+    assert_runs(0, processor, files[1:])
+    assert_runs(1, processor, files[:1])
+
+
+def test_another_generator_of_numpy(files):
+    processor = processor_of("ViT", size={"height": 32, "width": 32})
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        assert_runs(1, processor, files)
+    finally:
+        np.random.set_bit_generator(np.random.MT19937(1))
+
+
+def test_files_are_not_loaded_before_arguments_are_checked(files):
+    processor = processor_of("ViT", size={"height": 32, "width": 32})
+    whole = io.BytesIO()
+    Image.open(files[0]).save(whole, "PNG")
+    cut = io.BytesIO(whole.getvalue()[:2000])
+    with pytest.raises(Exception, match="do_resize") as expected:
+        processor(Image.open(cut), do_resize="maybe")
+    with deferring(), pytest.raises(type(expected.value), match="do_resize"):
+        processor(Image.open(cut), do_resize="maybe")
+
+
 def test_images_that_are_not_resized_natively(files):
     processor = processor_of("ViT", size={"height": 32, "width": 32})
     assert_runs(1, processor, files)
@@ -156,6 +257,7 @@ STEPS = {
     "draws of numpy": "image + np.random.random()",
     "draws of torch": "image + torch.rand(1)",
     "looks at pixels": "image + (1 if image[0, 0, 0, 0] > 90 else 2)",
+    "changes its class": "image + (setattr(type(self), 'other', object()) or 1)",
     "counts": "image + (setattr(self, 'calls', self.calls + 1) or self.calls)",
 }
 

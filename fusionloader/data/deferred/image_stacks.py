@@ -373,9 +373,6 @@ class Remade(NamedTuple):
     resized: tuple[int, int] | None
 
 
-_known_levels: dict[Convert, torch.Tensor] = {}
-
-
 def remaking(stack: ImageStack, cores: Sequence[DeferredCore]) -> Remade | None:
     """Returns how to make the same of other images; ``None`` if that is not known.
 
@@ -392,9 +389,7 @@ def remaking(stack: ImageStack, cores: Sequence[DeferredCore]) -> Remade | None:
         if number < 0 or core.operations[: len(before)] != before:
             return None
         found.append((number, core.operations[len(before) :], core.size, order))
-    if len(_known_levels) >= _MOST_LEVELS:
-        _known_levels.clear()
-    levels, shape = _known_levels.setdefault(_convert(memory.levels), memory.levels), memory.shape
+    levels, shape = memory.levels, memory.shape
 
     def make(cores: Sequence[DeferredCore]) -> torch.Tensor:
         parts = [

@@ -37,8 +37,7 @@ from fusionloader.data.deferred.unparsed import UNPARSED, is_transparent
 
 _MOST_MAKERS = 2048  # of a class of processors
 _MOST_BYTES = 4096  # of a tensor that is kept
-# Calls of a class that are recorded in any case. It takes 0.25 ms more, and as much less if a result
-# is known.
+# Calls of a class that are recorded in any case. It takes 0.25 ms more, and as much less if known.
 _FEW_CALLS = 64
 _MOST_NESTED = 2  # annotations are nested deeper, and differ with each image
 _VALUES = frozenset([type(None), bool, int, float, str, torch.dtype, torch.device])
@@ -113,8 +112,8 @@ class _Code:
     def __init__(self, kind: type, before: _Code | None) -> None:
         self.makers: dict[Hashable, Maker] = {}
         # A change takes the time of a few recordings.
-        self.recorded = 0 if before is None else before.recorded + 2
-        self.known = 0 if before is None else before.known
+        self.recorded: int = 0 if before is None else before.recorded + 2
+        self.known: int = 0 if before is None else before.known
         classes = *kind.__mro__[:-1], *_RESULTS
         modules = {*_MODULES, *(each.__module__ for each in kind.__mro__)} & sys.modules.keys()
         scopes = [vars(each) for each in (*classes, *map(sys.modules.get, modules - {"builtins"}))]
@@ -179,9 +178,10 @@ def _are_of_libraries(values: list[Any]) -> bool:
                 return False
         elif kind in _INNER:
             values.append(getattr(value, _INNER[kind]))
-        elif callable(value) or hasattr(kind, "__get__"):
-            if kind.__module__ not in _PLAIN or isinstance(value, types.MethodType):
-                return False
+        elif (callable(value) or hasattr(kind, "__get__")) and not (
+            kind.__module__ in _BUILTIN and kind is not types.MethodType
+        ):
+            return False
     return True
 
 
@@ -194,7 +194,7 @@ def _holder(value: Any) -> Any:
 
 _INNER: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 _INNER[functools._lru_cache_wrapper] = "__wrapped__"
-_PLAIN = {"builtins", "typing", "types", "collections.abc"}  # compiled functions, hints of types
+_BUILTIN = {"builtins", "typing", "types", "collections.abc"}  # compiled functions, hints of types
 
 
 def _is_of_libraries(file: str | None) -> bool:
@@ -223,9 +223,7 @@ class ProcessorCall:
     def of(processor: Any, images: Any, *about: Any) -> ProcessorCall | None:
         """Returns a call with further arguments; ``None`` if its result cannot be kept."""
         kind, several = type(processor), images if type(images) in (list, tuple) else [images]
-        if not kind.__module__.startswith("transformers.") or not issubclass(
-            kind, TorchvisionBackend
-        ):
+        if not (kind.__module__[:13] == "transformers." and issubclass(kind, TorchvisionBackend)):
             return None
         if torch._C._len_torch_function_stack() or torch.compiler.is_compiling():
             return None
@@ -241,9 +239,9 @@ class ProcessorCall:
     def replay(self) -> Any:
         """Returns the result of images that are alike; ``PLAIN`` if there is none."""
         code = _codes.get(type(self._processor))
-        for name in () if code is None else (self._of_any_size, self._of_sizes):
-            make = code.makers.get(name)
-            if make is None or not code.is_current():
+        for name in (self._of_any_size, self._of_sizes):
+            make = None if code is None else code.makers.get(name)
+            if code is None or make is None or not code.is_current():
                 continue
             made = make(self._cores)
             if made is not PLAIN:
@@ -332,7 +330,7 @@ class _Remaking:
         self._resized = set[tuple[int, int] | None]()
 
     def only_size(self) -> tuple[int, int] | None:
-        """Returns the size that a single image is always resized to first; ``None`` if it is not."""
+        """Returns the size that a single image is always resized to first, or ``None``."""
         is_one = len(self._cores) == len(self._resized) == 1
         return next(iter(self._resized)) if is_one else None
 
