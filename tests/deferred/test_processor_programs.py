@@ -6,6 +6,7 @@ import random
 import sys
 import textwrap
 import types
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -143,6 +144,8 @@ def with_other_results(processor, patch):
     patch.setattr(transformers.BatchFeature, "__init__", init)
 
 
+UserSizes = type("UserSizes", (transformers.image_utils.SizeDict,), {"__module__": "__main__"})
+
 CHANGES = {
     "an attribute": lambda processor, patch: setattr(processor, "image_mean", (0.1, 0.2, 0.3)),
     "a size in place": lambda processor, patch: setattr(processor.size, "height", 24),
@@ -152,6 +155,9 @@ CHANGES = {
     "results": with_other_results,
     "code": loaded_again,
     "a mock": mocked,
+    "a class": lambda processor, patch: patch.setattr(
+        transformers.image_utils, "SizeDict", UserSizes
+    ),
     "no_grad": decorated(torch.no_grad()),
     "partialmethod": decorated(functools.partialmethod),
     "singledispatch": decorated(functools.singledispatch),
@@ -270,7 +276,8 @@ def made_class(monkeypatch):
         module = types.ModuleType("transformers.tried")
         monkeypatch.setitem(sys.modules, module.__name__, module)
         vars(module).update(random=random, np=np, torch=torch, transformers=transformers)
-        exec(textwrap.dedent(source), vars(module))
+        module.__file__ = str(Path(transformers.__file__).with_name("tried.py"))
+        exec(compile(textwrap.dedent(source), module.__file__, "exec"), vars(module))
         return module.Tried
 
     return make
@@ -298,6 +305,7 @@ def test_what_depends_on_anything_else_is_made_each_time(step, files, made_class
         found, runs = runs_of(make)
     assert_equal(found, make())
     assert runs == 2 * len(files)
+    assert processor_programs._codes[kind].is_known
 
 
 def test_code_that_reads_other_attributes_of_images_runs_each_time(files, made_class):
@@ -314,3 +322,4 @@ def test_code_that_reads_other_attributes_of_images_runs_each_time(files, made_c
     Image.open(files[0]).save(plain, "JPEG", comment=b"")
     for _ in range(2):
         assert_runs(2, processor, [files[0], plain])
+    assert processor_programs._codes[kind].is_known

@@ -171,10 +171,15 @@ def _are_of_libraries(values: list[Any]) -> bool:
                 return False
             values += [vars(value).get("__wrapped__")]
             for cell in value.__closure__ or ():
-                held = cell.cell_contents
+                try:
+                    held = cell.cell_contents
+                except ValueError:  # it is empty
+                    return False
                 values += map(_holder, held.values() if isinstance(held, dict) else [held])
         elif isinstance(value, type):
-            if not _is_of_libraries(getattr(sys.modules.get(value.__module__), "__file__", None)):
+            module = value.__module__
+            file = getattr(sys.modules.get(module), "__file__", None)
+            if module not in sys.builtin_module_names and not _is_of_libraries(str(file)):
                 return False
         elif kind in _INNER:
             values.append(getattr(value, _INNER[kind]))
@@ -197,8 +202,8 @@ _INNER[functools._lru_cache_wrapper] = "__wrapped__"
 _BUILTIN = {"builtins", "typing", "types", "collections.abc"}  # compiled functions, hints of types
 
 
-def _is_of_libraries(file: str | None) -> bool:
-    if file is None or file.startswith((*_FOLDERS, "<frozen ")):
+def _is_of_libraries(file: str) -> bool:
+    if file.startswith((*_FOLDERS, "<frozen ")):
         return True
     inner = file.removeprefix(_PYTHON)
     return inner != file and not inner.startswith(("site-packages", "dist-packages", "unittest"))
