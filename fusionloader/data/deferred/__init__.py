@@ -20,6 +20,7 @@ Modules:
     formats: which files are deferred.
     methods, enhancing, canvas, functionals: the recorded functions of Pillow and torchvision.
     image_processors, image_stacks: the image processors of transformers, and tensors for them.
+    processor_programs: what image processors did, done again without their code.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.
     collating: the collate functions of torch and WebDataset, in these rows.

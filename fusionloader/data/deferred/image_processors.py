@@ -22,6 +22,7 @@ from fusionloader.data.deferred.core import deferred_core
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.image_stacks import ImageStack, finished, image_stack
 from fusionloader.data.deferred.pillow import Argument
+from fusionloader.data.deferred.processor_programs import ProcessorCall
 from fusionloader.data.deferred.unparsed import is_transparent
 
 # A TorchvisionBackend: transformers' types are not checked.
@@ -47,10 +48,17 @@ def preprocessing(original: Function) -> Function:
             first = first[0]
         if _running.processor or not isinstance(first, Image.Image):
             return PLAIN
+        call = ProcessorCall.of(self, images, arguments, options)
+        made = PLAIN if call is None else call.replay()
+        if made is not PLAIN:
+            return made
         if not has_steps_of_transformers(self):
             return PLAIN
-        run = functools.partial(original, self, images, *arguments, **options)
-        return _finished(_recording(functools.partial(call_library, run)))
+
+        def run(images: Any) -> Any:
+            return _recording(lambda: call_library(original, self, images, *arguments, **options))
+
+        return _finished(run(images) if call is None else call.record(run))
 
     return guarded(attempt, original)
 

@@ -9,7 +9,8 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -35,8 +36,26 @@ from fusionloader.transforms.plan.torchvision.on_tensors import TORCH_FILTERS, r
 
 Function = Callable[..., Any]
 
+# Makes what was recorded of other images.
+Maker = Callable[[Sequence[DeferredCore]], Any]
+
 _LEVELS = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3).view(1, 3, 256, 1)
 _CPU = torch.device("cpu")
+_MOST_LEVELS = 64  # tensors of levels whose conversions are cached
+
+
+class Reads(threading.local):
+    """What the code that runs in this thread has read.
+
+    Attributes:
+        names: ``"size"`` if the code may depend on sizes that are those of the images.
+    """
+
+    def __init__(self) -> None:
+        self.names = set[str]()
+
+
+reads = Reads()
 
 
 def _shaped(*shape: int) -> torch.Tensor:
@@ -93,6 +112,7 @@ class _Part(NamedTuple):
 _write = guarded(_Part._natively, _Part._looked_up, OPERATIONS)
 
 
+@functools.lru_cache(_MOST_LEVELS)
 def _convert(levels: torch.Tensor) -> Convert:
     content = levels.reshape(-1).view(torch.uint8).numpy().tobytes()
     return Convert(ELEMENTS[levels.dtype], content)
@@ -103,12 +123,14 @@ class _Memory:
 
     Attributes:
         is_inference: whether it was recorded in torch's inference mode.
+        is_sized: whether its shape is that of the images, as they were given to the processor.
         levels: what is made of the images' levels, 1 x 3 x 256 x 1.
         parts: the images.
+        shape: shape of the whole memory.
         window: a tensor of other images, and the rows and columns of it that this memory is.
     """
 
-    __slots__ = ("_made", "_shape", "is_inference", "levels", "parts", "window")
+    __slots__ = ("_made", "is_inference", "is_sized", "levels", "parts", "shape", "window")
 
     def __init__(
         self,
@@ -117,7 +139,8 @@ class _Memory:
         shape: Sequence[int],
         window: tuple[_View, slice, slice] | None = None,
     ) -> None:
-        self.parts, self.levels, self._shape, self.window = tuple(parts), levels, shape, window
+        self.parts, self.levels, self.shape, self.window = tuple(parts), levels, shape, window
+        self.is_sized = False
         self.is_inference = torch.is_inference_mode_enabled()
         self._made: torch.Tensor | None = None
 
@@ -135,22 +158,24 @@ class _Memory:
             made = view.plain()[..., rows, columns]
             self._made = made if made.dim() == 4 else made[None]
         if self._made is None:
-            self._made = self._write(torch.empty(self._shape, dtype=self.levels.dtype, device=_CPU))
+            self._made = self._write(torch.empty(self.shape, dtype=self.levels.dtype, device=_CPU))
         return self._made
 
     def finish(self) -> None:
         """Makes it for the caller: a single image in its row."""
         if self.is_made or self.window is not None or len(self.parts) > 1:
             return
-        batch, *shape = self._shape
+        batch, *shape = self.shape
         # Not a view, as the result of torch.stack is none.
-        made = self._write(sample_tensor(shape if batch == 1 else self._shape, self.levels.dtype))
+        made = self._write(sample_tensor(shape if batch == 1 else self.shape, self.levels.dtype))
         self._made = made.unsqueeze_(0) if batch == 1 else made
 
     def _write(self, out: torch.Tensor) -> torch.Tensor:
-        sizes = [part.elements for part in self.parts]
-        for part, memory in zip(self.parts, torch.split(out.view(-1), sizes), strict=True):
-            part.write(self.levels, memory)
+        begin, memory = 0, out.view(-1)
+        for part in self.parts:
+            end = begin + part.elements
+            part.write(self.levels, memory[begin:end])
+            begin = end
         counts().results["tensor"] += len(self.parts)
         return out
 
@@ -192,6 +217,11 @@ class _View:
         self.memory.finish()
         whole, alias = self.memory.tensor(), self.alias
         return whole if alias.shape == whole.shape and alias.is_contiguous() else self.plain()
+
+    def read_size(self) -> None:
+        """Notes that code may depend on the shape."""
+        if self.memory.is_sized:
+            reads.names.add("size")
 
     def parts(self) -> tuple[_Part, ...]:
         """Returns the images that lie in the memory as they do here; none if only parts of some."""
@@ -267,9 +297,27 @@ class ImageStack(Unmade):
         set_view(made, view)
         return made
 
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Function,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Notes that code may depend on the shape; the rest is done as in the base class."""
+        if func not in cls.recorders:
+            reads.names.add("size")
+        return super().__torch_function__(func, types, args, kwargs)
+
     # Methods and properties of its own take less time than __torch_function__.
 
-    shape = property(lambda self: get_view(self).alias.shape)
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        view = get_view(self)
+        view.read_size()
+        return view.alias.shape  # type: ignore[no-any-return]
+
     dtype = property(lambda self: get_view(self).memory.levels.dtype)
     device = property(lambda self: _CPU)
 
@@ -277,7 +325,9 @@ class ImageStack(Unmade):
 def image_stack(core: DeferredCore) -> ImageStack:
     """Returns the uint8 tensor of an RGB image, 3 x height x width."""
     part = _Part(core)
-    return ImageStack.of(_View.of([part], _LEVELS, part.shape))
+    view = _View.of([part], _LEVELS, part.shape)
+    view.memory.is_sized = True
+    return ImageStack.of(view)
 
 
 def find_view(tensor: object) -> _View | None:
@@ -307,6 +357,50 @@ def recorded_image(tensor: object) -> tuple[DeferredCore, Convert] | None:
     if view is None or len(cores) != 1:
         return None
     return cores[0], _convert(view.memory.levels)
+
+
+class Remade(NamedTuple):
+    """How an ``ImageStack`` is made of other images.
+
+    Attributes:
+        make: makes the plain tensor of their cores.
+        memory: the memory of the stack that was recorded.
+        resized: size that the images are resized to first; ``None`` if they are not.
+    """
+
+    make: Maker
+    memory: object
+    resized: tuple[int, int] | None
+
+
+def remaking(stack: ImageStack, cores: Sequence[DeferredCore]) -> Remade | None:
+    """Returns how to make the same of other images; ``None`` if that is not known.
+
+    ``cores`` are those of the images that the stack is made of, before anything was done to them.
+    """
+    view = find_view(stack)
+    if view is None or view.memory.window is not None:
+        return None
+    memory, alias, found = view.memory, view.alias, []
+    numbers = {id(core.source): number for number, core in enumerate(cores)}
+    for core, order in memory.parts:
+        number = numbers.get(id(core.source), -1)
+        before = cores[number].operations
+        if number < 0 or core.operations[: len(before)] != before:
+            return None
+        found.append((number, core.operations[len(before) :], core.size, order))
+    levels, shape = memory.levels, memory.shape
+
+    def make(cores: Sequence[DeferredCore]) -> torch.Tensor:
+        parts = [
+            _Part(cores[number].as_mode("RGB").after(operations, size), order)
+            for number, operations, size, order in found
+        ]
+        return _View(_Memory(parts, levels, shape), alias).finished()
+
+    firsts: list[Any] = [operations[0] if operations else ("",) for _, operations, _, _ in found]
+    resized = {first[1:3] if first[0] == "resize" else None for first in firsts}
+    return Remade(make, memory, resized.pop() if len(resized) == 1 else None)
 
 
 # ---- torch's functions -------------------------------------------------------------------------
@@ -357,6 +451,8 @@ def _joining(function: Function) -> Function:
         if dim != 0 or type(dim) is not int or type(tensors) not in (list, tuple):
             return PLAIN
         views = [view for view in map(find_view, tensors) if view is not None]
+        for view in views:
+            view.read_size()
         if not views or len(views) < len(tensors):
             return PLAIN
         found = [view.parts() for view in views]
@@ -377,17 +473,23 @@ def _are_equal(levels: torch.Tensor, others: torch.Tensor) -> bool:
     return levels.dtype == others.dtype and torch.equal(levels, others)
 
 
-def _attempt(record: Function) -> Function:
+def _attempt(name: str, record: Function) -> Function:
     """Returns an attempt to record a function of an ``ImageStack``."""
 
     def attempt(tensor: Argument, *arguments: Argument, **named: Argument) -> Any:
         view = find_view(tensor)
+        if view is not None and name not in _OF_ANY_SIZE:
+            is_one = name == "__getitem__" and type(arguments[0]) is int
+            if not is_one:
+                view.read_size()
         made = PLAIN if view is None else record(view, *arguments, **named)
         return tensor if made is view else made
 
     return attempt
 
 
+# Their results depend on an image's size only as the image does: code has to read it from them.
+_OF_ANY_SIZE = {"resize", "unsqueeze"}
 _VIEWS = (
     *("__getitem__", "contiguous", "expand", "flatten", "movedim", "permute", "reshape", "select"),
     *("squeeze", "transpose", "unflatten", "unsqueeze", "view"),
@@ -405,7 +507,7 @@ def _recorders() -> Iterator[tuple[Function, Function]]:
             function = getattr(owner, name, None)
             if function is not None:
                 plain = functools.partial(call_plain, function)
-                yield function, guarded(_attempt(_METHODS[name]), plain, f"torch.{name}")
+                yield function, guarded(_attempt(name, _METHODS[name]), plain, f"torch.{name}")
     for function in (torch.cat, torch.stack):
         yield function, _joining(function)
 
@@ -510,4 +612,4 @@ KERNELS: dict[str, Function] = {
 
 def kernel(name: str, plain: Function) -> Function:
     """Returns the kernel of a functional for ``ImageStack``; ``plain`` is that for tensors."""
-    return guarded(_attempt(KERNELS[name]), plain)
+    return guarded(_attempt(name, KERNELS[name]), plain)

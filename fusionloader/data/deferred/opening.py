@@ -23,8 +23,15 @@ _START = b"\xff\xd8\xff"
 # Larger files are read by Pillow in pieces, so that a dataset may look at their sizes alone.
 _MOST_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 14  # a few files have longer headers
-# Pillow's formats that it may try before JPEG, and that do not take a JPEG file.
-_OTHERS = frozenset(("BMP", "DIB", "GIF", "PNG", "PPM", "TIFF", "WEBP"))
+# Pillow's formats that it may try before JPEG, and that do not take a JPEG file: some of them
+# always, and others if the program has called Image.init(), which goes by the names of modules.
+_OTHERS = frozenset(
+    (
+        *("BMP", "DIB", "GIF", "PNG", "PPM", "TIFF", "WEBP"),
+        *("AVIF", "BLP", "BUFR", "CUR", "DCX", "DDS", "EPS", "FITS", "FLI", "FTEX", "GBR", "GRIB"),
+        *("HDF5", "ICNS", "ICO", "IM", "IMT", "IPTC", "JPEG2000", "PCX"),
+    )
+)
 _MODES = {1: "L", 3: "RGB"}
 
 

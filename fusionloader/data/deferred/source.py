@@ -128,6 +128,11 @@ class EncodedSource:
         self._noted = activity.fetched_images()
         EncodedSource._made += whole is None
 
+    @property
+    def uses(self) -> int:
+        """How often pixels were made of it."""
+        return self._uses
+
     def track(self, image: PillowImage) -> None:
         """Remembers an image or enhancer that uses this source, for the end of the fetch."""
         if self._noted is not None:
