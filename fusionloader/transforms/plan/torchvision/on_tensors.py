@@ -112,7 +112,10 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
     name = "perspective" if type(step).__name__ == "RandomPerspective" else "affine"
     tried: tuple[Rounding, ...] = (rounding,)
-    if filter == "nearest":
+    if filter == "nearest" and name == "perspective":
+        # Few levels show what the bilinear filter always does.
+        tried = tried if warps_natively(name, "bilinear", rounding) else ()
+    elif filter == "nearest":
         tried = rounding, "torch_v2_unfused" if _is_v2(step) else "torch_v1_unfused"
     elif is_unfilled(step.fill):
         tried = ("torch_unfilled",)
@@ -268,9 +271,8 @@ def grows_natively(rounding: Rounding) -> bool:
 
 
 def _rounds(name: str, rounding: Rounding, trials: tuple[tuple[Any, ...], ...]) -> bool:
-    memory = "torch_v2_interleaved" if rounding == "torch_v2" else rounding
-    if name in ("affine", "perspective"):
-        memory = rounding
+    is_warp = name in ("affine", "perspective")
+    memory = "torch_v2_interleaved" if rounding == "torch_v2" and not is_warp else rounding
     for operation in ((name, *arguments) for arguments in trials):
         for height, width in ((53, 37), (5, 9)):
             levels = _levels(height, width)
