@@ -112,13 +112,13 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
     name = "perspective" if type(step).__name__ == "RandomPerspective" else "affine"
     tried: tuple[Rounding, ...] = (rounding,)
-    if filter == "nearest" and name == "perspective":
-        # Few levels show what the bilinear filter always does.
-        tried = tried if warps_natively(name, "bilinear", rounding) else ()
-    elif filter == "nearest":
+    if filter == "nearest":
         tried = rounding, "torch_v2_unfused" if _is_v2(step) else "torch_v1_unfused"
     elif is_unfilled(step.fill):
         tried = ("torch_unfilled",)
+    if name == "perspective":
+        # Few of its levels show how products are rounded; those of filtered affine maps do.
+        tried = tuple(each for each in tried[:1] if warps_natively("affine", "bilinear", each))
     for each in tried:
         if warps_natively(name, filter, each):
             return each
