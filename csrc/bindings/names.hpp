@@ -41,13 +41,15 @@ inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
                                                               {"bilinear", Interpolation::bilinear},
                                                               {"bicubic", Interpolation::bicubic}}};
 
-inline constexpr Names<Rounding, 5> rounding_names{
+inline constexpr Names<Rounding, 7> rounding_names{
     "rounding",
     {{"pillow", Rounding::pillow},
      {"torch_v1", Rounding::torch_v1},
      {"torch_v2", Rounding::torch_v2},
      {"torch_v2_interleaved", Rounding::torch_v2_interleaved},
-     {"torch_unfilled", Rounding::torch_unfilled}}};
+     {"torch_unfilled", Rounding::torch_unfilled},
+     {"torch_v1_unfused", Rounding::torch_v1_unfused},
+     {"torch_v2_unfused", Rounding::torch_v2_unfused}}};
 
 inline constexpr Names<Layout, 3> layout_names{
     "layout",

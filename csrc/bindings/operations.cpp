@@ -138,7 +138,11 @@ class Arguments {
   }
   // Of a warp, which has none with the bicubic filter.
   Rounding warp_rounding(size_t place, Interpolation filter) const {
-    return rounding(place, filter != Interpolation::bicubic);
+    const Rounding made = rounding(place, filter != Interpolation::bicubic);
+    const bool unfused = made == Rounding::torch_v1_unfused || made == Rounding::torch_v2_unfused;
+    if (made == Rounding::torch_v2_interleaved || (unfused && filter != Interpolation::nearest))
+      throw std::invalid_argument(name() + " has no rounding like this");
+    return made;
   }
   Interpolation interpolation(size_t place) const {
     return interpolation_names.value(at<std::string>(place));
@@ -240,6 +244,8 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
     const bool sized = given.has(5);
     AffineWith made{given.at<std::array<double, 6>>(1), interpolation, given.fill(3),
                     given.warp_rounding(sized ? 5 : 4, interpolation)};
+    if (sized && made.rounding == Rounding::pillow)
+      throw std::invalid_argument("a size is of a warp of tensors");
     if (sized) made.size = size(given, 4);
     return made;
   }
@@ -265,8 +271,8 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
   const ColorKind kind = color_names.value(name);
   const bool plain = kind == ColorKind::invert || kind == ColorKind::autocontrast ||
                      kind == ColorKind::equalize || kind == ColorKind::grayscale;
-  return ColorTo{kind, plain ? 0.0 : given.real(1),
-                 given.rounding(plain ? 1 : 2, rounds_on_tensors(kind))};
+  const bool rounds = rounds_on_tensors(kind) || kind == ColorKind::brightness;
+  return ColorTo{kind, plain ? 0.0 : given.real(1), given.rounding(plain ? 1 : 2, rounds)};
 }
 
 Parameters operations_from_list(const py::handle& operations, int depth) {

@@ -59,6 +59,11 @@ template void FloatSum::add(const uint8_t*, size_t, SimdLevel);
 template void FloatSum::add(const float*, size_t, SimdLevel);
 
 float FloatSum::total() const {
+  if (rows_ == 0 && rest_count_ < lanes_of_torch) {  // torch adds up 4 without vectors
+    std::array<float, 4> lanes{};
+    for (size_t i = 0; i < rest_count_; ++i) lanes[i < rest_count_ / 4 * 4 ? i % 4 : 0] += rest_[i];
+    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  }
   Sums sums = sums_[0];
   for (size_t at = 1; at < sums_.size(); ++at) add_sums(sums, sums_[at]);
   const size_t in_vectors = rest_count_ / lanes_of_torch * lanes_of_torch;

@@ -91,7 +91,7 @@ void turned_tensor_size(const AffineMatrix& matrix, bool v2, int& width, int& he
     float least = std::numeric_limits<float>::max(), most = -least;
     for (const float x : {-half_width, half_width})
       for (const float y : {-half_height, half_height}) {
-        const float at = std::fma(y, b, x * a) + static_cast<float>(row[2]);
+        const float at = (x * a + static_cast<float>(row[2])) + y * b;
         least = std::min(least, at);
         most = std::max(most, at);
       }

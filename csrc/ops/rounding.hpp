@@ -10,8 +10,17 @@ namespace fusionloader {
 // Whose levels an operation gives: those of Pillow images, or of tensors, where torchvision's older
 // transforms round otherwise than v2's. In an interleaved tensor the channels of a pixel lie side
 // by side, as in those made of Pillow images: v2's contrast rounds its last elements otherwise.
-// A bilinear warp without a fill is `torch_unfilled`: the same in both.
-enum class Rounding : uint8_t { pillow, torch_v1, torch_v2, torch_v2_interleaved, torch_unfilled };
+// A bilinear warp without a fill is `torch_unfilled`: the same in both. Of warps with the nearest
+// filter, torch may round the products of the grid, too: `unfused`.
+enum class Rounding : uint8_t {
+  pillow,
+  torch_v1,
+  torch_v2,
+  torch_v2_interleaved,
+  torch_unfilled,
+  torch_v1_unfused,
+  torch_v2_unfused
+};
 
 // Clamped, and cut off as by torch's cast.
 FUSIONLOADER_INLINE uint8_t cut_off(float value) {

@@ -54,8 +54,8 @@ template <class Element>
 void blend_from_smoothed(const Element* in, Element* out, const TensorShape& shape,
                          const TensorFactor& by, bool fused, SimdLevel level);
 
-// adjust_hue; the result is planar. Returns false if a float is not finite: torch makes something
-// else of those pixels.
+// adjust_hue; the result is planar. Returns false if a float is not finite, or beyond 1e38: torch
+// makes something else of those pixels.
 template <class Element>
 bool turn_hue(const Element* in, Element* out, const TensorShape& shape, float turn, bool v2,
               SimdLevel level);

@@ -63,7 +63,8 @@ FUSIONLOADER_INLINE void turn_vector(float* reds, float* greens, float* blues, f
   V::store(blues, at_place(first + 2));
 }
 
-// By their bits without the sign, as whole numbers.
+// Whether all are within 1e38, so that their differences are finite: by their bits without the
+// sign, as whole numbers.
 FUSIONLOADER_INLINE bool are_finite(const float* values, size_t count) {
   uint32_t most = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -72,7 +73,7 @@ FUSIONLOADER_INLINE bool are_finite(const float* values, size_t count) {
     bits &= 0x7FFFFFFF;
     most = bits > most ? bits : most;
   }
-  return most < 0x7F800000;
+  return most < 0x7E967699;
 }
 
 template <class Element, bool v2>

@@ -322,7 +322,9 @@ Grid make_grid(const TensorWarp& warp, int width, int height) {
   grid.half_width = 0.5f * grid.width;
   grid.half_height = 0.5f * grid.height;
   grid.stride = width + 2 * border;
-  grid.fused = static_cast<size_t>(warp.width) * static_cast<size_t>(warp.height) > most_unfused;
+  grid.fused = warp.rounding != Rounding::torch_v1_unfused &&
+               warp.rounding != Rounding::torch_v2_unfused &&
+               static_cast<size_t>(warp.width) * static_cast<size_t>(warp.height) > most_unfused;
   grid.first_x = grid.first_y = 0.5f;
   if (const auto* matrix = std::get_if<AffineMatrix>(&warp.map)) {
     scale_row(matrix->data(), grid.half_width, grid.across);

@@ -118,7 +118,9 @@ void Drawing::operator()(const ColorJitter& stage) {
   for (const size_t which : order) {
     const auto& [kind, range] = factors[which];
     if (!*range) continue;
-    const Rounding rounding = rounds_on_tensors(kind) ? stage.rounding : Rounding::pillow;
+    const bool rounds =
+        rounds_on_tensors(kind) || (on_floats_ && stage.rounding == Rounding::torch_v1);
+    const Rounding rounding = rounds ? stage.rounding : Rounding::pillow;
     add(ColorTo{kind, uniform_float(**range, random), rounding});
   }
 }
@@ -131,27 +133,30 @@ void Drawing::operator()(const GaussianBlur& stage) {
 
 void Drawing::operator()(const RandomRotation& stage) {
   Stream random = shared_stream();
-  const double angle = uniform_float(stage.degrees, random);
+  const double angle = uniform_float(stage.degrees, random), turned = whole_turn_remainder(angle);
+  const bool v1 =
+      stage.rounding == Rounding::torch_v1 || stage.rounding == Rounding::torch_v1_unfused;
+  // Torchvision's v2 and Pillow turn without arithmetic, so that no rounding adds to the sides.
+  const bool quarters = !v1 && !stage.centre && std::fmod(turned, 90.0) == 0.0;
+  Size size = size_;
+  if (quarters && std::fmod(turned, 180.0) != 0.0) std::swap(size.width, size.height);
   if (stage.rounding != Rounding::pillow) {
     const Point centre = centre_on_tensors(stage.centre, size_);
-    const bool v2 = stage.rounding != Rounding::torch_v1;
-    const double by = v2 ? whole_turn_remainder(angle) : angle;
-    const AffineMatrix matrix = inverse_affine_matrix(centre, -by, {0, 0}, 1, {0, 0});
+    const AffineMatrix matrix =
+        inverse_affine_matrix(centre, v1 ? -angle : -turned, {0, 0}, 1, {0, 0});
     AffineWith turn{matrix, stage.interpolation, stage.fill, stage.rounding};
     if (stage.expand) {
-      if (v2 && !stage.centre && std::fmod(by, 90.0) == 0.0) {  // turned without arithmetic
-        if (std::fmod(by, 180.0) != 0.0) std::swap(size_.width, size_.height);
-      } else {
-        turned_tensor_size(matrix, v2, size_.width, size_.height);
-      }
-      turn.size = {size_.width, size_.height};
+      if (!quarters) turned_tensor_size(matrix, !v1, size.width, size.height);
+      turn.size = {size.width, size.height};
+      size_ = size;
     }
     return add(turn);
   }
   add(RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
   if (!stage.expand) return;
   const Point centre = stage.centre.value_or(Point{size_.width / 2.0, size_.height / 2.0});
-  rotation_matrix(whole_turn_remainder(angle), centre, true, size_.width, size_.height);
+  if (!quarters) rotation_matrix(turned, centre, true, size.width, size.height);
+  size_ = size;
 }
 
 void Drawing::operator()(const RandomAffine& stage) {

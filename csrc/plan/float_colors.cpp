@@ -67,6 +67,10 @@ void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
   const TensorFactor by(possible(color.value));
   switch (color.kind) {
     case ColorKind::brightness:
+      if (color.rounding == Rounding::torch_v1) {
+        const float black = 0.0f;  // blended from it, -0.0 becomes 0.0
+        return blend_from_levels(from, &black, to, shape_, by, false, simd_);
+      }
       return scale_elements(from, to, count, by.factor, simd_);
     case ColorKind::contrast: {
       const float mean = mean_of_grey(from, v2);
@@ -78,7 +82,8 @@ void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
     case ColorKind::hue:
       if (!(color.value >= -0.5 && color.value <= 0.5))
         throw std::invalid_argument("a hue factor of tensors is -0.5 to 0.5");
-      turn_hue(from, to, shape_, by.factor, v2, simd_);
+      if (!turn_hue(from, to, shape_, by.factor, v2, simd_))
+        throw std::invalid_argument("no hue is turned of floats beyond 1e38");
       return;
     case ColorKind::sharpness:
       if (shape_.width > 2 && shape_.height > 2)

@@ -203,6 +203,74 @@ def test_a_color_of_floats_that_does_not_exist_is_an_error():
             plan.apply(image, [("to_floats", "planar"), operation])
 
 
+@pytest.mark.parametrize("height", [1, 2])
+def test_the_mean_of_few_floats_is_that_of_torch(height):
+    contrast = v2.ColorJitter(contrast=(1.7, 1.7))
+    for width in range(1, 10):
+        for seed in range(5):
+            image = photo(np.random.default_rng(seed), width, height)
+            assert_is_torchvision_s([contrast], "v2", image, newer)
+
+
+@pytest.mark.parametrize("module", [v1, v2])
+def test_brightness_of_no_light_has_the_signs_of_torchvision(module):
+    black = module.ColorJitter(brightness=(0.0, 0.0))
+    functional = older if module is v1 else newer
+    image = photo(np.random.default_rng(0), 30, 20)
+    assert_is_torchvision_s([black], "normalized", image, functional)
+
+
+@pytest.mark.parametrize("module", [v1, v2])
+def test_numbers_that_are_too_large_for_native_floats_are_left_to_torchvision(module):
+    image = photo(np.random.default_rng(0), 30, 20)
+    hue = module.ColorJitter(hue=(0.2, 0.2))
+    invert = module.RandomInvert(1.0)
+    for step in (
+        [module.ColorJitter(brightness=(5e6, 5e6))],
+        [module.RandomAdjustSharpness(2e6, 1.0)],
+        [v2.RandomPhotometricDistort(brightness=(0, 5e6))],
+        [module.Normalize([0.5] * 3, [1e-39] * 3), hue],
+        [invert, module.Normalize([0.5] * 3, [1e-39] * 3), hue],
+    ):
+        transform = v2.Compose([*CONVERSIONS["v2"], *step])
+        plan = compile_plan(transform)
+        assert plan.tail is not None, step
+        if not isinstance(step[0], v2.RandomPhotometricDistort):
+            made = plan.apply(image, plan.draw(*image.size))
+            assert torch.equal(made.isnan(), transform(image).isnan())
+            assert torch.equal(made.nan_to_num(), transform(image).nan_to_num())
+
+
+def test_hue_of_floats_that_are_too_large_is_an_error():
+    hue = v2.ColorJitter(hue=(0.2, 0.2))
+    plan = compile_plan(v2.Compose([*CONVERSIONS["v2"], v2.RandomInvert(1.0), hue]))
+    image = photo(np.random.default_rng(0), 30, 20)
+    operations = plan.draw(*image.size)
+    large = ("normalize", (0.5, 0.5, 0.5), (1e-39, 1e-39, 1e-39))
+    with pytest.raises(ValueError, match="beyond 1e38"):
+        plan.apply(image, [operations[0], large, *operations[1:]])
+
+
+@pytest.mark.parametrize("setting", ["precision", "convolutions"])
+def test_a_setting_that_changes_sums_is_tried_again(setting):
+    steps = [v2.RandomAdjustSharpness(1.7, 1.0)], [v2.RandomRotation((13, 13), fill=9)]
+    before = [[v2.ToImage()], CONVERSIONS["v2"]][setting == "convolutions"]
+    transform = v2.Compose([*before, *steps[setting == "precision"]])
+    image = photo(np.random.default_rng(0), 71, 53)
+    compile_plan(transform)
+    precision = torch.get_float32_matmul_precision()
+    try:
+        if setting == "precision":
+            torch.set_float32_matmul_precision("medium")
+        else:
+            torch._C._set_mkldnn_enabled(False)
+        plan = compile_plan(transform)
+        assert bits(plan.apply(image, plan.draw(*image.size))) == bits(transform(image))
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch._C._set_mkldnn_enabled(True)
+
+
 @pytest.mark.parametrize("name", ["contrast", "hue", "invert"])
 def test_a_difference_in_one_bit_is_noticed(name, monkeypatch):
     original = on_tensors.run_on_tensor

@@ -177,6 +177,17 @@ def test_what_torch_rounds_otherwise_is_left_to_it(name, module):
     assert len(compiled.tail.transforms) == 2
 
 
+@pytest.mark.parametrize("module", [v1, v2])
+@pytest.mark.parametrize("name", ["contrast", "saturation"])
+def test_blends_of_one_channel_are_left_to_torchvision(name, module):
+    steps = [module.Grayscale(1), v2.ToImage(), SAME[name](module)]
+    plan = compile_plan(v2.Compose(steps))
+    image = photo(np.random.default_rng(0), 31, 20)
+    assert len(plan.tail.transforms) == 2
+    made = plan.apply(image, plan.draw(*image.size))
+    assert torch.equal(made, v2.Compose(steps)(image))
+
+
 @given(
     st.lists(st.sampled_from(sorted(CHAINED)), min_size=1, max_size=6),
     st.tuples(st.integers(9, 20), st.integers(9, 20)),

@@ -1,10 +1,15 @@
 """Warps of uint8 tensors have the levels of torchvision's functions for tensors."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -78,3 +83,75 @@ def test_a_larger_rotation_is_that_of_torch(angle, height, width, centre, older)
     (operation,) = plan.draw(width, height, index=0)
     expected = step(torch.from_numpy(levels).permute(2, 0, 1))
     assert torch.equal(natively(levels, operation).permute(2, 0, 1), expected)
+
+
+@given(
+    st.sampled_from((90.0, -90.0, 270.0, 450.0, 89.9999, 90.00001, 180.0, 360.0)),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.sampled_from((None, (3.0, 8.0), (7.25, -20.0))),
+    st.sampled_from((v1, v2)),
+    st.booleans(),
+)
+@example(90.00001, 17, 66, (3.0, 8.0), v1, True)
+def test_a_quarter_of_a_turn_has_the_size_of_torchvision(
+    angle, width, height, centre, module, is_tensor
+):
+    turn = module.RandomRotation((angle, angle), expand=True, center=centre)
+    image = Image.new("RGB", (width, height))
+    before = [v2.ToImage()] if is_tensor else []
+    plan = compile_plan(v2.Compose([*before, turn]))
+    assert plan.tail is None
+    expected = turn(v2.functional.to_image(image)) if is_tensor else turn(image)
+    width, height = plan.picture(image, plan.draw(width, height)).size
+    assert [height, width] == v2.functional.get_size(expected)
+
+
+def test_a_crop_after_a_quarter_of_a_turn_is_that_of_torchvision():
+    image = Image.fromarray(noise(24, 9, 3))
+    for angle in (90, 270, 450, -90):
+        turn = v1.RandomRotation((angle, angle), expand=True)
+        affine = v1.RandomAffine((30, 30), scale=(0.7, 0.7), fill=9)
+        for steps in ([v1.RandomCrop((9, 24))], [affine]):
+            transform = v1.Compose([turn, *steps, v1.PILToTensor()])
+            plan = compile_plan(transform)
+            assert torch.equal(plan.apply(image, plan.draw(*image.size)), transform(image))
+
+
+UNFUSED = """
+import numpy as np, torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from fusionloader import compile_plan
+image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (53, 71, 3), np.uint8))
+for module in (v1, v2):
+    for angle in (-31.0, 45.0, 13.7):
+        for step in (module.RandomRotation((angle, angle), fill=(7, 8, 9)),
+                     module.RandomRotation((angle, angle), expand=True),
+                     module.RandomAffine((angle, angle), None, (0.9, 0.9), (9, 9))):
+            transform = v2.Compose([v2.PILToTensor(), step])
+            plan = compile_plan(transform)
+            assert plan.tail is None, plan.explain()
+            assert torch.equal(plan.apply(image, plan.draw(71, 53)), transform(image)), step
+"""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["MKL_ENABLE_INSTRUCTIONS=AVX2", "MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=default"],
+)
+def test_nearest_warps_are_native_where_torch_multiplies_otherwise(setting):
+    environment = {**os.environ, **dict([setting.split("=")])}
+    subprocess.run([sys.executable, "-c", UNFUSED], env=environment, check=True, timeout=100)
+
+
+def test_a_warp_that_torchvision_does_not_do_is_an_error():
+    levels, matrix = noise(9, 9, 3), (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    for mode, *rest in (
+        ("nearest", (5, 5), "pillow"),
+        ("nearest", "torch_v2_interleaved"),
+        ("bilinear", "torch_v1_unfused"),
+    ):
+        with pytest.raises(ValueError, match="size is of a warp|has no rounding"):
+            natively(levels, ("affine", matrix, mode, (0, 0, 0), *rest))

@@ -17,12 +17,16 @@ Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic", "float_bilinea
 """Pillow's filters, and torch's antialiased ones: for uint8 tensors, with weights of 16 bits, and
 for float32. The last work on floats, or on levels and round their result to levels."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
-Rounding = Literal["pillow", "torch_v1", "torch_v2", "torch_unfilled"]
+Rounding = Literal[
+    "pillow", "torch_v1", "torch_v2", "torch_unfilled", "torch_v1_unfused", "torch_v2_unfused"
+]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
 torchvision's older functions or of v2's. ``"torch_unfilled"`` is a warp of tensors without a fill,
-which both do alike. For blurs, which are v2's, ``"torch_v1"`` says that torch's vectors have 8
-floats, ``"torch_v2"`` 16, which depends on the processor. A drawn contrast of v2 may also have
-``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in memory."""
+which both do alike. Torch may round all products of the grid of a nearest warp: that is
+``"torch_v1_unfused"`` or ``"torch_v2_unfused"``. For blurs, which are v2's, ``"torch_v1"`` says
+that torch's vectors have 8 floats, ``"torch_v2"`` 16, which depends on the processor. A drawn
+contrast of v2 may also have ``"torch_v2_interleaved"``, for a tensor whose channels lie side by
+side in memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]

@@ -291,6 +291,9 @@ class _Compiling:
         if not self.may_work_on_floats or self.held != "floats":
             raise NeedsFloats
         conversions.table(self.conversions, self.channels)  # raises if there is none
+        elements = conversions.elements(self.conversions, self.channels)
+        if not bool((elements.abs() <= conversions.MOST_FLOAT).all()):
+            raise NotCompiled("its conversion makes floats that are too large")
 
     def _begin_floats(self) -> None:
         self.converted = list(self.conversions)

@@ -28,6 +28,7 @@ from fusionloader.transforms.plan.stages import (
 )
 from fusionloader.transforms.plan.torchvision.on_tensors import blur_rounding, rounding_of
 
+_MOST_FACTOR = 1e6  # of floats, as in csrc/plan/float_colors.cpp
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
 
@@ -42,7 +43,7 @@ def converters() -> dict[type, Converter]:
         "RandomEqualize": _sometimes(lambda step: ("equalize",)),
         "RandomPosterize": _sometimes(lambda step: ("posterize", _bits(step.bits))),
         "RandomSolarize": _sometimes(lambda step: ("solarize", float(step.threshold))),
-        "RandomAdjustSharpness": _sometimes(lambda step: ("sharpness", _factor(step))),
+        "RandomAdjustSharpness": _sharpness,
     }
     from torchvision.transforms import v2
 
@@ -75,17 +76,27 @@ def _bits(bits: Argument) -> int:
     return bits
 
 
-def _factor(step: Transform) -> float:
-    if step.sharpness_factor < 0:
-        raise NotCompiled(f"sharpness_factor={step.sharpness_factor!r}")
-    return float(step.sharpness_factor)
+def _factors(values: Argument, name: str, context: Context) -> Range:
+    low, high = numbers(values, name)
+    if context.held == "floats" and not max(abs(low), abs(high)) <= _MOST_FACTOR:
+        raise NotCompiled(f"{name}={values!r}")
+    return low, high
+
+
+def _sharpness(step: Transform, context: Context) -> Stage:
+    factor = step.sharpness_factor
+    _factors((factor, factor), "sharpness_factor", context)
+    if factor < 0:
+        raise NotCompiled(f"sharpness_factor={factor!r}")
+    fixed = _fixed(("sharpness", float(factor)), step, context)
+    return RandomApply(float(step.p), (fixed,))
 
 
 def _color_jitter(step: Transform, context: Context) -> Stage:
     changed = (name for name in _JITTERED if getattr(step, name))
 
     def factors(value: Argument, name: str) -> Range | None:
-        return None if value is None else numbers(value, name)
+        return None if value is None else _factors(value, name, context)
 
     return ColorJitter(
         factors(step.brightness, "brightness"),
@@ -102,7 +113,7 @@ def _photometric_distort(step: Transform, context: Context) -> Stage:
     probability = float(step.p)
 
     def sometimes(name: str) -> Stage:
-        low, high = numbers(getattr(step, name), name)
+        low, high = _factors(getattr(step, name), name, context)
         if not (-0.5 if name == "hue" else 0.0) <= low <= high:
             raise NotCompiled(f"{name}={(low, high)!r}")
         factors: dict[str, Range | None] = {**dict.fromkeys(_JITTERED), name: (low, high)}

@@ -22,6 +22,10 @@ ELEMENTS: dict[torch.dtype, ElementType] = {
 }
 
 
+MOST_FLOAT = 1e6
+"""Floats that stages work on start within it, and torch may be called for larger ones."""
+
+
 def is_conversion(step: Transform) -> bool:
     """Whether this is a known conversion, such as ``ToTensor``, ``ToDtype`` or ``Normalize``."""
     from torchvision import transforms as v1
@@ -130,6 +134,8 @@ def stage_on_floats(step: Transform, channels: int) -> Fixed | None:
         if tuple(run([step], values).shape) != tuple(values.shape):
             raise NotCompiled("it changes the number of channels")
         mean, deviation = (_three(each, channels) for each in (step.mean, step.std))
+        if not all(1 / MOST_FLOAT <= abs(each) <= MOST_FLOAT for each in deviation):
+            raise NotCompiled(f"std={step.std!r}")
         return Fixed(("normalize", mean, deviation))
     # The older transforms have made plain tensors of images, the newer ones have not.
     for held in (values, tv_tensors.Image(values)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,10 @@ from fusionloader.transforms.plan.stages import (
     Convert,
     Filter,
     Fixed,
+    Interpolation,
     Operation,
     Plan,
+    RandomRotation,
     Resize,
     Rounding,
     Stage,
@@ -64,7 +67,9 @@ _ON_FLOATS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
 }
 
 _MOST_BLURRED = 101  # as in csrc/ops/tensor_blur.hpp
-_OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
+# Of single channels, torchvision's blends have other levels than native code.
+_OF_THREE_CHANNELS = ("contrast", "saturation")
+OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
 
 
 def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
@@ -82,13 +87,15 @@ def rounding_of(step: Transform, context: Context, *names: str) -> Rounding:
             raise NotCompiled("it works on floats: put it before the conversion")
         if not context.on_floats:
             raise NeedsFloats
-        return rounding if any(name in _FUNCTIONS for name in names) else "pillow"
+        return rounding if any(map(_has_rounding_on_floats, names)) else "pillow"
     context.require_levels(same_on_tensors=True)
+    if context.held == "tensor" and context.exact and context.channels == 1:
+        context.require_levels(not any(name in _OF_THREE_CHANNELS for name in names))
     names = tuple(name for name in names if name in _FUNCTIONS)
     if context.held == "pil" or not context.exact or not names:
         return "pillow"
     if not all(rounds_natively(name, rounding) for name in names):
-        raise NotCompiled(_OTHERWISE)
+        raise NotCompiled(OTHERWISE)
     return rounding
 
 
@@ -98,17 +105,28 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     Raises:
         NotCompiled: native code does not have the levels that they have on tensors.
     """
-    filtered = interpolation_name(step.interpolation) in ("nearest", "bilinear")
-    context.require_levels(same_on_tensors=filtered)
+    filter = interpolation_name(step.interpolation)
+    context.require_levels(same_on_tensors=filter in ("nearest", "bilinear"))
     if context.held == "pil" or not context.exact:
         return "pillow"
     rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
-    if is_unfilled(step.fill):
-        rounding = "torch_unfilled"
     name = "perspective" if type(step).__name__ == "RandomPerspective" else "affine"
-    if not rounds_natively(name, rounding):
-        raise NotCompiled(_OTHERWISE)
-    return rounding
+    tried: tuple[Rounding, ...] = (rounding,)
+    if filter == "nearest":
+        tried = rounding, "torch_v2_unfused" if _is_v2(step) else "torch_v1_unfused"
+    elif is_unfilled(step.fill):
+        tried = ("torch_unfilled",)
+    if name == "perspective":
+        # Few of its levels show how products are rounded; those of filtered affine maps do.
+        tried = tuple(each for each in tried[:1] if warps_natively("affine", "bilinear", each))
+    for each in tried:
+        if warps_natively(name, filter, each):
+            return each
+    raise NotCompiled(OTHERWISE)
+
+
+def _has_rounding_on_floats(name: str) -> bool:
+    return name in _FUNCTIONS or name == "brightness"
 
 
 def _is_v2(step: Transform) -> bool:
@@ -135,7 +153,7 @@ def blur_rounding(step: Transform, context: Context, width: int, height: int) ->
         if on_floats and not context.on_floats:
             raise NeedsFloats
         return rounding
-    raise NotCompiled(_OTHERWISE)
+    raise NotCompiled(OTHERWISE)
 
 
 def run_on_tensor(
@@ -150,7 +168,7 @@ def run_on_tensor(
 
     name, *arguments, rounding = operation
     if name in ("affine", "perspective"):
-        return _warp(image, name, *arguments, rounding=rounding)
+        return _warp(image, name, *arguments, rounding=rounding.removesuffix("_unfused"))
     if name == "blur":  # v2's
         width, height, *sigmas = arguments
         blurred: torch.Tensor = v2.gaussian_blur(image, [width, height], sigmas)
@@ -200,14 +218,62 @@ def has_own_rounding(name: str) -> bool:
     return name in _FUNCTIONS
 
 
-# The levels depend on torch's version and on the processor, so that they are tried.
+# The levels depend on torch's version, on the processor and on settings, so that they are tried.
+
+_Answer = TypeVar("_Answer")
 
 
-@functools.cache
+def _once_for_settings(function: Callable[..., _Answer]) -> Callable[..., _Answer]:
+    """Calls a function once for its arguments and torch's settings of products and sums."""
+
+    @functools.cache
+    def call(settings: tuple[str, bool], *arguments: Any) -> _Answer:
+        return function(*arguments)
+
+    @functools.wraps(function)
+    def attempt(*arguments: Any) -> _Answer:
+        settings = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
+        return call(settings, *arguments)
+
+    return attempt
+
+
+@_once_for_settings
 def rounds_natively(name: str, rounding: Rounding) -> bool:
     """Whether native code gives the levels that torchvision gives uint8 tensors."""
-    memory = "torch_v2_interleaved" if rounding == "torch_v2" else rounding
-    for operation in ((name, *arguments) for arguments in _FUNCTIONS[name][1]):
+    return _rounds(name, rounding, _FUNCTIONS[name][1])
+
+
+@_once_for_settings
+def warps_natively(name: str, filter: Interpolation, rounding: Rounding) -> bool:
+    """The same of a warp by a filter."""
+    return _rounds(name, rounding, tuple(each for each in _FUNCTIONS[name][1] if filter in each))
+
+
+@_once_for_settings
+def grows_natively(rounding: Rounding) -> bool:
+    """Whether native code knows the sizes of rotations of tensors that ``expand``."""
+    from torchvision.transforms import functional as v1
+    from torchvision.transforms.v2 import functional as v2
+
+    rotate = v1.rotate if rounding.startswith("torch_v1") else v2.rotate
+    for width, height, angle in ((17, 66, 90.00001), (66, 17, 270.00001), (53, 37, 12.5)):
+        for centre in (None, (3.0, 8.0)):
+            stage = RandomRotation((angle, angle), "nearest", True, centre, (0, 0, 0), rounding)
+            ((*_, size, _),) = _executor(Plan((stage,), None, None, None)).draw(
+                0, 0, 0, 0, width, height
+            )
+            given = torch.tensor(angle, dtype=torch.float32).item()
+            image = torch.zeros(3, height, width, dtype=torch.uint8)
+            if tuple(rotate(image, given, expand=True, center=centre).shape[:0:-1]) != size:
+                return False
+    return True
+
+
+def _rounds(name: str, rounding: Rounding, trials: tuple[tuple[Any, ...], ...]) -> bool:
+    is_warp = name in ("affine", "perspective")
+    memory = "torch_v2_interleaved" if rounding == "torch_v2" and not is_warp else rounding
+    for operation in ((name, *arguments) for arguments in trials):
         for height, width in ((53, 37), (5, 9)):
             levels = _levels(height, width)
             image = torch.from_numpy(levels).permute(2, 0, 1)
@@ -218,12 +284,12 @@ def rounds_natively(name: str, rounding: Rounding) -> bool:
     return True
 
 
-@functools.cache
+@_once_for_settings
 def _is_on_floats(name: str, rounding: Rounding) -> bool:
     """Whether native code gives the floats that torchvision gives float32 tensors."""
     if name == "affine" or name not in {**_FUNCTIONS, **_ON_FLOATS}:
         return False
-    rounded = (rounding,) if name in _FUNCTIONS else ()
+    rounded = (rounding,) if _has_rounding_on_floats(name) else ()
     table = torch.arange(256).float().div(255).mul(1.5).sub(0.25)
     for arguments in (_FUNCTIONS.get(name) or _ON_FLOATS[name])[1]:
         for height, width in ((53, 37), (5, 9)):
@@ -240,7 +306,7 @@ def _is_on_floats(name: str, rounding: Rounding) -> bool:
     return True
 
 
-@functools.cache
+@_once_for_settings
 def _blurs(width: int, height: int, rounding: Rounding) -> bool:
     """Whether native code blurs as v2 by a kernel of that size, by whatever sigma."""
     if max(width, height) > _MOST_BLURRED:

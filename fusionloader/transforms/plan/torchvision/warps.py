@@ -19,7 +19,11 @@ from fusionloader.transforms.plan.stages import (
     RandomRotation,
     Stage,
 )
-from fusionloader.transforms.plan.torchvision.on_tensors import warp_rounding
+from fusionloader.transforms.plan.torchvision.on_tensors import (
+    OTHERWISE,
+    grows_natively,
+    warp_rounding,
+)
 
 
 def converters() -> dict[type, Converter]:
@@ -32,13 +36,19 @@ def converters() -> dict[type, Converter]:
 
 
 def _random_rotation(step: Transform, context: Context) -> Stage:
+    rounding = warp_rounding(step, context)
+    if step.expand and rounding != "pillow":
+        # With a centre, unfused sizes have more than one order of sums.
+        unknown = step.center is not None and rounding.endswith("_unfused")
+        if unknown or not grows_natively(rounding):
+            raise NotCompiled(OTHERWISE)
     return RandomRotation(
         numbers(step.degrees, "degrees"),
         interpolation_name(step.interpolation),
         bool(step.expand),
         _centre(step),
         color(step.fill, context.channels),
-        warp_rounding(step, context),
+        rounding,
     )
 
 
