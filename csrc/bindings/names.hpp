@@ -49,9 +49,9 @@ inline constexpr Names<Rounding, 5> rounding_names{
      {"torch_v2_interleaved", Rounding::torch_v2_interleaved},
      {"torch_unfilled", Rounding::torch_unfilled}}};
 
-inline constexpr Names<Layout, 3> layout_names{
+inline constexpr Names<Layout, 2> layout_names{
     "layout",
-    {{"planar", Layout::planar}, {"interleaved", Layout::interleaved}, {"kept", Layout::kept}}};
+    {{"planar", Layout::planar}, {"kept", Layout::kept}}};
 
 inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
                                                   {{"constant", PadMode::constant},

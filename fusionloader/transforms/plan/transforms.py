@@ -202,7 +202,7 @@ def _compile(
         if compiling.converted is not None:
             return _compile(steps, decode, images, on_floats=False)
         return _with_tail(steps, place, "images differ in size here", compiling, images, decode)
-    plan = _plan(stages, convert, compiling.channels, images, decode)
+    plan = _plan(stages, convert, compiling, images, decode)
     notes = tuple(_native_note(step, place, compiling) for place, step in enumerate(steps))
     return CompiledTransform(plan, None, notes)
 
@@ -228,8 +228,11 @@ class _Compiling:
     on_tensors: set[int] = field(default_factory=set)
     # The first step since which the tensor may be a window of a larger one.
     window: int | None = None
+    # As of the plan.
+    tensor_from: int = 0
+    copied_from: int = 0
     # How the floats lie in memory before the stages that work on them.
-    layout: Layout = "interleaved"
+    layout: Layout = "kept"
     # Whether v1 has resized them, or turned their hue: these change how they lie in memory.
     resized_by_v1: bool = False
     turned_by_v1: bool = False
@@ -246,6 +249,11 @@ class _Compiling:
             if self.converted is not None:
                 normalizing = conversions.stage_on_floats(step, self.channels)
                 self.stages += [] if normalizing is None else [normalizing]
+            if self.held == "pil" and held != "pil":
+                self.tensor_from = len(self.stages)
+            copies = held != self.held or (conversions.is_normalize(step) and not step.inplace)
+            if copies and self.converted is None:
+                self.copied_from = len(self.stages)
             self.held = held
             self.conversions.append(step)
             if conversions.is_normalize(step) and not step.inplace and not self.turned_by_v1:
@@ -273,8 +281,6 @@ class _Compiling:
             moved = isinstance(stage, _WINDOWS) or self.turned_by_v1
             if self.held != "pil" and self.window is None and moved:
                 self.window = place
-            if self.held != "pil" and self.converted is None:
-                self.layout = "kept"
             rounds = self.decode == "fast" and not isinstance(stage, _MOVING)
             if self.held == "tensor" and rounds:
                 self.on_tensors.add(place)
@@ -328,12 +334,15 @@ class _Compiling:
 def _plan(
     stages: Sequence[Stage],
     convert: Convert | None,
-    channels: Channels,
+    compiling: _Compiling,
     images: ImageKind,
     decode: Decode,
 ) -> Plan:
     height, width = result_size(stages, images.height, images.width)
-    return Plan(tuple(stages), convert, height, width, decode, images.channels, channels)
+    plan = Plan(tuple(stages), convert, height, width, decode, images.channels, compiling.channels)
+    if not 0 < compiling.copied_from < len(stages):
+        return plan
+    return replace(plan, tensor_from=compiling.tensor_from, copied_from=compiling.copied_from)
 
 
 def _with_tail(
@@ -360,7 +369,7 @@ def _with_tail(
         for i, step in enumerate(steps)
     )
     tail = Tail([step for i, step in enumerate(steps) if i in reasons])
-    plan = _plan(compiling.stages, None, compiling.channels, images, decode)
+    plan = _plan(compiling.stages, None, compiling, images, decode)
     return CompiledTransform(plan, tail, notes)
 
 
@@ -382,7 +391,7 @@ def _with_tail_on_floats(
         ),
     )
     convert = compiling.conversion()
-    plan = _plan(compiling.stages, convert, compiling.channels, images, decode)
+    plan = _plan(compiling.stages, convert, compiling, images, decode)
     return CompiledTransform(plan, Tail(steps[first:]), notes)
 
 
