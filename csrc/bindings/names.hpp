@@ -50,8 +50,7 @@ inline constexpr Names<Rounding, 5> rounding_names{
      {"torch_unfilled", Rounding::torch_unfilled}}};
 
 inline constexpr Names<Layout, 2> layout_names{
-    "layout",
-    {{"planar", Layout::planar}, {"kept", Layout::kept}}};
+    "layout", {{"planar", Layout::planar}, {"kept", Layout::kept}}};
 
 inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
                                                   {{"constant", PadMode::constant},
