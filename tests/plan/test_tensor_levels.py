@@ -222,7 +222,7 @@ PLACED = {
     "v1's hue": v1.ColorJitter(hue=0.2),
     "grayscale": v2.Grayscale(3),
     "border": v2.Pad(2),
-    "window and resize": v2.RandomResizedCrop((9, 9)),
+    "window and resize": v2.RandomResizedCrop((40, 40)),
     "window": v2.CenterCrop(9),
     "larger": v2.CenterCrop(40),
     "sometimes": v2.RandomEqualize(1.0),
