@@ -421,8 +421,9 @@ def _with_tail(
     )
     left = [(i, step) for i, step in enumerate(steps) if i in reasons]
     rest = [step for _, step in left]
-    if compiling.planar and not compiling.begins_planar:
-        rest.insert([i for i, _ in left].index(compiling.tensor_step) + 1, _channel_by_channel)
+    first = compiling.tensor_step
+    if first is not None and compiling.planar and not compiling.begins_planar:
+        rest.insert([i for i, _ in left].index(first) + 1, _channel_by_channel)
     tail = Tail(rest)
     plan = _plan(compiling.stages, None, compiling, images, decode)
     return CompiledTransform(plan, tail, notes)
