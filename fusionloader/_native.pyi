@@ -40,6 +40,8 @@ class Executor:
         simd: str | None = None,
         device_tail: tuple[int, int, int] | None = None,
         order: collections.abc.Sequence[tuple[int, int, int]] = [],
+        tensor_from: int = 0,
+        copied_from: int = 0,
     ) -> None:
         """With `device_tail`, a device runs so many of the last stages.
 

@@ -51,9 +51,8 @@ inline constexpr Names<Rounding, 7> rounding_names{
      {"torch_v1_unfused", Rounding::torch_v1_unfused},
      {"torch_v2_unfused", Rounding::torch_v2_unfused}}};
 
-inline constexpr Names<Layout, 3> layout_names{
-    "layout",
-    {{"planar", Layout::planar}, {"interleaved", Layout::interleaved}, {"kept", Layout::kept}}};
+inline constexpr Names<Layout, 2> layout_names{
+    "layout", {{"planar", Layout::planar}, {"kept", Layout::kept}}};
 
 inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
                                                   {{"constant", PadMode::constant},

@@ -41,7 +41,8 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         bool fast_decode, bool strict, bool vertical_first_allowed,
                                         const std::optional<std::string>& simd,
                                         const std::optional<DeviceTail>& tail,
-                                        const std::vector<Loop>& order) {
+                                        const std::vector<Loop>& order, int tensor_from,
+                                        int copied_from) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
@@ -53,6 +54,8 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
   spec.width = width;
   spec.fast_decode = fast_decode;
   spec.strict = strict;
+  spec.tensor_from = tensor_from;
+  spec.copied_from = copied_from;
   spec.vertical_first_allowed = vertical_first_allowed;
   spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
   if (!tail) return std::make_unique<Executor>(std::move(spec));
@@ -227,6 +230,7 @@ void bind_plan(py::module_& m) {
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
            "simd"_a = py::none(), "device_tail"_a = py::none(), "order"_a = std::vector<Loop>(),
+           "tensor_from"_a = 0, "copied_from"_a = 0,
            "With `device_tail`, a device runs so many of the last stages.\n\n"
            "Behind its pixels a result then has a program of so many bytes, which takes so many\n"
            "bytes to work in. `order` has nested loops: size, and steps in the image and in the\n"

@@ -41,7 +41,11 @@ Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int heigh
   if (width > longest_side || height > longest_side)
     throw std::invalid_argument("an image that large is not possible");
   Drawing drawing(key, {width, height});
+  int before = 0;
   for (const StageNode& node : plan.stages) {
+    if (before == plan.tensor_from) drawing.make_tensor();
+    if (before == plan.copied_from) drawing.copy_tensor();
+    ++before;
     drawing.run(node);
     if (stage_ends) stage_ends->push_back(drawing.count());
   }
@@ -49,26 +53,25 @@ Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int heigh
 }
 
 void Drawing::add(Operation operation) {
-  const bool dense = std::holds_alternative<FlipHorizontally>(operation) ||
-                     std::holds_alternative<FlipVertically>(operation) ||
-                     std::holds_alternative<NormalizeBy>(operation);
   auto* color = std::get_if<ColorTo>(&operation);
   const auto* floats = std::get_if<ToFloats>(&operation);
-  const bool keeps = dense || (floats && floats->layout != Layout::planar) ||
-                     (color && color->kind != ColorKind::hue &&
-                      color->kind != ColorKind::equalize && color->kind != ColorKind::grayscale);
+  const bool copies = std::holds_alternative<FlipHorizontally>(operation) ||
+                      std::holds_alternative<FlipVertically>(operation) ||
+                      std::holds_alternative<NormalizeBy>(operation) ||
+                      (color && color->kind != ColorKind::hue &&
+                       color->kind != ColorKind::equalize && color->kind != ColorKind::grayscale);
   if (color && color->kind == ColorKind::contrast && color->rounding == Rounding::torch_v2 &&
       memory_ != Memory::planar)
     color->rounding = Rounding::torch_v2_interleaved;
   const bool v1_hue =
       color && color->kind == ColorKind::hue && color->rounding == Rounding::torch_v1;
   on_floats_ = on_floats_ || floats;
-  if (v1_hue || (floats && floats->layout == Layout::interleaved))
-    memory_ = Memory::interleaved;
-  else if (!keeps)
+  if (v1_hue)
+    make_tensor();
+  else if (copies)
+    copy_tensor();
+  else if (!floats || floats->layout == Layout::planar)
     memory_ = Memory::planar;
-  else if (memory_ == Memory::window)
-    memory_ = Memory::interleaved;
   operations_.push_back(std::move(operation));
 }
 
@@ -150,7 +153,13 @@ void Drawing::operator()(const RandomRotation& stage) {
       turn.size = {size.width, size.height};
       size_ = size;
     }
-    return add(turn);
+    const Memory before = memory_;
+    add(turn);
+    if (quarters && std::fmod(turned, 180.0) == 0.0) {
+      memory_ = before;
+      copy_tensor();
+    }
+    return;
   }
   add(RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
   if (!stage.expand) return;

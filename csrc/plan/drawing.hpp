@@ -17,6 +17,10 @@ class Drawing {
 
   void run(const std::vector<StageNode>& stages);
   void run(const StageNode& node);
+  void make_tensor() { memory_ = Memory::interleaved; }
+  void copy_tensor() {
+    if (memory_ == Memory::window) memory_ = Memory::interleaved;
+  }
   size_t count() const { return operations_.size(); }
   Size size() const { return size_; }
   Parameters finish() { return std::move(operations_); }

@@ -134,9 +134,8 @@ struct EraseResult {
   uint64_t noise;
 };
 
-// How a tensor lies in memory: channel by channel, with the channels of a pixel side by side, or as
-// the one that it was made of.
-enum class Layout { planar, interleaved, kept };
+// How a tensor lies in memory: channel by channel, or as the one that it was made of.
+enum class Layout { planar, kept };
 
 // Levels become floats by the plan's conversion. Windows, flips, resizes by torch's filters for
 // floats, constant borders, changes of colors and NormalizeBy may follow; fills are 0.0 to 255.0

@@ -20,7 +20,10 @@ struct PlanSpec {
   int result_channels = 3;             // of the result: 1 also where three were made one
   int height = 0, width = 0;           // of the result; 0 when they differ from image to image
   bool fast_decode = false;
-  bool strict = true;          // damage that a crop does not need counts
+  bool strict = true;  // damage that a crop does not need counts
+  // Stages before the image is a tensor in torchvision, and before the last conversion that copies
+  // it: colors may depend on how it lies in memory.
+  int tensor_from = 0, copied_from = 0;
   size_t deferred_stages = 0;  // at the end: drawn, and left to the reader of the row's tail
   // Pillow 13 runs the vertical pass of a resize first where that is cheaper; older ones never do.
   bool vertical_first_allowed = true;

@@ -171,6 +171,51 @@ def test_windows_of_levels_and_floats_may_lie_otherwise():
                 assert bits(made) == bits(v2.Compose(steps)(image))
 
 
+CONTRAST = v2.ColorJitter(contrast=(1.7, 1.7))
+
+
+def assert_made_as_by_torchvision(steps, sizes=((20, 31), (19, 19))):
+    """Of transforms without random numbers; returns the last plan."""
+    for height, width in sizes:
+        image = photo(np.random.default_rng(height), width, height)
+        plan = compile_plan(v2.Compose(steps))
+        made = plan.apply(image, plan.draw(width, height))
+        assert bits(made) == bits(v2.Compose(steps)(image)), plan.explain()
+    return plan
+
+
+@pytest.mark.parametrize("normalizing", [None, False, True])
+def test_a_window_of_floats_is_resized_to_the_layout_of_torch(normalizing):
+    steps = [*CONVERSIONS["v2"], v2.CenterCrop((9, 13)), v2.Resize((11, 7)), CONTRAST]
+    if normalizing is not None:
+        steps.insert(3, v2.Normalize(*NORMALIZE, inplace=normalizing))
+    assert assert_made_as_by_torchvision(steps).tail is None
+
+
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("angle", [0, 90, 180, 270, 360])
+def test_turns_without_arithmetic_keep_or_transpose_how_a_tensor_lies(angle, expand):
+    turn = v2.RandomRotation((angle, angle), expand=expand)
+    for before in ([], [v2.CenterCrop((9, 13))]):
+        steps = [v2.ToImage(), *before, turn]
+        assert_made_as_by_torchvision([*steps, CONTRAST])
+        steps += [v2.ToDtype(torch.float32, scale=True), CONTRAST]
+        plan = assert_made_as_by_torchvision(steps)
+        assert (plan.tail is None) == (angle % 180 == 0)
+
+
+@pytest.mark.parametrize("name", ["Normalize", "RandomErasing"])
+def test_changes_of_a_grey_tensor_in_place_are_left_to_torch(name):
+    last = {
+        "Normalize": v2.Normalize(*NORMALIZE, inplace=True),
+        "RandomErasing": v2.RandomErasing(1.0, inplace=True),
+    }[name]
+    plan = compile_plan(v2.Compose([*CONVERSIONS["v2"], v2.Grayscale(3), last]))
+    image = photo(np.random.default_rng(0), 20, 20)
+    with pytest.raises(RuntimeError, match="more than one element"):
+        plan.apply(image, plan.draw(*image.size))
+
+
 def test_v1_resizes_to_another_layout_than_v2():
     steps = [*CONVERSIONS["v2"], v1.Resize((9, 11)), v2.ColorJitter(contrast=0.5)]
     assert compile_plan(v2.Compose(steps)).tail is not None

@@ -97,7 +97,6 @@ CHAINED = {
     "nearest perspective": v2.RandomPerspective(0.7, 0.9, v1.InterpolationMode.NEAREST),
     "RandAugment": v2.RandAugment(3, 12),
     "bilinear RandAugment": v2.RandAugment(3, 12, interpolation=BILINEAR),
-    "TrivialAugment": v2.TrivialAugmentWide(fill=[3, 2, 90]),
     "AutoAugment": v2.AutoAugment(),
 }
 FUNCTIONS = {
@@ -209,6 +208,59 @@ def test_a_chain_of_v2_has_the_levels_of_torch(names, sides, seed):
         image = on_tensor(image, *operation)
     found = plan.picture(Image.fromarray(levels), operations)
     assert np.array_equal(np.asarray(found), image.permute(1, 2, 0).numpy()), operations
+
+
+def test_images_changed_before_the_conversion_lie_as_new_tensors():
+    contrast = v2.ColorJitter(contrast=(1.7, 1.7))
+    flip, floats = v2.RandomHorizontalFlip(1.0), v2.ToDtype(torch.float32, scale=True)
+    for before in (v2.Pad(1), v2.Resize((7, 5))):
+        for after in ([contrast], [flip, floats, contrast]):
+            transform = v2.Compose([before, v2.ToImage(), *after])
+            plan = compile_plan(transform)
+            assert plan.tail is None
+            for index in range(100):
+                width, height = np.random.default_rng(index).integers(2, 8, 2)
+                image = photo(np.random.default_rng(index), int(width), int(height))
+                made = plan.apply(image, plan.draw(*image.size))
+                assert torch.equal(torch.as_tensor(made), torch.as_tensor(transform(image)))
+
+
+PLACED = {
+    "rotation": v2.RandomRotation((33, 33), BILINEAR),
+    "turn": v2.RandomRotation((90, 90), expand=True),
+    "half a turn": v2.RandomRotation((180, 180)),
+    "hue": v2.ColorJitter(hue=(0.2, 0.2)),
+    "v1's hue": v1.ColorJitter(hue=0.2),
+    "grayscale": v2.Grayscale(3),
+    "border": v2.Pad(2),
+    "window and resize": v2.RandomResizedCrop((40, 40)),
+    "window": v2.CenterCrop(9),
+    "larger": v2.CenterCrop(40),
+    "sometimes": v2.RandomEqualize(1.0),
+    "v1's resize": v1.Resize((9, 9)),
+    "flip": v2.RandomHorizontalFlip(1.0),
+}
+LEVELS, FLOATS = [v2.ToImage()], [v2.ToImage(), v2.ToDtype(torch.float32)]
+
+
+@pytest.mark.parametrize("first", [LEVELS, FLOATS, [v1.ToTensor()]], ids=["u8", "f32", "planar"])
+@pytest.mark.parametrize("name", PLACED)
+def test_code_that_follows_sees_the_strides_of_torch(name, first):
+    for between in ([], [v2.RandomVerticalFlip(1.0)], [v2.CenterCrop(9), v2.RandomInvert(1.0)]):
+        transform = v2.Compose([*first, PLACED[name], *between, v2.Lambda(strides)])
+        plan = compile_plan(transform)
+        image = photo(np.random.default_rng(0), 31, 20)
+        assert plan.apply(image, plan.draw(*image.size)) == transform(image), plan.explain()
+
+
+def strides(image):
+    return image.stride()
+
+
+def test_contrast_after_a_policy_that_may_turn_the_tensor_is_left_to_torch():
+    steps = [v2.ToImage(), v2.TrivialAugmentWide()]
+    assert compile_transform(v2.Compose(steps)).tail is None
+    assert compile_transform(v2.Compose([*steps, v2.ColorJitter(contrast=0.5)])).tail is not None
 
 
 MAGNITUDES = {

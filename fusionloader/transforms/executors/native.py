@@ -58,6 +58,8 @@ def make_executor(
         width=plan.width or 0,
         fast_decode=plan.decode == "fast",
         strict=plan.strict,
+        tensor_from=plan.tensor_from,
+        copied_from=plan.copied_from,
         vertical_first_allowed=_resizes_vertically_first(pillow_version),
         simd=simd,
         device_tail=tail,

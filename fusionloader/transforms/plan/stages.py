@@ -31,9 +31,8 @@ Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]
 Channels = Literal[1, 3]
-Layout = Literal["planar", "interleaved", "kept"]
-"""How a tensor lies in memory: channel by channel, with the channels of a pixel side by side, or as
-the tensor that it was made of."""
+Layout = Literal["planar", "kept"]
+"""How a tensor lies in memory: channel by channel, or as the tensor that it was made of."""
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
 PolicyOp = Literal[
@@ -483,6 +482,9 @@ class Plan:
         channels: channels of the images.
         result_channels: channels of the result: 1 also if a stage makes grey of three channels.
         strict: whether a file that is damaged behind the rows that its crop needs is an error.
+        tensor_from: number of stages before the image is a tensor in torchvision.
+        copied_from: number of stages before the last conversion that copies this tensor: colors may
+            depend on how it lies in memory. Both are 0 if no stages follow.
     """
 
     stages: tuple[Stage, ...]
@@ -493,6 +495,8 @@ class Plan:
     channels: Channels = 3
     result_channels: Channels = 3
     strict: bool = True
+    tensor_from: int = 0
+    copied_from: int = 0
 
     @property
     def works_on_floats(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from fusionloader.transforms.plan import registry, wrappers
+from fusionloader.transforms.plan import memory, registry, wrappers
 from fusionloader.transforms.plan.arguments import (
     MOST_NESTED,
     Context,
@@ -44,6 +44,7 @@ from fusionloader.transforms.plan.stages import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomOrder,
+    RandomPolicy,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
@@ -68,9 +69,6 @@ _ANY_RGB = ImageKind()
 DECODING = "decode"  # stage of a note: what runs row by row with it is counted with it
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
-# Those after which torchvision's tensor may be a window of a larger one. So it is after a random
-# resized crop of just the size of its result, too, which is too rare to count.
-_WINDOWS = (CenterCrop, RandomCrop, RandomApply, RandomChoice, RandomOrder)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
 
 
@@ -180,11 +178,12 @@ def _compile(
     for place, step in enumerate(steps):
         try:
             if place == end:
-                raise NotCompiled("code that follows may see how the window lies in memory")
+                raise NotCompiled("code that follows may see how the tensor lies in memory")
             compiling.add(step, place)
         except NotCompiled as why:
-            if compiling.window is not None and any(map(_sees_memory, steps[place:])):
-                return _compile(steps, decode, images, on_floats, compiling.window)
+            since = compiling.unsure_since()
+            if since is not None and any(map(_sees_memory, steps[place:])):
+                return _compile(steps, decode, images, on_floats, since)
             if compiling.converted is None:
                 return _with_tail(steps, place, str(why), compiling, images, decode)
             if not conversions.makes_plain_tensor(compiling.converted, compiling.channels):
@@ -202,7 +201,7 @@ def _compile(
         if compiling.converted is not None:
             return _compile(steps, decode, images, on_floats=False)
         return _with_tail(steps, place, "images differ in size here", compiling, images, decode)
-    plan = _plan(stages, convert, compiling.channels, images, decode)
+    plan = _plan(stages, convert, compiling, images, decode)
     notes = tuple(_native_note(step, place, compiling) for place, step in enumerate(steps))
     return CompiledTransform(plan, None, notes)
 
@@ -226,10 +225,23 @@ class _Compiling:
     native: dict[int, int] = field(default_factory=dict)
     # Indices of the steps that torchvision runs on tensors, but that round as on PIL images here.
     on_tensors: set[int] = field(default_factory=set)
-    # The first step since which the tensor may be a window of a larger one.
+    # The step that makes a tensor of the image, and whether it then lies channel by channel.
+    tensor_step: int | None = None
+    begins_planar: bool = False
+    # The first step since which the tensor may be a window of a larger one, or lie otherwise than
+    # ``planar`` says, which is whether it has come to lie channel by channel.
     window: int | None = None
+    unsure: int | None = None
+    planar: bool = False
+    # Whether v2 may have turned it by 90 degrees, and with it how it lies in memory.
+    transposed: bool = False
+    # Whether the channels may be one in memory.
+    spread: bool = False
+    # As of the plan.
+    tensor_from: int = 0
+    copied_from: int = 0
     # How the floats lie in memory before the stages that work on them.
-    layout: Layout = "interleaved"
+    layout: Layout = "kept"
     # Whether v1 has resized them, or turned their hue: these change how they lie in memory.
     resized_by_v1: bool = False
     turned_by_v1: bool = False
@@ -246,13 +258,27 @@ class _Compiling:
             if self.converted is not None:
                 normalizing = conversions.stage_on_floats(step, self.channels)
                 self.stages += [] if normalizing is None else [normalizing]
+            copies = held != self.held
+            if conversions.is_normalize(step):
+                copies |= self._normalizes(step)
+            if self.held == "pil" and copies:
+                self.tensor_from, self.tensor_step = len(self.stages), place
+                made = [*self.conversions, step]
+                self.begins_planar = conversions.makes_contiguous_tensor(made, self.channels)
+            if copies and self.converted is None:
+                self.copied_from = len(self.stages)
             self.held = held
             self.conversions.append(step)
-            if conversions.is_normalize(step) and not step.inplace and not self.turned_by_v1:
+            self.spread &= not copies
+            if copies and not self.turned_by_v1:
                 self.window = None
+                if self.begins_planar and not self.transposed:
+                    self.unsure = None
         elif erasing.is_erasing(step):
             if self.held == "pil":
                 raise NotCompiled("it erases from a PIL image")
+            if self.spread and step.inplace:
+                raise NotCompiled("torch refuses to change a grey tensor in place")
             self.erased.append((step, len(self.conversions)))
         elif self.erased:
             raise NotCompiled("it comes after RandomErasing")
@@ -264,17 +290,12 @@ class _Compiling:
                 self._require_floats()
                 stage = make_stage(step, replace(context, elements=None, on_floats=True))
                 self._begin_floats()
-            if self.converted is not None:
-                self._note_layout(step, stage)
+            if self.held != "pil":
+                self._note_layout(step, stage, place)
             if _makes_grey(stage) and step.num_output_channels == 1:
                 self.channels = 1
             self.stages.append(stage)
             self.native[place] = len(self.stages) - 1
-            moved = isinstance(stage, _WINDOWS) or self.turned_by_v1
-            if self.held != "pil" and self.window is None and moved:
-                self.window = place
-            if self.held != "pil" and self.converted is None:
-                self.layout = "kept"
             rounds = self.decode == "fast" and not isinstance(stage, _MOVING)
             if self.held == "tensor" and rounds:
                 self.on_tensors.add(place)
@@ -301,8 +322,44 @@ class _Compiling:
             self.layout = "planar"
         self.stages.append(Fixed(("to_floats", self.layout)))
 
-    def _note_layout(self, step: Transform, stage: Stage) -> None:
+    def unsure_since(self) -> int | None:
+        """Returns the first step since which it is not known how the tensor lies in memory."""
+        return min((at for at in (self.window, self.unsure) if at is not None), default=None)
+
+    def _least_size(self) -> tuple[int, int]:
+        last = self.stages[-1] if self.stages else None
+        if isinstance(last, ResizeShorterSide) and last.max_size is None:
+            return last.size, last.size
+        height, width = result_size(self.stages, self.images.height, self.images.width)
+        return height or 0, width or 0
+
+    def _normalizes(self, step: Transform) -> bool:
+        """Returns whether the step makes a new tensor."""
+        if step.inplace and self.spread:
+            raise NotCompiled("torch refuses to change a grey tensor in place")
+        if step.inplace and self.window is not None and self.converted is not None:
+            raise NotCompiled("it changes a window in place")
+        return not step.inplace
+
+    def _note_layout(self, step: Transform, stage: Stage, place: int) -> None:
         by_v1 = type(step).__module__ == "torchvision.transforms.transforms"
+        turns = memory.may_transpose(stage)
+        alone = isinstance(stage, RandomPolicy) and stage.repeats == 1
+        if (self.transposed or (turns and not alone)) and memory.sees_order(stage):
+            raise NotCompiled("how the tensor lies in memory after a turn by 90 degrees decides it")
+        self.transposed |= turns
+        effect = memory.effect_of(stage, by_v1, self._least_size(), self.window is not None)
+        if self.begins_planar and isinstance(stage, (Resize, ResizeShorterSide)):
+            effect = "kept"
+        if effect == "planar":
+            self.planar, self.window, self.unsure = True, None, None
+        elif effect == "window" and self.window is None:
+            self.window = place
+        elif effect == "unsure" and self.unsure is None:
+            self.unsure = place
+        self.spread |= memory.spreads(stage)
+        if self.converted is None:
+            return
         self.resized_by_v1 |= by_v1 and isinstance(stage, _RESIZING)
         jitters = list(_find_jitters(stage))
         sees_layout = any(each.contrast and each.rounding == "torch_v2" for each in jitters)
@@ -331,12 +388,15 @@ class _Compiling:
 def _plan(
     stages: Sequence[Stage],
     convert: Convert | None,
-    channels: Channels,
+    compiling: _Compiling,
     images: ImageKind,
     decode: Decode,
 ) -> Plan:
     height, width = result_size(stages, images.height, images.width)
-    return Plan(tuple(stages), convert, height, width, decode, images.channels, channels)
+    plan = Plan(tuple(stages), convert, height, width, decode, images.channels, compiling.channels)
+    if not 0 < compiling.copied_from < len(stages):
+        return plan
+    return replace(plan, tensor_from=compiling.tensor_from, copied_from=compiling.copied_from)
 
 
 def _with_tail(
@@ -362,9 +422,22 @@ def _with_tail(
         else _native_note(step, i, compiling)
         for i, step in enumerate(steps)
     )
-    tail = Tail([step for i, step in enumerate(steps) if i in reasons])
-    plan = _plan(compiling.stages, None, compiling.channels, images, decode)
+    left = [(i, step) for i, step in enumerate(steps) if i in reasons]
+    rest = [step for _, step in left]
+    first = compiling.tensor_step
+    if first is not None and compiling.planar and not compiling.begins_planar:
+        rest.insert([i for i, _ in left].index(first) + 1, _channel_by_channel)
+    tail = Tail(rest)
+    plan = _plan(compiling.stages, None, compiling, images, decode)
     return CompiledTransform(plan, tail, notes)
+
+
+def _channel_by_channel(image: torch.Tensor) -> torch.Tensor:
+    """Returns the image as it lies in memory after what has been done natively."""
+    from torchvision import tv_tensors
+
+    made = image.contiguous()
+    return tv_tensors.wrap(made, like=image) if isinstance(image, tv_tensors.Image) else made
 
 
 def _with_tail_on_floats(
@@ -385,7 +458,7 @@ def _with_tail_on_floats(
         ),
     )
     convert = compiling.conversion()
-    plan = _plan(compiling.stages, convert, compiling.channels, images, decode)
+    plan = _plan(compiling.stages, convert, compiling, images, decode)
     return CompiledTransform(plan, Tail(steps[first:]), notes)
 
 
@@ -396,9 +469,9 @@ def _sees_memory(step: Transform) -> bool:
 
     kinds = (v1.Lambda, v2.Lambda, v1.LinearTransformation, v2.LinearTransformation)
     is_known = type(step).__module__.startswith("torchvision.transforms.")
-    return (
-        not is_known or is_patched(step) or isinstance(step, kinds) or hasattr(step, "transforms")
-    )
+    colors = ("transforms", "contrast", "num_magnitude_bins", "policy")
+    changes = any(hasattr(step, name) for name in colors)
+    return not is_known or is_patched(step) or isinstance(step, kinds) or changes
 
 
 def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:

@@ -297,7 +297,7 @@ def _is_on_floats(name: str, rounding: Rounding) -> bool:
             interleaved = table[torch.from_numpy(levels).permute(2, 0, 1).long()]
             for layout, image in (
                 ("planar", interleaved.contiguous()),
-                ("interleaved", interleaved.movedim(0, 2).contiguous().movedim(2, 0)),
+                ("kept", interleaved.movedim(0, 2).contiguous().movedim(2, 0)),
             ):
                 expected = run_on_tensor(image, (name, *arguments, rounding), as_it_lies=True)
                 stages = Fixed(("to_floats", layout)), Fixed((name, *arguments, *rounded))
