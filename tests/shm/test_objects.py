@@ -99,6 +99,32 @@ def test_a_limit_of_the_sizes_of_files_is_named():
         assert "RLIMIT_FSIZE" in line and "ulimit -f unlimited" in line
 
 
+COLLECTED = """
+import gc
+from fusionloader.system.shm import objects
+
+class Collects:
+    def __del__(self):
+        gc.collect()
+
+def check():
+    held = Collects()
+    objects.check_room(1 << 60, "batches")
+
+for _ in range(10):
+    try:
+        check()
+    except MemoryError as error:
+        assert type(error) is objects.SharedMemoryExhausted and isinstance(error, RuntimeError)
+print("all")
+"""
+
+
+def test_a_garbage_collection_while_the_error_is_freed_does_not_crash():
+    done = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+
+
 def copy_of(fd, change=lambda data: data, sealed=True):
     """Another object with the same contents, changed."""
     data = change(bytearray(os.pread(fd, os.fstat(fd).st_size, 0)))

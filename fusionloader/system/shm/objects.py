@@ -26,7 +26,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _CHECKED_BYTES = 1 << 20  # from this size on, free memory is checked, which takes 0.2 ms
 
 
-class SharedMemoryExhausted(MemoryError, RuntimeError):
+# In this order: Python 3.10 frees a MemoryError, also of a class with that as its first base, while
+# the garbage collector still sees it. If the collector runs meanwhile, it is freed twice.
+class SharedMemoryExhausted(RuntimeError, MemoryError):
     """There is too little shared memory for a request."""
 
 
