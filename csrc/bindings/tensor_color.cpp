@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
+#include <algorithm>
 
 #include <array>
 #include <cstring>
@@ -233,13 +234,12 @@ void warp_elements(const ArrayBuffer& image, const ArrayBuffer& out, const Tenso
   thread_local GeometryWorkspace workspace;
   const TensorShape shape = image.shape();
   const Element* from = image.elements<Element>(shape.images * shape.elements());
-  const size_t planes =
-      shape.images * static_cast<size_t>(warp.height) * static_cast<size_t>(warp.width);
+  const size_t pixels = static_cast<size_t>(warp.height) * static_cast<size_t>(warp.width);
+  const size_t planes = shape.images * pixels;
   const size_t count = planes == 0 ? 0 : out.bytes() / sizeof(Element) / planes;
   Element* to = out.contiguous<Element>(count * planes);
   if (count < 3) throw std::invalid_argument("out has three planes of each image, or more");
-  if (shape.pixels() > static_cast<size_t>(most_pixels) ||
-      planes > static_cast<size_t>(most_pixels))
+  if (std::max(shape.pixels(), pixels) > static_cast<size_t>(most_pixels))
     throw std::invalid_argument("an image of that size is not warped");
   const GilReleased release;
   workspace.simd = simd;

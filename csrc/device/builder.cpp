@@ -65,9 +65,11 @@ std::optional<std::string> unsupported(const Parameters& operations) {
     const auto* color = std::get_if<ColorTo>(&operation);
     const auto* affine = std::get_if<AffineWith>(&operation);
     const auto* perspective = std::get_if<PerspectiveWith>(&operation);
+    const auto* blur = std::get_if<BlurWith>(&operation);
     if ((color && color->rounding != Rounding::pillow) ||
         (affine && affine->rounding != Rounding::pillow) ||
-        (perspective && perspective->rounding != Rounding::pillow))
+        (perspective && perspective->rounding != Rounding::pillow) ||
+        (blur && blur->rounding != Rounding::pillow))
       return "rounding as on tensors";
     const auto* erase = std::get_if<EraseResult>(&operation);
     if (erase && erase->values.empty() && erase->noise_per_pixel) return "erase with noise";

@@ -171,6 +171,7 @@ void BatchBuilder::add_border(const PadBy& by) {
 }
 
 void BatchBuilder::add_gaussian(const BlurWith& blur) {
+  require_pillow(blur.rounding);
   const HalfKernel across = half_kernel(blur.kernel_width, blur.sigma_x);
   const HalfKernel down = half_kernel(blur.kernel_height, blur.sigma_y);
   require_room_for_kernels(blur.kernel_width, blur.kernel_height, width_, height_);

@@ -161,6 +161,7 @@ COMPOSED = {
     "error": [*TRAIN, v2.Normalize(*NORMALIZE)],
     "in place": [*TRAIN, FLOAT, v2.Normalize(*NORMALIZE, inplace=True)],
     "to_tensor": [*TRAIN, v2.ToTensor()],
+    "v1's in v2's": [v1.RandomCrop(20), STEPS["by type"]],
     "v1": [v1.RandomCrop(20), v1.ConvertImageDtype(torch.float32), v1.Normalize(*NORMALIZE)],
 }
 

@@ -369,7 +369,15 @@ def _begun_by(step: Transform) -> type[DeferredTensor] | None:
     from torchvision.transforms import v2
 
     kinds = {v2.ToImage: DeferredImage, v2.PILToTensor: DeferredTensor}
-    return None if is_patched(step) else kinds.get(type(step))
+    kind = kinds.get(type(step))
+    if kind is None or is_patched(step):
+        return None
+    try:  # functions that it calls may be replaced
+        made = step(Image.new("RGB", (1, 1), (1, 2, 3)))
+        is_known = getattr(type(made), "plain", type(made)) is kind.plain
+        return kind if is_known and made.flatten().tolist() == [1, 2, 3] else None
+    except Exception:
+        return None
 
 
 _DEFERRED = (DeferredTensor, DeferredImage)

@@ -17,7 +17,12 @@ from fusionloader.data.deferred.composed.recorders import Held, TransformRecorde
 from fusionloader.data.deferred.core import DeferredCore, like, make_image
 from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.source import EncodedSource
-from fusionloader.data.deferred.tensors.deferred_tensor import deferred_tensor, find_view
+from fusionloader.data.deferred.tensors.deferred_image import DeferredImage
+from fusionloader.data.deferred.tensors.deferred_tensor import (
+    DeferredTensor,
+    deferred_tensor,
+    find_view,
+)
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
 from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.transforms.executors.python import preserved_generators
@@ -65,8 +70,9 @@ def _draws_are_known() -> bool:
 
 def _is_right(step: Transform, recorder: TransformRecorder, held: Held) -> bool:
     with patched(held == "tensor"), preserved_generators(), uncounted():
-        pairs = itertools.product(_SIZES, _SEEDS)
-        return all(_agree(step, recorder, held, size, seed) for size, seed in pairs)
+        kinds = (DeferredTensor, DeferredImage) if held == "tensor" else (None,)
+        cases = itertools.product(kinds, _SIZES, _SEEDS)
+        return all(_agree(step, recorder, *case) for case in cases)
 
 
 def recorded_image(image: Any, core: DeferredCore) -> Any:
@@ -86,15 +92,19 @@ def recorded_tensor(tensor: Any, core: DeferredCore) -> Any:
 
 
 def _agree(
-    step: Transform, recorder: TransformRecorder, held: Held, size: tuple[int, int], seed: int
+    step: Transform,
+    recorder: TransformRecorder,
+    kind: type[DeferredTensor] | None,
+    size: tuple[int, int],
+    seed: int,
 ) -> bool:
     generator = torch.default_generator
     others = _others()
     core = DeferredCore(EncodedSource(b"", size, _NO_PIXELS), (), "RGB", size)
     image: Any = make_image(core, {"note": 1})
-    if held == "tensor":
-        image = deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True))
-    record = recorded_image if held == "pil" else recorded_tensor
+    if kind is not None:
+        image = deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
+    record = recorded_image if kind is None else recorded_tensor
     generator.manual_seed(seed)
     try:
         recorded = recorder.record(core)
@@ -127,7 +137,7 @@ def _about(image: Any) -> tuple[object, ...] | None:
     view = find_view(image)
     if view is not None:
         shown = view.core.operations, view.core.size, view.offset
-        return *shown, view.memory.is_interleaved
+        return *shown, view.memory.is_interleaved, type(image)
     core: Any = getattr(image, "_im", None)
     if type(core) is not DeferredCore:
         return None
