@@ -30,6 +30,7 @@ from fusionloader.data.deferred.headers import UPRIGHT, Format, Header, read_hea
 from fusionloader.data.deferred.opening import JPEG_SUFFIXES
 from fusionloader.data.deferred.pillow import Argument
 from fusionloader.data.deferred.tensors.deferred_tensor import defer, defer_pixels
+from fusionloader.data.deferred.unparsed import is_transparent
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
 from fusionloader.transforms.plan.stages import Convert
 
@@ -184,18 +185,24 @@ def detect_format(data: Argument) -> Any:
     return PLAIN if getattr(data, _OPENED, None) is None else "jpeg"
 
 
-_FLOATS = "torch", "torchrgb"  # WebDataset's names of float32 in RGB
+_FLOATS = ("torch", "float", "rgb")  # as WebDataset describes them
 _FRACTIONS = Convert("float32", (np.arange(256).astype(np.float32) / 255.0).tobytes() * 3)
 
 
 def handle_image(self: Argument, key: Argument, data: Argument) -> Any:
     """Replaces WebDataset's ``ImageHandler.__call__``, for tensors of floats."""
-    if self.imagespec not in _FLOATS or type(data) is not bytes or not activity.is_active():
+    from webdataset.autodecode import imagespecs
+
+    if imagespecs.get(self.imagespec) != _FLOATS or type(data) is not bytes:
+        return PLAIN
+    if not activity.is_active():
         return PLAIN
     if re.sub(r".*[.]", "", key).lower() not in self.extensions:
         return PLAIN
     image = call_library(Image.open, io.BytesIO(data))
-    core = deferred_core(image.convert("RGB")) if image.mode in ("RGB", "L") else None
+    if image.mode not in ("RGB", "L") or image.format not in ("JPEG", "PNG", "WEBP"):
+        return PLAIN
+    core = None if is_transparent(image) else deferred_core(image.convert("RGB"))
     if core is None:
         return PLAIN
     made = torch.empty((3, *core.size[::-1]), dtype=torch.float32, device="cpu")
