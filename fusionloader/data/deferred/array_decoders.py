@@ -191,8 +191,7 @@ _FRACTIONS = Convert("float32", (np.arange(256).astype(np.float32) / 255.0).toby
 
 def handle_image(self: Argument, key: Argument, data: Argument) -> Any:
     """Replaces WebDataset's ``ImageHandler.__call__``, for tensors of floats."""
-    from webdataset.autodecode import imagespecs
-
+    imagespecs = sys.modules["webdataset.autodecode"].imagespecs
     if imagespecs.get(self.imagespec) != _FLOATS or type(data) is not bytes:
         return PLAIN
     if not activity.is_active():
