@@ -102,6 +102,17 @@ def eval_set(image_folder):
 
 
 @pytest.fixture
+def one_thread():
+    """As in workers: with more of them torch adds up parts of a large image, and these."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def any_may_die(monkeypatch):
     """Lets a test kill workers at any moment.
 

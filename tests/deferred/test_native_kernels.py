@@ -61,14 +61,11 @@ KINDS = {"tensor": lambda image: image, "image": tv_tensors.Image, "video": tv_t
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_worker(monkeypatch):
+def _as_in_a_worker(monkeypatch, one_thread):
     for name in native_kernels._OPERATIONS:
         monkeypatch.setitem(native_kernels._LEAST_PIXELS, name, FEWEST)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     counts.take()
     yield
-    torch.set_num_threads(threads)
     counts.take()
 
 

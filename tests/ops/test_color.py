@@ -16,6 +16,8 @@ from torchvision.transforms.v2 import functional as v2
 from fusionloader import _native
 from fusionloader._native import testing
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SIMD_LEVELS = _native.simd_levels()
 FACTORS = [0, 0.1, 0.3, 0.5, 0.9, 0.999, 1, 1.001, 1.1, 1.5, 1.9, 3.7, 10, 1e9]
 HUES = [-0.5, -0.4, -0.123, -0.004, -0.003, -1e-9, 0, 0.003, 0.004]
@@ -79,15 +81,6 @@ def to_pillow(pixels):
 def pixels_of(image):
     pixels = np.asarray(image)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
-
-
-@pytest.fixture(autouse=True)
-def single_thread():
-    """With more of them torch adds up parts of a large image, and these."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def ours(name, pixels, arguments, simd=None, rounding=PILLOW):

@@ -22,20 +22,14 @@ from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
 from fusionloader.transforms.plan.torchvision import on_tensors
 from fusionloader.transforms.plan.transforms import compile_transform
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CONVERSIONS = {
     "v1": [v1.ToTensor()],
     "v2": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
     "levels as floats": [v2.PILToTensor(), v2.ToDtype(torch.float32)],
     "normalized": [v1.ToTensor(), v1.Normalize(*NORMALIZE)],
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 BICUBIC = v1.InterpolationMode.BICUBIC
