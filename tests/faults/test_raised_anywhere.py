@@ -304,13 +304,13 @@ def test_samples_that_kill_are_named_after_an_exception_behind_a_death(death):
             try:
                 batches.append(next(iterator))
             except (KeyboardInterrupt, RuntimeError) as error:
-                errors.append(error)
+                errors.append((type(error), str(error)))
     finally:
         sys.setprofile(None)
         del profile
-    assert [type(error) for error in errors] == [KeyboardInterrupt, RuntimeError]
-    assert "workers died on the same samples" in str(errors[1])
-    assert "index 9" in str(errors[1])
+    assert [error for error, _ in errors] == [KeyboardInterrupt, RuntimeError]
+    assert "workers died on the same samples" in errors[1][1]
+    assert "index 9" in errors[1][1]
     assert [int(batch[1][0]) for batch in batches] == [
         n for n in range(0, 4 * BATCHES, 4) if n != 8
     ]

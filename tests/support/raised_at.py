@@ -75,6 +75,8 @@ class Steps:
             what the action does, if it makes fewer steps or catches the error.
         """
         self.arm(position, error)
+        # The error must not refer to itself by this frame: who drops it drops what it refers to.
+        del error
         return self._run(action)
 
     def arm(self, position: int, error: BaseException) -> None:

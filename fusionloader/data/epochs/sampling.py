@@ -174,16 +174,17 @@ class Draws(Generic[Drawn]):
     A generator, as most samplers are, raises StopIteration after any other exception.
 
     Attributes:
-        error: the exception that the sampler was left by; ``None`` if it can draw more.
+        left_by: class of the exception that the sampler was left by; ``None`` if it can draw more.
+            Not the exception itself, whose traceback refers to the iterator.
     """
 
     def __init__(self, batches: Iterator[Drawn]) -> None:
         self._batches = batches
-        self.error: BaseException | None = None
+        self.left_by: type[BaseException] | None = None
 
     def now(self) -> Iterator[Drawn]:
         """Returns the mini-batches that are left; none after the sampler has failed."""
-        return iter(()) if self.error is not None else self
+        return iter(()) if self.left_by is not None else self
 
     def __iter__(self) -> Iterator[Drawn]:
         return self
@@ -194,7 +195,7 @@ class Draws(Generic[Drawn]):
         except StopIteration:
             raise
         except BaseException as error:
-            self.error = error
+            self.left_by = error.__class__
             raise
 
     def take(self, drawn: list[Drawn]) -> None:
@@ -202,23 +203,23 @@ class Draws(Generic[Drawn]):
 
         It is in the list before Python can raise KeyboardInterrupt, which it does behind a call.
         """
-        if self.error is None:
+        if self.left_by is None:
             try:
                 drawn.extend(itertools.islice(self._batches, 1))
             except BaseException as error:
                 # A generator that an exception has not left has a frame, and can be used.
                 if getattr(self._batches, "gi_frame", None) is None:
-                    self.error = error
+                    self.left_by = error.__class__
                 raise
 
     def check(self) -> None:
         """Raises RuntimeError if the sampler failed before the end of the epoch."""
-        if self.error is not None:
+        if self.left_by is not None:
             raise RuntimeError(
-                f"the sampler was left by {type(self.error).__name__}, and draws no more batches "
+                f"the sampler was left by {self.left_by.__name__}, and draws no more batches "
                 "of this epoch: all that were drawn before are delivered. iter(loader) begins the "
                 "next epoch"
-            ) from self.error
+            )
 
 
 def set_sampler_epochs(options: LoaderOptions, epoch: int) -> None:

@@ -270,6 +270,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Batch:
         self._failed = None
+        left_by = self._batches.left_by
         try:
             with self._turn, self._tracer, self._clock:
                 for each in self._manager.participants:
@@ -279,16 +280,17 @@ class SlotIterator(_BaseDataLoaderIter):
                 returned = self._returned(job)
                 payload = job.unleased(whole=self._backend.receiver is not None)
         except BaseException as error:
-            failed = self._failed
-            ends_batch = failed is not None and failed[1] is error
+            # No variable names the error: the garbage collector would free it, and its batch.
+            ends_batch = self._failed is not None and self._failed[1] is error
             # The sampler's own error ends the epoch; without a begun epoch, the iterator has ended.
-            if self._begun and error is not self._batches.error:
+            if self._begun and left_by is self._batches.left_by:
                 note_what_follows(error, ends_batch=ends_batch)
-            if failed is not None and ends_batch:
-                returned = self._returned(failed[0])
+            if self._failed is not None and ends_batch:
+                job = self._failed[0]
+                returned = self._returned(job)
                 # As below: until here the next call raises this error again.
                 self._epoch_state.returned = returned
-                failed[0].returned = True
+                job.returned = True
             self._failed = None
             raise
         # No call follows, so no exception can come between these assignments and the return. After
