@@ -29,6 +29,13 @@ class Deadly(Some):
         return super().__getitem__(index)
 
 
+class Lengths(Some):
+    """Of two lengths, which cannot be collated."""
+
+    def __getitem__(self, index):
+        return torch.zeros(8 if index < 5 else 9)
+
+
 class Stream(IterableDataset):
     def __init__(self, dataset):
         self.dataset = dataset
@@ -64,6 +71,7 @@ NUMBERS = [torch.full((8,), float(index)) for index in range(32)]
 KINDS = {
     "rows": {"dataset": Some()},
     "whole batches": {"dataset": Some(), "collate_fn": of_one_length},
+    "samples of two lengths": {"dataset": Lengths()},
     "collate function": {"dataset": NUMBERS, "collate_fn": refuses},
     "stream": {"dataset": Stream(Some())},
     "sampler": {"dataset": NUMBERS, "sampler": Indices()},
@@ -85,7 +93,7 @@ def no_collector():
 @pytest.mark.usefixtures("no_collector")
 def test_an_error_does_not_refer_to_itself(kind, workers):
     iterator = iter(FusionLoader(**KINDS[kind], batch_size=4, num_workers=workers))
-    with pytest.raises((ValueError, RuntimeError), match="no sample 5|worker"):
+    with pytest.raises((ValueError, RuntimeError), match="no sample 5|worker|equal size"):
         for _ in range(8):
             next(iterator)
     dropped = weakref.ref(iterator)

@@ -81,11 +81,17 @@ def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batc
         hint = _hint(samples, name)
         if not hint:
             raise
-        try:
-            explained = type(error)(f"{error}\n{hint}")
-        except Exception:  # its constructor takes other arguments
-            raise error from None
-        raise explained from error
+        # Not a variable of this frame: the error would refer to itself, and keep the samples.
+        raise _with_hint(error, hint)
+
+
+def _with_hint(error: Exception, hint: str) -> Exception:
+    try:
+        explained = type(error)(f"{error}\n{hint}")
+    except Exception:  # its constructor takes other arguments
+        return error
+    explained.__cause__ = error
+    return explained
 
 
 def _hint(samples: Sequence[Sample], name: Callable[[int], str]) -> str:
