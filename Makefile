@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
 # with "##" behind them, `make campaign` those with "#:".
-CAMPAIGNS := architectures audit chaos compliance corrupt draws ends examples fuzz kills matrix mutants neon ray scripts servers soak studies
+CAMPAIGNS := architectures audit chaos compliance corrupt draws ends examples fuzz kills matrix mutants neon oldest ray scripts servers soak studies
 .PHONY: help demo test lint docs bench figures asan wheel campaign campaigns format stubs api types $(CAMPAIGNS) \
     gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
@@ -33,6 +33,9 @@ NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue te
     tests/fuzz)
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
+OLDEST := build/oldest
+OLDEST_TESTS := executors faults iterators loader places pool queue ranks resume samplers shm \
+    statistics streams validation workers
 FUZZ := build/fuzz
 FUZZ_SECONDS ?= 60
 # Window, scan and script run the JPEG decoder; those but the first without libjpeg, which the memory
@@ -123,6 +126,15 @@ matrix: ready-to-test  #: all cases of what the suite tries in part
 
 ray: ready-to-test  #: remote workers that Ray starts, on real clusters
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
+
+# What other packages are needed for is skipped. NumPy is one that this torch knows; its CUDA is 12.
+oldest: ready-to-test  #: loaders on the oldest torch that is supported
+	test -x $(OLDEST)/bin/python || $(BIN)/python -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --no-compile 'torch==2.6.0' torchvision pytest \
+	    'numpy<2.3' pytest-timeout pytest-xdist hypothesis psutil nvidia-dali-cuda120 aiohttp s3fs \
+	    'moto[s3]' flask flask-cors
+	PYTHONPATH=. $(OLDEST)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal \
+	    $(PYTEST_FLAGS) $(addprefix tests/,$(OLDEST_TESTS)) -k 'not compiler_is_found_beside_torch'
 
 # FUSIONLOADER_NOTEBOOK=examples/tour.ipynb keeps the notebook with its outputs.
 examples: ready-to-test  #: all examples, and the notebook

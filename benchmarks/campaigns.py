@@ -84,6 +84,7 @@ ALL = (
     Campaign("docs"),
     Campaign("wheel", 2.0),
     *map(_suite, ("3.10", "3.12", "3.13")),
+    Campaign("oldest"),
     Campaign("audit", 0.2),
 )
 
