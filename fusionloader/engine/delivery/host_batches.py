@@ -82,7 +82,7 @@ def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batc
         if not hint:
             raise
         # Not a variable of this frame: the error would refer to itself, and keep the samples.
-        raise _with_hint(error, hint)
+        raise _with_hint(error, hint)  # noqa: B904 - it has its cause
 
 
 def _with_hint(error: Exception, hint: str) -> Exception:
