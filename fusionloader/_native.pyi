@@ -1321,6 +1321,19 @@ def normalize_tensor(
 def process_identity(pid: int) -> int:
     """Start time and pid of a running process in one number, never used twice; else 0."""
 
+def resize_tensor(
+    image: typing_extensions.Buffer,
+    out: typing_extensions.Buffer,
+    filter: str,
+    *,
+    simd: str | None = None,
+) -> None:
+    """Resizes a float32 tensor, images x channels x height x width, to the size of `out`.
+
+    The filter is float_bilinear or float_bicubic. The columns of a row lie side by side, or
+    the three channels of each do. `out` is contiguous, or its channels, too, lie so.
+    """
+
 def run_block_on_host(block: int, work: int, samples: int) -> None:
     """Runs samples of a written batch as a launch does; block and work are addresses."""
 

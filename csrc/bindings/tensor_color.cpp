@@ -18,6 +18,7 @@
 #include "ops/tensor_blur.hpp"
 #include "ops/tensor_color.hpp"
 #include "ops/tensor_warp.hpp"
+#include "resize/tensor_resize.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -71,6 +72,24 @@ class ArrayBuffer {
       throw std::invalid_argument("a grid is 1 x height x width x 2");
     return {side(1), side(2)};
   }
+  // Of images x channels x height x width, whose rows may lie anywhere.
+  StridedPlanes strided_planes() const {
+    if (view_.ndim != 4)
+      throw std::invalid_argument("a tensor is images x channels x height x width");
+    const auto step = [&](int dim) { return view_.strides[dim] / view_.itemsize; };
+    const bool interleaved = view_.shape[1] == 3 && step(1) == 1 && step(3) == 3;
+    if (!interleaved && step(3) != 1)
+      throw std::invalid_argument("columns of a tensor lie side by side, or their channels do");
+    require_possible_size(view_.shape[3], view_.shape[2]);
+    return {side(0),
+            side(1),
+            static_cast<int>(view_.shape[2]),
+            static_cast<int>(view_.shape[3]),
+            step(0),
+            step(1),
+            step(2),
+            interleaved};
+  }
   size_t bytes() const { return static_cast<size_t>(view_.len); }
   // The same of an array whose elements lie in their order.
   template <class Element>
@@ -115,6 +134,7 @@ struct Call {
     const Element* from = in.elements<Element>(count);
     if (kind == ColorKind::grayscale) return to_grey(from, shape, pixels);
     if (kind == ColorKind::hue && v2) return turn(from, shape, out.contiguous<Element>(count));
+    if (kind == ColorKind::equalize) return equalize(shape, count);
     if (!out.has_layout_of(in)) throw std::invalid_argument("out needs the layout of the image");
     Element* to = out.elements<Element>(count);
     const TensorFactor by(factor);
@@ -128,6 +148,10 @@ struct Call {
       blend_from_smoothed(from, to, shape, by, v2, simd);
     else if ((kind == ColorKind::contrast || kind == ColorKind::brightness) && levels != nullptr)
       blend_from_levels(from, levels, to, shape, by, v2, simd);
+    else if (kind == ColorKind::autocontrast)
+      stretch_tensor(from, to, shape, v2, simd);
+    else if (kind == ColorKind::solarize && factor >= 0.0 && factor <= 255.0)
+      solarize_elements(from, to, count, factor, simd);
     else
       throw std::invalid_argument("a tensor has no such color operation");
     return true;
@@ -146,6 +170,13 @@ struct Call {
     Grey* to = out.contiguous<Grey>(pixels);
     const GilReleased release;
     grey_of_tensor(from, to, shape, v2, simd);
+    return true;
+  }
+  bool equalize(const TensorShape& shape, size_t count) const {
+    const auto* from = in.elements<uint8_t>(count);
+    auto* to = out.contiguous<uint8_t>(count);
+    const GilReleased release;
+    equalize_tensor(from, to, shape, simd);
     return true;
   }
   template <class Element>
@@ -266,6 +297,24 @@ void warp(const py::buffer& image, const py::buffer& grid, const py::buffer& out
   warp_elements<uint8_t>(from, to, by, level_of(simd));
 }
 
+void resize(const py::buffer& image, const py::buffer& out, const std::string& filter,
+            const std::optional<std::string>& simd) {
+  const ArrayBuffer from(image, false), to(out, true);
+  const StridedPlanes in = from.strided_planes(), made = to.strided_planes();
+  const size_t pixels = static_cast<size_t>(in.height) * static_cast<size_t>(in.width);
+  const size_t count = static_cast<size_t>(made.height) * static_cast<size_t>(made.width);
+  if (made.images != in.images || made.channels != in.channels || pixels == 0 || count == 0 ||
+      (made.interleaved && !in.interleaved))
+    throw std::invalid_argument("out has the planes of the image, and no other layout");
+  const auto* elements = from.elements<float>(in.images * in.channels * pixels);
+  auto* resized = made.interleaved ? to.elements<float>(in.images * 3 * count)
+                                   : to.contiguous<float>(in.images * in.channels * count);
+  const Filter by = filter_names.value(filter);
+  const GilReleased release;
+  resize_tensor(elements, in, by, resized, made.height, made.width, made.interleaved,
+                level_of(simd));
+}
+
 }  // namespace
 
 void bind_tensor_color(py::module_& m) {
@@ -283,6 +332,11 @@ void bind_tensor_color(py::module_& m) {
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");
   m.def("normalize_tensor", &normalize, "image"_a, "out"_a, "mean"_a, "deviation"_a, py::kw_only(),
         "simd"_a = py::none(), "Does what normalize of torchvision does to a float32 tensor.");
+  m.def("resize_tensor", &resize, "image"_a, "out"_a, "filter"_a, py::kw_only(),
+        "simd"_a = py::none(),
+        "Resizes a float32 tensor, images x channels x height x width, to the size of `out`.\n\n"
+        "The filter is float_bilinear or float_bicubic. The columns of a row lie side by side, or\n"
+        "the three channels of each do. `out` is contiguous, or its channels, too, lie so.");
   m.def(
       "warp_tensor", &warp, "image"_a, "grid"_a, "out"_a, "interpolation"_a, "fill"_a, "rounding"_a,
       py::kw_only(), "simd"_a = py::none(),

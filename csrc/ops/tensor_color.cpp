@@ -3,11 +3,15 @@
 #include <cmath>
 #include <type_traits>
 
+#include "ops/histogram.hpp"
 #include "ops/per_level.hpp"
 #include "ops/tensor_block.hpp"
 
 namespace fusionloader {
 namespace {
+
+// What differs by channel is repeated every `period` elements.
+constexpr size_t period = 48;
 
 template <class Element>
 constexpr bool is_float = std::is_same_v<Element, float>;
@@ -128,9 +132,6 @@ FUSIONLOADER_INLINE void to_float_loop(const uint8_t* __restrict in, float* __re
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]) * by;
 }
 
-// Means and deviations are repeated every `period` elements.
-constexpr size_t period = 48;
-
 template <int>
 FUSIONLOADER_INLINE void normalize_loop(const float* __restrict in, float* __restrict out,
                                         size_t count, const float* __restrict mean,
@@ -146,40 +147,55 @@ FUSIONLOADER_INLINE void invert_loop(const float* __restrict in, float* __restri
   for (size_t i = 0; i < count; ++i) out[i] = 1.0f - in[i];
 }
 
-template <int>
-FUSIONLOADER_INLINE void solarize_loop(const float* __restrict in, float* __restrict out,
-                                       size_t count, float threshold) {
-  for (size_t i = 0; i < count; ++i) out[i] = in[i] >= threshold ? 1.0f - in[i] : in[i];
+template <int, class Element>
+FUSIONLOADER_INLINE void solarize_loop(const Element* __restrict in, Element* __restrict out,
+                                       size_t count, Element threshold) {
+  constexpr Element most = is_float<Element> ? 1 : 255;
+  for (size_t i = 0; i < count; ++i)
+    out[i] = in[i] >= threshold ? static_cast<Element>(most - in[i]) : in[i];
 }
 
-struct FloatRange {
-  float least, most;
-};
+// The least and the most of the elements that are `period` apart, of `period` or more elements.
+template <class Element>
+struct Ranges {
+  Element least[period], most[period];
+  int32_t are_numbers[period];
 
-template <int lanes>
-FUSIONLOADER_INLINE FloatRange range_loop(const float* in, size_t count) {
-  float least[lanes], most[lanes];
-  for (int i = 0; i < lanes; ++i) least[i] = most[i] = in[0];
-  for (; count >= lanes; count -= lanes, in += lanes)
-    for (int i = 0; i < lanes; ++i) {
+  FUSIONLOADER_INLINE void take(const Element* __restrict in, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
       least[i] = in[i] < least[i] ? in[i] : least[i];
       most[i] = in[i] > most[i] ? in[i] : most[i];
+      if constexpr (is_float<Element>) are_numbers[i] &= in[i] == in[i];
     }
-  FloatRange range{least[0], most[0]};
-  for (int i = 0; i < lanes; ++i)
-    range = {std::fmin(range.least, least[i]), std::fmax(range.most, most[i])};
-  for (size_t i = 0; i < count; ++i)
-    range = {std::fmin(range.least, in[i]), std::fmax(range.most, in[i])};
-  return range;
+  }
+};
+
+template <int, class Element>
+FUSIONLOADER_INLINE void range_loop(const Element* in, size_t count, Ranges<Element>* ranges) {
+  for (size_t i = 0; i < period; ++i) {
+    ranges->least[i] = ranges->most[i] = in[count < period ? i % count : i];
+    ranges->are_numbers[i] = 1;
+  }
+  for (; count >= period; count -= period, in += period) ranges->take(in, period);
+  ranges->take(in, count);
 }
 
-template <int, class V2>
-FUSIONLOADER_INLINE void stretch_loop(const float* __restrict in, float* __restrict out,
-                                      size_t count, float least, float scale, V2) {
+template <bool v2, class Element>
+FUSIONLOADER_INLINE void stretch_part(const Element* __restrict in, Element* __restrict out,
+                                      size_t count, const float* __restrict least,
+                                      const float* __restrict scale) {
   for (size_t i = 0; i < count; ++i) {
-    const float change = in[i] - least;
-    out[i] = clamped_element<float>(V2::value ? change / scale : change * scale);
+    const float change = static_cast<float>(in[i]) - least[i];
+    out[i] = clamped_element<Element>(v2 ? change / scale[i] : change * scale[i]);
   }
+}
+
+template <int, class Element, class V2>
+FUSIONLOADER_INLINE void stretch_loop(const Element* in, Element* out, size_t count,
+                                      const float* least, const float* scale, V2) {
+  for (; count >= period; count -= period, in += period, out += period)
+    stretch_part<V2::value>(in, out, period, least, scale);
+  stretch_part<V2::value>(in, out, count, least, scale);
 }
 
 FUSIONLOADER_PER_LEVEL(invert_each, invert_loop)
@@ -281,23 +297,56 @@ void invert_floats(const float* in, float* out, size_t count, SimdLevel level) {
   invert_each(level, in, out, count);
 }
 
-void solarize_floats(const float* in, float* out, size_t count, float threshold, SimdLevel level) {
-  solarize_each(level, in, out, count, threshold);
+template <class Element>
+void solarize_elements(const Element* in, Element* out, size_t count, double threshold,
+                       SimdLevel level) {
+  const auto least = static_cast<float>(threshold);
+  solarize_each(level, in, out, count,
+                static_cast<Element>(is_float<Element> ? least : std::ceil(least)));
 }
 
-void stretch_floats(const float* in, float* out, const TensorShape& shape, bool v2,
+template <class Element>
+void stretch_tensor(const Element* in, Element* out, const TensorShape& shape, bool v2,
                     SimdLevel level) {
-  const size_t count = shape.pixels();
-  for (size_t plane = 0; plane < 3 * shape.images; ++plane, in += count, out += count) {
-    FloatRange range = range_of(level, in, count);
-    float scale = v2 ? range.most - range.least : 1.0f / (range.most - range.least);
-    const bool is_flat = v2 ? range.most == range.least : !std::isfinite(scale);
-    if (is_flat) range.least = 0.0f, scale = 1.0f;
+  constexpr float bound = is_float<Element> ? 1.0f : 255.0f;
+  const size_t channels = shape.interleaved ? 3 : 1, count = shape.pixels() * channels;
+  for (size_t part = 0; part < 3 * shape.images / channels; ++part, in += count, out += count) {
+    Ranges<Element> ranges;
+    range_of(level, in, count, &ranges);
+    float least[period], scales[period];
+    for (size_t channel = 0; channel < channels; ++channel) {
+      float low = INFINITY, high = -INFINITY;
+      for (size_t i = channel; i < period; i += channels) {
+        low = std::fmin(low, static_cast<float>(ranges.least[i]));
+        high = std::fmax(high, static_cast<float>(ranges.most[i]));
+      }
+      for (size_t i = channel; i < period; i += channels)
+        if (!ranges.are_numbers[i]) low = high = NAN;
+      const float length = high - low;
+      float scale = v2 ? length * static_cast<float>(1.0 / bound) : 1.0f / length * bound;
+      if (v2 ? low == high : !std::isfinite(scale)) low = 0.0f, scale = 1.0f;
+      for (size_t i = channel; i < period; i += channels) least[i] = low, scales[i] = scale;
+    }
+    const float *from = least, *by = scales;
     if (v2)
-      stretch_each(level, in, out, count, range.least, scale, std::true_type());
+      stretch_each(level, in, out, count, from, by, std::true_type());
     else
-      stretch_each(level, in, out, count, range.least, scale, std::false_type());
+      stretch_each(level, in, out, count, from, by, std::false_type());
   }
+}
+
+void equalize_tensor(const uint8_t* in, uint8_t* out, const TensorShape& shape, SimdLevel level) {
+  const size_t count = shape.pixels(), step = shape.interleaved ? 3 : 1;
+  for (size_t image = 0; image < shape.images; ++image, in += shape.elements())
+    for (size_t channel = 0; channel < 3; ++channel, out += count) {
+      const uint8_t* from = in + channel * (shape.interleaved ? 1 : count);
+      for (size_t i = 0; i < count; ++i) out[i] = from[i * step];
+      LevelTable table;
+      if (!equalizing_table(histogram(out, count), table)) continue;
+      const size_t whole = count / Planes::slack * Planes::slack;
+      look_up(out, whole, table, level);
+      for (size_t i = whole; i < count; ++i) out[i] = table[out[i]];
+    }
 }
 
 void scale_levels(const uint8_t* in, float* out, size_t count, SimdLevel level) {
@@ -321,14 +370,16 @@ void normalize_tensor(const float* in, float* out, const TensorShape& shape,
   }
 }
 
-#define FUSIONLOADER_OF_ELEMENTS(Element)                                                     \
-  template void scale_elements(const Element*, Element*, size_t, float, SimdLevel);           \
-  template void grey_of_tensor(const Element*, float*, const TensorShape&, bool, SimdLevel);  \
-  template void blend_from_levels(const Element*, const float*, Element*, const TensorShape&, \
-                                  const TensorFactor&, bool, SimdLevel, bool);                \
-  template void blend_from_pixels(const Element*, Element*, const TensorShape&,               \
-                                  const TensorFactor&, bool, SimdLevel);                      \
-  template void blend_from_smoothed(const Element*, Element*, const TensorShape&,             \
+#define FUSIONLOADER_OF_ELEMENTS(Element)                                                      \
+  template void scale_elements(const Element*, Element*, size_t, float, SimdLevel);            \
+  template void grey_of_tensor(const Element*, float*, const TensorShape&, bool, SimdLevel);   \
+  template void blend_from_levels(const Element*, const float*, Element*, const TensorShape&,  \
+                                  const TensorFactor&, bool, SimdLevel, bool);                 \
+  template void blend_from_pixels(const Element*, Element*, const TensorShape&,                \
+                                  const TensorFactor&, bool, SimdLevel);                       \
+  template void solarize_elements(const Element*, Element*, size_t, double, SimdLevel);        \
+  template void stretch_tensor(const Element*, Element*, const TensorShape&, bool, SimdLevel); \
+  template void blend_from_smoothed(const Element*, Element*, const TensorShape&,              \
                                     const TensorFactor&, bool, SimdLevel);
 FUSIONLOADER_OF_ELEMENTS(uint8_t)
 FUSIONLOADER_OF_ELEMENTS(float)

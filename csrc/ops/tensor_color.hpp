@@ -60,11 +60,19 @@ template <class Element>
 bool turn_hue(const Element* in, Element* out, const TensorShape& shape, float turn, bool v2,
               SimdLevel level);
 
-// Of planar floats: invert, solarize of `count` elements, and autocontrast.
+// Of `count` elements: invert and solarize.
 void invert_floats(const float* in, float* out, size_t count, SimdLevel level);
-void solarize_floats(const float* in, float* out, size_t count, float threshold, SimdLevel level);
-void stretch_floats(const float* in, float* out, const TensorShape& shape, bool v2,
+template <class Element>
+void solarize_elements(const Element* in, Element* out, size_t count, double threshold,
+                       SimdLevel level);
+
+// autocontrast.
+template <class Element>
+void stretch_tensor(const Element* in, Element* out, const TensorShape& shape, bool v2,
                     SimdLevel level);
+
+// equalize; the result is planar.
+void equalize_tensor(const uint8_t* in, uint8_t* out, const TensorShape& shape, SimdLevel level);
 
 // to_dtype(float32, scale=True) of v2, of `count` levels.
 void scale_levels(const uint8_t* in, float* out, size_t count, SimdLevel level);

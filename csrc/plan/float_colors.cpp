@@ -96,11 +96,11 @@ void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
       std::copy_n(to, pixels, to + 2 * pixels);
       return;
     case ColorKind::autocontrast:
-      return stretch_floats(from, to, shape_, v2, simd_);
+      return stretch_tensor(from, to, shape_, v2, simd_);
     case ColorKind::invert:
       return invert_floats(from, to, count, simd_);
     case ColorKind::solarize:
-      return solarize_floats(from, to, count, by.factor, simd_);
+      return solarize_elements(from, to, count, by.factor, simd_);
     default:
       throw std::logic_error("not an operation on floats");
   }

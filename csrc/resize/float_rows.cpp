@@ -130,8 +130,9 @@ FUSIONLOADER_INLINE void normalize_loop(float* row, size_t pixels, const float* 
 template <int>
 FUSIONLOADER_INLINE void split_loop(const float* __restrict row, size_t pixels, size_t channels,
                                     float* __restrict out, size_t plane) {
-  if (channels == 1) {
-    for (size_t x = 0; x < pixels; ++x) out[x] = row[4 * x];
+  if (channels < 3) {
+    for (size_t channel = 0; channel < channels; ++channel)
+      for (size_t x = 0; x < pixels; ++x) out[channel * plane + x] = row[4 * x + channel];
     return;
   }
   float* __restrict second = out + plane, * __restrict third = second + plane;
@@ -140,6 +141,8 @@ FUSIONLOADER_INLINE void split_loop(const float* __restrict row, size_t pixels, 
     second[x] = row[4 * x + 1];
     third[x] = row[4 * x + 2];
   }
+  if (channels == 4)
+    for (size_t x = 0; x < pixels; ++x) out[3 * plane + x] = row[4 * x + 3];
 }
 
 template <int>

@@ -1,4 +1,4 @@
-"""torchvision's color operations and warps on plain tensors are the same ones, natively."""
+"""torchvision's colors, resizes and warps of plain tensors are the same ones, natively."""
 
 import math
 
@@ -45,7 +45,17 @@ ARGUMENTS = {
         for fill in (0, [0.5], (3.0, 250, 9.5))
     ],
     "normalize": [([0.5, 0.4, 0.3], [0.2, 0.3, 1]), ((0, 1, 2), (3.0, -1.0, 1e-3))],
+    "autocontrast": [()],
+    "equalize": [()],
+    "solarize": [(0,), (0.4,), (1,), (0.9999999999,)],
+    native_kernels.RESIZE: [
+        (size, None, mode, False, None, True)
+        for size in ([31, 40], (5, 300), [24, 33], [7, 7], [90, 19])
+        for mode in ("bilinear", "bicubic")
+    ],
 }
+BY_ALL = native_kernels.WARP, native_kernels.RESIZE
+"""Functions that torchvision's kernels call with plain tensors alone."""
 SHAPES = [
     *(
         (3, 24, 32),
@@ -80,6 +90,10 @@ LAYOUTS = {
     "columns": lambda image: torch.cat([image, image], -1)[..., ::2],
     "transposed": lambda image: image.mT.contiguous().mT,
     "expanded": lambda image: image[..., :1, :].expand(image.shape),
+    "cut out": lambda image: torch.cat([image, image], -1)[..., : image.shape[-1]],
+    "cut out of interleaved": lambda image: interleaved(torch.cat([image, image], -1))[
+        ..., image.shape[-1] :
+    ],
 }
 
 
@@ -124,7 +138,7 @@ def assert_is_as_usual(use):
 
 
 def function_of(module, name):
-    home = _geometry if (name, module) == (native_kernels.WARP, functional) else module
+    home = _geometry if name in BY_ALL and module is functional else module
     # Looked up in each call, as it is replaced in a worker.
     return (lambda *given: getattr(home, name)(*given)) if hasattr(home, name) else None
 
@@ -133,8 +147,8 @@ def function_of(module, name):
 @pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_each_function_is_torchvisions(name, layout, kind):
-    if name == native_kernels.WARP and kind != "tensor":
-        return  # it is called with tensors alone
+    if name in BY_ALL and kind != "tensor":
+        return
     function = function_of(functional, name)
     for shape in SHAPES if kind == "tensor" else SHAPES[-3:-1]:
         for dtype in native_kernels._OPERATIONS[name].dtypes:
@@ -165,8 +179,8 @@ def test_each_older_function_is_torchvisions(name, layout):
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("simd", simd_levels())
 def test_each_instruction_set_gives_the_same(name, simd, monkeypatch):
-    calls = ("adjust_tensor", "scale_tensor", "normalize_tensor", "blur_tensor", "warp_tensor")
-    for call in calls:
+    calls = ("adjust", "scale", "normalize", "blur", "warp", "resize")
+    for call in (f"{call}_tensor" for call in calls):
         native = getattr(native_kernels._native, call)
         monkeypatch.setattr(
             native_kernels._native, call, lambda *given, native=native: native(*given, simd=simd)
@@ -331,6 +345,14 @@ LEFT = {
         image[:1], GRIDS[1, 1].expand(2, -1, -1, -1), "nearest", None
     ),
     "bicubic": lambda image: _geometry._apply_grid_transform(image, GRIDS[1, 1], "bicubic", None),
+    "without antialias": lambda image: functional.resize(image, [20, 20], antialias=False),
+    "by a factor": lambda image: _geometry.interpolate(
+        image, scale_factor=0.5, mode="bilinear", align_corners=False, antialias=True
+    ),
+    "single columns": lambda image: functional.resize(image, [20, 1]),
+    "much smaller": lambda image: functional.resize(image.repeat(1, 1, 7, 1), [3, 20]),
+    "threshold beyond floats": lambda image: functional.solarize(image, 1.1),
+    "threshold below levels": lambda image: functional.solarize(image, -1),
     "two fills": lambda image: _geometry._apply_grid_transform(
         image, GRIDS[1, 1], "nearest", [1, 2]
     ),
@@ -401,28 +423,28 @@ def test_what_the_program_replaces_within_torchvision_is_called(module, name, us
     assert use.__name__ not in counts.take().native
 
 
+def images_of_all():
+    """Gives an image, a function that is replaced and its arguments, for each function."""
+    for name, operation in native_kernels._OPERATIONS.items():
+        image = image_of((4, 3, 32, 32), operation.dtypes[0])
+        yield image, function_of(functional, name), ARGUMENTS[name][0 if name == "to_dtype" else -1]
+
+
 def test_torch_may_resize_images_and_results():
-    image = frames("contiguous")
     with deferring():
-        for name in ARGUMENTS:
-            if name != "to_dtype":
-                made = function_of(functional, name)(image, *ARGUMENTS[name][-1])
-                assert made.untyped_storage().resizable()
-        levels = image_of((4, 3, 32, 32), torch.uint8)
-        assert functional.to_dtype(levels, torch.float32, True).untyped_storage().resizable()
+        for image, function, arguments in images_of_all():
+            made = function(image, *arguments)
+            assert made.untyped_storage().resizable()
+            assert image.untyped_storage().resizable()
     assert sum(counts.take().native.values()) == len(ARGUMENTS)
-    assert image.untyped_storage().resizable()
-    assert levels.untyped_storage().resizable()
 
 
 def test_images_are_not_written_to():
-    image = frames()
-    before = image.clone()
     with deferring():
-        for name in ARGUMENTS:
-            if name != "to_dtype":
-                function_of(functional, name)(image, *ARGUMENTS[name][-1])
-    assert torch.equal(image, before)
+        for image, function, arguments in images_of_all():
+            before = image.clone()
+            function(image, *arguments)
+            assert torch.equal(image, before)
 
 
 def test_nothing_is_replaced_outside_of_the_scope():
@@ -509,6 +531,8 @@ class Frames(Dataset):
             v2.RandomApply([v2.ColorJitter(0.2, 0.2, 0.5, 0.05)]),
             v2.RandomAdjustSharpness(1.5),
             v2.RandomGrayscale(),
+            v2.RandomResizedCrop(24),
+            v2.RandomAutocontrast(),
         ]
     )
 
@@ -571,5 +595,21 @@ def test_memory_of_another_form_is_refused():
         adjust("grayscale", image, np.zeros((2, 8, 9), np.float32), 0, "torch_v2")
     with pytest.raises(ValueError, match="no such color operation"):
         adjust("contrast", image, image.copy(), 0.5, "torch_v2")
+    with pytest.raises(ValueError, match="no such color operation"):
+        adjust("solarize", image, image.copy(), 256, "torch_v2")
+    resize = native_kernels._native.resize_tensor
+    other = np.zeros((2, 8, 8, 3), np.float32).transpose(0, 3, 1, 2)
+    for one, out, by, message in (
+        (image[0], image, "float_bilinear", "is images x channels x height x width"),
+        (image[..., ::2], image, "float_bilinear", "columns of a tensor lie side by side"),
+        (image, image[:1], "float_bilinear", "out has the planes of the image"),
+        (image, other, "float_bilinear", "out has the planes of the image"),
+        (image, image[..., :0], "float_bilinear", "out has the planes of the image"),
+        (image, image[..., :5], "float_bilinear", "has to be contiguous"),
+        (image.astype(np.uint8), image, "float_bilinear", "uint8 or float32"),
+        (image, np.zeros((2, 3, 4, 4), np.float32), "bilinear", "by a filter for floats alone"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            resize(one, out, by)
     with pytest.raises(ValueError, match="torch_v1 or torch_v2"):
         adjust("saturation", image, image.copy(), 0.5, "pillow")

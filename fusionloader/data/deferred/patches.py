@@ -189,7 +189,7 @@ def _plain_tensors_v2() -> list[Patch]:
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _geometry, _utils
 
-    from fusionloader.data.deferred.tensors.native_kernels import V2, WARP, kernel
+    from fusionloader.data.deferred.tensors.native_kernels import RESIZE, V2, WARP, kernel
 
     registries = {name: _utils._KERNEL_REGISTRY[getattr(functional, name)] for name in V2}
     return [
@@ -199,7 +199,10 @@ def _plain_tensors_v2() -> list[Patch]:
             for kind in (torch.Tensor, tv_tensors.Image, tv_tensors.Video)
             if kind in kernels  # there is none of rgb_to_grayscale for videos
         ),
-        Patch(_geometry, WARP, kernel(WARP, torch.Tensor, "torch_v2")),
+        *(
+            Patch(_geometry, name, kernel(name, torch.Tensor, "torch_v2"))
+            for name in (WARP, RESIZE)
+        ),
     ]
 
 
@@ -452,6 +455,9 @@ def _unexpected(patch: Patch) -> str:
     owner = patch.owner
     if isinstance(owner, dict):
         owner = sys.modules["torchvision"]
-    if not isinstance(function, _COMPILED) and not is_defined_by(function, owner):
+    homes = owner, sys.modules["torch"]  # torchvision calls some of torch's functions by own names
+    if not isinstance(function, _COMPILED) and not any(
+        is_defined_by(function, home) for home in homes
+    ):
         return f"{patch.name} of {where} was replaced by the program"
     return ""

@@ -1,4 +1,4 @@
-"""torchvision's color operations and warps on plain tensors, such as video frames, natively.
+"""torchvision's color operations, resizes and warps on plain tensors, such as frames, natively.
 
 Nothing is deferred: the result is a plain tensor with the bits, shape and strides that torchvision
 gives it, where torch makes a tensor for each step of the arithmetic. Whether native code rounds as
@@ -31,9 +31,14 @@ Result = torch.Tensor | None  # None if torchvision has to be called
 WARP = "_apply_grid_transform"
 """Function that torchvision's warps of tensors end with, of the same name in both versions."""
 
+RESIZE = "interpolate"
+"""Function of torch that torchvision's resizes of tensors end with, in both versions."""
+
 _MOST_NUMBER = 1000.0
 _LEAST_SIDE = 3
 _MOST_BLURRED = 101
+_MOST_SIDE = 1 << 15  # of what is resized, which no more than _MOST_SHRUNK inputs are weighed for
+_MOST_SHRUNK = 64
 _MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # as many as v1 sharpens
 
 
@@ -148,6 +153,22 @@ def _normalize(
     return out
 
 
+def _autocontrast(image: torch.Tensor, rounding: Rounding) -> Result:
+    return _adjust("autocontrast", image, torch.empty_like(image), rounding)
+
+
+def _equalize(image: torch.Tensor, rounding: Rounding) -> Result:
+    out = torch.empty(image.shape, dtype=image.dtype, device="cpu")
+    return _adjust("equalize", image, out, rounding)
+
+
+def _solarize(image: torch.Tensor, rounding: Rounding, threshold: Argument) -> Result:
+    least = _number(threshold, 0.0, 255.0 if image.dtype is torch.uint8 else 1.0)
+    if least is None:
+        return None
+    return _adjust("solarize", image, torch.empty_like(image), rounding, least)
+
+
 def _gaussian_blur(
     image: torch.Tensor, rounding: Rounding, kernel_size: Argument, sigma: Argument = None
 ) -> Result:
@@ -177,7 +198,59 @@ def _gaussian_blur(
 
 def _blurs_to_planes(image: torch.Tensor) -> bool:
     """Whether torch lays the planes of blurred images one after the other."""
-    return image.ndim == 3 or image.is_contiguous()
+    return _is_dense(image) and (image.ndim == 3 or image.is_contiguous())
+
+
+def _resize(
+    image: torch.Tensor,
+    rounding: Rounding,
+    size: Argument = None,
+    scale_factor: Argument = None,
+    mode: Argument = "nearest",
+    align_corners: Argument = None,
+    recompute_scale_factor: Argument = None,
+    antialias: Argument = False,
+) -> Result:
+    if antialias is not True or align_corners is not False or mode not in ("bilinear", "bicubic"):
+        return None
+    if scale_factor is not None or recompute_scale_factor is not None:
+        return None
+    if type(size) not in (list, tuple) or not all(type(side) is int for side in size):
+        return None
+    sides, old = tuple(size), tuple(image.shape[2:])
+    if len(sides) != 2 or sides == old:
+        return None
+    if not _LEAST_SIDE <= min(sides + old) <= max(sides + old) <= _MOST_SIDE:
+        return None  # torch rounds single columns otherwise
+    if any(was > _MOST_SHRUNK * side for was, side in zip(old, sides, strict=True)):
+        return None
+    out = torch.empty(
+        (*image.shape[:2], *sides),
+        dtype=image.dtype,
+        device="cpu",
+        memory_format=torch.channels_last if _is_channels_last(image) else torch.contiguous_format,
+    )
+    _native.resize_tensor(_memory(image), _memory(out), f"float_{mode}")
+    return out
+
+
+def _has_rows(image: torch.Tensor) -> bool:
+    """Whether columns lie side by side, or the three channels of each do."""
+    if image.ndim != 4:
+        return False
+    _, channel, _, column = image.stride()
+    return column == 1 or (column, channel, image.shape[1]) == (3, 1, 3)
+
+
+def _is_channels_last(image: torch.Tensor) -> bool:
+    """Whether torch gives what it makes of an image of four dimensions that memory format."""
+    least = 0
+    for dim in (1, 3, 2, 0):
+        stride = image.stride(dim)
+        if stride < least or (dim == 0 and least == image.stride(1)):
+            return False
+        least = stride * image.shape[dim]
+    return image.stride(1) != 0
 
 
 def _warp(
@@ -238,7 +311,7 @@ class _Operation:
     run: Callable[..., Result]
     trials: tuple[tuple[Any, ...], ...]
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.uint8)
-    takes: Callable[[torch.Tensor], bool] = lambda image: True
+    takes: Callable[[torch.Tensor], bool] = lambda image: _is_dense(image)
 
 
 def _blend(name: str) -> _Operation:
@@ -248,6 +321,11 @@ def _blend(name: str) -> _Operation:
 _BLURS = ([3, 3], [0.7, 0.4]), ([5, 9], [3.1, 1.9]), ([13, 11], [0.1, 2.2])
 _NORMALIZATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _MODES = ("nearest", "bilinear")
+_RESIZES = tuple(
+    (size, None, mode, False, None, True)
+    for size in ([7, 90], [40, 11], [3, 40], [29, 23])
+    for mode in ("bilinear", "bicubic")
+)
 _GRID = torch.from_numpy(np.random.default_rng(1).uniform(-1.3, 1.3, (1, 23, 19, 2))).float()
 _FILLS = (0.0, [0.3, 9.0, 200.0])
 _OPERATIONS = {
@@ -260,6 +338,10 @@ _OPERATIONS = {
     "gaussian_blur": _Operation(_gaussian_blur, _BLURS, takes=_blurs_to_planes),
     "to_dtype": _Operation(_to_dtype, ((torch.float32, True),), (torch.uint8,)),
     "normalize": _Operation(_normalize, (_NORMALIZATION,), (torch.float32,)),
+    "autocontrast": _Operation(_autocontrast, ((),)),
+    "equalize": _Operation(_equalize, ((),), (torch.uint8,)),
+    "solarize": _Operation(_solarize, ((0.0,), (0.3,), (1,))),
+    RESIZE: _Operation(_resize, _RESIZES, (torch.float32,), _has_rows),
     WARP: _Operation(_warp, tuple((_GRID, mode, fill) for mode in _MODES for fill in _FILLS)),
 }
 
@@ -267,11 +349,12 @@ _OPERATIONS = {
 _LEAST_PIXELS = {
     WARP: 256,
     **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue", "gaussian_blur"), 256),
+    **dict.fromkeys(("autocontrast", "equalize", "solarize", RESIZE), 256),
     **{"rgb_to_grayscale": 1024, "adjust_contrast": 4096, "normalize": 4096},
     **{"adjust_brightness": 16384, "to_dtype": 16384},
 }
 
-V2 = tuple(name for name in _OPERATIONS if name != WARP)
+V2 = tuple(name for name in _OPERATIONS if name not in (WARP, RESIZE))
 """Functionals of torchvision's v2 whose kernels for tensors, images and videos are replaced."""
 
 V1 = tuple(name for name in _OPERATIONS if name not in ("adjust_hue", "to_dtype"))
@@ -290,7 +373,7 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         rounding: whose arithmetic it is.
     """
     operation = _OPERATIONS[name]
-    label = "warps by a grid" if name == WARP else name
+    label = {WARP: "warps by a grid", RESIZE: "antialiased resizes"}.get(name, name)
 
     def attempt(image: Argument = None, /, *arguments: Argument, **named: Argument) -> Any:
         if torch.compiler.is_compiling() or type(image) is not kind or not activity.is_active():
@@ -298,7 +381,9 @@ def kernel(name: str, kind: type[torch.Tensor], rounding: Rounding) -> Function:
         plain = image.as_subclass(torch.Tensor)
         if plain.dtype not in operation.dtypes or plain.ndim > _MOST_DIMS[rounding]:
             return PLAIN
-        if plain.numel() < 3 * _LEAST_PIXELS[name] or not _is_plain(plain):
+        if plain.numel() < 3 * _LEAST_PIXELS[name]:
+            return PLAIN
+        if not operation.takes(plain) or not _is_plain(plain):
             return PLAIN
         if not rounds_natively(name, plain.dtype, rounding):
             counts().left[f"{label} of {plain.dtype}, which torch rounds otherwise here"] += 1
@@ -323,9 +408,7 @@ def _wrap(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _is_plain(image: torch.Tensor) -> bool:
     """Whether torch computes elements in one thread, and does nothing else that can be seen."""
-    if image.requires_grad or image.stride() not in _layouts(image.shape):
-        return False
-    if not _has_known_keys(image):
+    if image.requires_grad or not _has_known_keys(image):
         return False
     if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
         return False
@@ -341,6 +424,10 @@ def _is_plain(image: torch.Tensor) -> bool:
 def _has_known_keys(tensor: torch.Tensor) -> bool:
     """Whether it is not of another device, of vmap, or lazily negated."""
     return torch._C._dispatch_keys(tensor).raw_repr() in _dispatch_keys()
+
+
+def _is_dense(image: torch.Tensor) -> bool:
+    return image.stride() in _layouts(image.shape)
 
 
 @functools.lru_cache(256)
@@ -391,7 +478,7 @@ def _find_original(name: str, rounding: Rounding) -> Function:
     from torchvision.transforms.v2.functional import _geometry
 
     v2 = rounding == "torch_v2"
-    if v2 and name != WARP:
+    if v2 and name not in (WARP, RESIZE):
         return getattr(functional, f"{name}_image")  # type: ignore[no-any-return]
     function = getattr(_geometry if v2 else _functional_tensor, name)
     return getattr(function, REPLACED, function)  # type: ignore[no-any-return]
