@@ -1328,10 +1328,11 @@ def resize_tensor(
     *,
     simd: str | None = None,
 ) -> None:
-    """Resizes a float32 tensor, images x channels x height x width, to the size of `out`.
+    """Resizes a tensor, images x channels x height x width, to the size of `out`.
 
-    The filter is float_bilinear or float_bicubic. The columns of a row lie side by side, or
-    the three channels of each do. `out` is contiguous, or its channels, too, lie so.
+    Elements are float32 with the filters float_bilinear and float_bicubic, or uint8 with
+    torch_bilinear and torch_bicubic. The columns of a row lie side by side, or the three
+    channels of each do. `out` is contiguous, or its channels, too, lie so.
     """
 
 def run_block_on_host(block: int, work: int, samples: int) -> None:

@@ -306,13 +306,20 @@ void resize(const py::buffer& image, const py::buffer& out, const std::string& f
   if (made.images != in.images || made.channels != in.channels || pixels == 0 || count == 0 ||
       (made.interleaved && !in.interleaved))
     throw std::invalid_argument("out has the planes of the image, and no other layout");
-  const auto* elements = from.elements<float>(in.images * in.channels * pixels);
-  auto* resized = made.interleaved ? to.elements<float>(in.images * 3 * count)
-                                   : to.contiguous<float>(in.images * in.channels * count);
   const Filter by = filter_names.value(filter);
-  const GilReleased release;
-  resize_tensor(elements, in, by, resized, made.height, made.width, made.interleaved,
-                level_of(simd));
+  if (!is_for_floats(by) && !is_torchs(by))
+    throw std::invalid_argument("a tensor is resized by a filter of torch");
+  const size_t planes = in.images * in.channels;
+  const auto run = [&](auto element) {
+    using Element = decltype(element);
+    const auto* elements = from.elements<Element>(planes * pixels);
+    auto* resized = made.interleaved ? to.elements<Element>(planes * count)
+                                     : to.contiguous<Element>(planes * count);
+    const GilReleased release;
+    resize_tensor(elements, in, by, resized, made.height, made.width, made.interleaved,
+                  level_of(simd));
+  };
+  is_for_floats(by) ? run(0.0f) : run(uint8_t{0});
 }
 
 }  // namespace
@@ -334,9 +341,10 @@ void bind_tensor_color(py::module_& m) {
         "simd"_a = py::none(), "Does what normalize of torchvision does to a float32 tensor.");
   m.def("resize_tensor", &resize, "image"_a, "out"_a, "filter"_a, py::kw_only(),
         "simd"_a = py::none(),
-        "Resizes a float32 tensor, images x channels x height x width, to the size of `out`.\n\n"
-        "The filter is float_bilinear or float_bicubic. The columns of a row lie side by side, or\n"
-        "the three channels of each do. `out` is contiguous, or its channels, too, lie so.");
+        "Resizes a tensor, images x channels x height x width, to the size of `out`.\n\n"
+        "Elements are float32 with the filters float_bilinear and float_bicubic, or uint8 with\n"
+        "torch_bilinear and torch_bicubic. The columns of a row lie side by side, or the three\n"
+        "channels of each do. `out` is contiguous, or its channels, too, lie so.");
   m.def(
       "warp_tensor", &warp, "image"_a, "grid"_a, "out"_a, "interpolation"_a, "fill"_a, "rounding"_a,
       py::kw_only(), "simd"_a = py::none(),

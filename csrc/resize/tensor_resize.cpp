@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
+#include <vector>
 
+#include "ops/interleave.hpp"
 #include "ops/limits.hpp"
 #include "ops/per_level.hpp"
 
 namespace fusionloader {
 namespace {
-
-constexpr size_t most_planes = floats_per_pixel;
 
 template <int>
 FUSIONLOADER_INLINE void join_loop(const float* __restrict first, const float* __restrict second,
@@ -25,50 +26,83 @@ FUSIONLOADER_INLINE void join_loop(const float* __restrict first, const float* _
 
 FUSIONLOADER_PER_LEVEL(join_planes, join_loop)
 
-// The rows of up to four planes, or of an interleaved image.
-class PlaneRows final : public FloatSource {
+// What is resized together: planes that become the channels of pixels of four elements.
+template <class Element>
+struct Ways;
+
+template <>
+struct Ways<float> {
+  using Source = FloatSource;
+  static constexpr size_t most_planes = floats_per_pixel;
+  explicit Ways(SimdLevel level) : simd(level) {}
+
+  void join(const float* const* planes, size_t width, float* to) const {
+    join_planes(simd, planes[0], planes[1], planes[2], planes[3], width, to);
+  }
+  // Takes the first float of the next pixel with each but the last.
+  void spread(const float* from, size_t width, float* to) const {
+    for (size_t x = 0; x + 1 < width; ++x)
+      std::memcpy(to + 4 * x, from + 3 * x, sizeof(FloatPixel));
+    std::memcpy(to + 4 * (width - 1), from + 3 * (width - 1), 3 * sizeof(float));
+  }
+
+  SimdLevel simd;
+};
+
+template <>
+struct Ways<uint8_t> {
+  using Source = RowSource;
+  static constexpr size_t most_planes = 3;
+  explicit Ways(SimdLevel level) : kernels(interleave_kernels(level)) {}
+
+  void join(const uint8_t* const* planes, size_t width, uint8_t* to) const {
+    kernels.join_rgbx(planes[0], planes[1], planes[2], width, to);
+  }
+  void spread(const uint8_t* from, size_t width, uint8_t* to) const {
+    kernels.spread_rgb(from, width, to);
+  }
+
+  const InterleaveKernels& kernels;
+};
+
+// The rows of some planes, or of an interleaved image.
+template <class Element>
+class PlaneRows final : public Ways<Element>::Source {
  public:
   PlaneRows(SimdLevel simd, ptrdiff_t row_step, bool interleaved)
-      : simd_(simd), row_step_(row_step), interleaved_(interleaved) {}
+      : ways_(simd), row_step_(row_step), interleaved_(interleaved) {}
 
-  void set_plane(size_t at, const float* plane) {
-    for (; at < most_planes; ++at) planes_[at] = plane;
+  // Sets the plane, and those behind it to the same.
+  void set_plane(size_t at, const Element* plane) {
+    for (; at < Ways<Element>::most_planes; ++at) planes_[at] = plane;
   }
   bool begin(Rect window) override {
     window_ = window;
-    const size_t row = static_cast<size_t>(window.width) * floats_per_pixel;
-    if (buffer_.size() < rows_at_once * row) buffer_.resize(rows_at_once * row);
+    stride_ = static_cast<size_t>(window.width) * 4 + row_slack;
+    if (buffer_.size() < rows_at_once * stride_) buffer_.resize(rows_at_once * stride_);
     return true;
   }
-  bool rows(int y, int count, const float** rows) override {
+  bool rows(int y, int count, const Element** rows) override {
     const auto width = static_cast<size_t>(window_.width);
     for (int i = 0; i < count; ++i) {
-      float* to = &buffer_[static_cast<size_t>(i) * width * floats_per_pixel];
+      Element* to = &buffer_[static_cast<size_t>(i) * stride_];
       const ptrdiff_t at = (window_.y + y + i) * row_step_ + window_.x * (interleaved_ ? 3 : 1);
-      if (interleaved_)
-        widen(planes_[0] + at, width, to);
-      else
-        join_planes(simd_, planes_[0] + at, planes_[1] + at, planes_[2] + at, planes_[3] + at,
-                    width, to);
+      const Element* from[Ways<Element>::most_planes];
+      for (size_t j = 0; j < Ways<Element>::most_planes; ++j) from[j] = planes_[j] + at;
+      interleaved_ ? ways_.spread(from[0], width, to) : ways_.join(from, width, to);
       rows[i] = to;
     }
     return true;
   }
 
  private:
-  // Takes the first float of the next pixel with each but the last.
-  static void widen(const float* from, size_t width, float* to) {
-    for (size_t x = 0; x + 1 < width; ++x)
-      std::memcpy(to + 4 * x, from + 3 * x, sizeof(FloatPixel));
-    std::memcpy(to + 4 * (width - 1), from + 3 * (width - 1), 3 * sizeof(float));
-  }
-
-  SimdLevel simd_;
+  Ways<Element> ways_;
   ptrdiff_t row_step_;
   bool interleaved_;
-  const float* planes_[most_planes] = {};
+  const Element* planes_[Ways<Element>::most_planes] = {};
   Rect window_{};
-  std::vector<float> buffer_;
+  size_t stride_ = 0;
+  std::vector<Element> buffer_;
 };
 
 // Rows whose channels stay side by side.
@@ -85,9 +119,68 @@ class InterleavedFloats final : public FloatSink {
   size_t width_;
 };
 
+class LevelRows final : public RowSink {
+ public:
+  LevelRows(uint8_t* out, size_t channels, int width, int height, bool interleaved, SimdLevel simd)
+      : out_(out),
+        channels_(channels),
+        width_(static_cast<size_t>(width)),
+        plane_(width_ * static_cast<size_t>(height)),
+        interleaved_(interleaved),
+        kernels_(interleave_kernels(simd)) {}
+  void row(int y, const uint8_t* planes, size_t plane) override {
+    uint8_t* to = out_ + static_cast<size_t>(y) * width_;
+    for (size_t channel = 0; channel < channels_; ++channel)
+      std::memcpy(to + channel * plane_, planes + channel * plane, width_);
+  }
+  bool pixels(int y, const uint8_t* row) override {
+    if (interleaved_) kernels_.pack_rgb(row, width_, out_ + static_cast<size_t>(y) * width_ * 3);
+    return interleaved_;
+  }
+
+ private:
+  uint8_t* out_;
+  size_t channels_, width_, plane_;
+  bool interleaved_;
+  const InterleaveKernels& kernels_;
+};
+
+// Makes one pass after the other with the same memory.
+class FloatPasses {
+ public:
+  explicit FloatPasses(SimdLevel simd) : simd_(simd), resampler_(simd) {}
+  void run(const Pass& pass, FloatSource& source, float* out, size_t taken, bool interleaved) {
+    InterleavedFloats to_pixels(out, pass.kept.width);
+    PlanarFloats to_planes(out, taken, pass.kept.width, pass.kept.height, simd_);
+    if (interleaved)
+      resampler_.run(pass, source, to_pixels);
+    else
+      resampler_.run(pass, source, to_planes);
+  }
+
+ private:
+  SimdLevel simd_;
+  FloatResampler resampler_;
+};
+
+class LevelPasses {
+ public:
+  explicit LevelPasses(SimdLevel simd) : simd_(simd), resampler_(simd, false) {}
+  void run(const Pass& pass, RowSource& source, uint8_t* out, size_t taken, bool interleaved) {
+    const Rect& kept = pass.kept;
+    LevelRows sink(out, taken, kept.width, kept.height, interleaved, simd_);
+    resampler_.run(pass, 1, pass.window.width, pass.window.height, source, sink);
+  }
+
+ private:
+  SimdLevel simd_;
+  Resampler resampler_;
+};
+
 }  // namespace
 
-void resize_tensor(const float* in, const StridedPlanes& planes, Filter filter, float* out,
+template <class Element>
+void resize_tensor(const Element* in, const StridedPlanes& planes, Filter filter, Element* out,
                    int height, int width, bool out_interleaved, SimdLevel simd) {
   require_possible_size(planes.width, planes.height);
   require_possible_size(width, height);
@@ -98,24 +191,23 @@ void resize_tensor(const float* in, const StridedPlanes& planes, Filter filter, 
   pass.resized_height = height;
   pass.filter = filter;
   pass.kept = {0, 0, width, height};
-  FloatResampler resampler(simd);
-  PlaneRows source(simd, planes.row_step, planes.interleaved);
+  std::conditional_t<std::is_same_v<Element, float>, FloatPasses, LevelPasses> passes(simd);
+  PlaneRows<Element> source(simd, planes.row_step, planes.interleaved);
   const size_t plane = static_cast<size_t>(height) * static_cast<size_t>(width);
   const size_t count = planes.images * planes.channels;
-  for (size_t first = 0; first < count;) {
-    const size_t taken = planes.interleaved ? 3 : std::min(most_planes, count - first);
+  for (size_t first = 0, taken; first < count; first += taken) {
+    taken = planes.interleaved ? 3 : std::min(Ways<Element>::most_planes, count - first);
     for (size_t i = 0; i < taken; ++i)
       source.set_plane(
           i, in + static_cast<ptrdiff_t>((first + i) / planes.channels) * planes.image_step +
                  static_cast<ptrdiff_t>((first + i) % planes.channels) * planes.channel_step);
-    InterleavedFloats to_pixels(out + first * plane, width);
-    PlanarFloats to_planes(out + first * plane, taken, width, height, simd);
-    if (out_interleaved)
-      resampler.run(pass, source, to_pixels);
-    else
-      resampler.run(pass, source, to_planes);
-    first += taken;
+    passes.run(pass, source, out + first * plane, taken, out_interleaved);
   }
 }
+
+template void resize_tensor(const uint8_t*, const StridedPlanes&, Filter, uint8_t*, int, int, bool,
+                            SimdLevel);
+template void resize_tensor(const float*, const StridedPlanes&, Filter, float*, int, int, bool,
+                            SimdLevel);
 
 }  // namespace fusionloader

@@ -1,6 +1,6 @@
 #pragma once
-// torch's antialiased resize of a tensor of float32 planes, such as video frames: four planes at a
-// time, or three that lie side by side.
+// torch's antialiased resize of a tensor of float32 or 8-bit planes, such as video frames: four or
+// three planes at a time, or three that lie side by side.
 #include <cstddef>
 
 #include "resize/float_resampler.hpp"
@@ -17,8 +17,9 @@ struct StridedPlanes {
 };
 
 // All planes to `out`, one after the other, or those of interleaved images interleaved, too, if
-// `out_interleaved`. Throws std::invalid_argument for a filter that is not one for floats.
-void resize_tensor(const float* in, const StridedPlanes& planes, Filter filter, float* out,
+// `out_interleaved`. Throws std::invalid_argument for a filter that is not one for the elements.
+template <class Element>
+void resize_tensor(const Element* in, const StridedPlanes& planes, Filter filter, Element* out,
                    int height, int width, bool out_interleaved, SimdLevel simd);
 
 }  // namespace fusionloader

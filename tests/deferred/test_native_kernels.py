@@ -607,7 +607,8 @@ def test_memory_of_another_form_is_refused():
         (image, image[..., :0], "float_bilinear", "out has the planes of the image"),
         (image, image[..., :5], "float_bilinear", "has to be contiguous"),
         (image.astype(np.uint8), image, "float_bilinear", "uint8 or float32"),
-        (image, np.zeros((2, 3, 4, 4), np.float32), "bilinear", "by a filter for floats alone"),
+        (image, image, "torch_bilinear", "uint8 or float32"),
+        (image, image, "bilinear", "by a filter of torch"),
     ):
         with pytest.raises(ValueError, match=message):
             resize(one, out, by)

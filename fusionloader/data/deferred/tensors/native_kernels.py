@@ -230,7 +230,8 @@ def _resize(
         device="cpu",
         memory_format=torch.channels_last if _is_channels_last(image) else torch.contiguous_format,
     )
-    _native.resize_tensor(_memory(image), _memory(out), f"float_{mode}")
+    elements = "torch" if image.dtype is torch.uint8 else "float"
+    _native.resize_tensor(_memory(image), _memory(out), f"{elements}_{mode}")
     return out
 
 
@@ -238,8 +239,11 @@ def _has_rows(image: torch.Tensor) -> bool:
     """Whether columns lie side by side, or the three channels of each do."""
     if image.ndim != 4:
         return False
-    _, channel, _, column = image.stride()
-    return column == 1 or (column, channel, image.shape[1]) == (3, 1, 3)
+    (_, channel, _, column), channels = image.stride(), image.shape[1]
+    levels = image.dtype is torch.uint8
+    if levels and (channels != 3 or image.is_contiguous(memory_format=torch.channels_last)):
+        return False  # torch is as fast
+    return column == 1 or (column, channel, channels) == (3, 1, 3)
 
 
 def _is_channels_last(image: torch.Tensor) -> bool:
@@ -341,16 +345,16 @@ _OPERATIONS = {
     "autocontrast": _Operation(_autocontrast, ((),)),
     "equalize": _Operation(_equalize, ((),), (torch.uint8,)),
     "solarize": _Operation(_solarize, ((0.0,), (0.3,), (1,))),
-    RESIZE: _Operation(_resize, _RESIZES, (torch.float32,), _has_rows),
+    RESIZE: _Operation(_resize, _RESIZES, takes=_has_rows),
     WARP: _Operation(_warp, tuple((_GRID, mode, fill) for mode in _MODES for fill in _FILLS)),
 }
 
 # Of all images together; with fewer, torch is as fast.
 _LEAST_PIXELS = {
-    WARP: 256,
-    **dict.fromkeys(("adjust_saturation", "adjust_sharpness", "adjust_hue", "gaussian_blur"), 256),
-    **dict.fromkeys(("autocontrast", "equalize", "solarize", RESIZE), 256),
-    **{"rgb_to_grayscale": 1024, "adjust_contrast": 4096, "normalize": 4096},
+    **dict.fromkeys((WARP, "adjust_saturation", "adjust_sharpness", "adjust_hue"), 256),
+    **dict.fromkeys(("gaussian_blur", "autocontrast", "equalize"), 256),
+    **{"rgb_to_grayscale": 1024, RESIZE: 2048, "solarize": 2048},
+    **{"adjust_contrast": 4096, "normalize": 4096},
     **{"adjust_brightness": 16384, "to_dtype": 16384},
 }
 
