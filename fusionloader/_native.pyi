@@ -1255,7 +1255,8 @@ def adjust_tensor(
     """Does a color operation of torchvision to a tensor, ... x 3 x height x width.
 
     Elements are uint8 or float32. Returns False, with other values in `out` than torchvision
-    has, if the hue is to be turned of floats that are not finite.
+    has, if the hue is to be turned of floats that are not finite, and if contrast is to be
+    stretched of floats whose least are zeros, some of them negative.
     """
 
 def best_decoded_share(

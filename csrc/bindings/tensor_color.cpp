@@ -149,7 +149,7 @@ struct Call {
     else if ((kind == ColorKind::contrast || kind == ColorKind::brightness) && levels != nullptr)
       blend_from_levels(from, levels, to, shape, by, v2, simd);
     else if (kind == ColorKind::autocontrast)
-      stretch_tensor(from, to, shape, v2, simd);
+      return stretch_tensor(from, to, shape, v2, simd);
     else if (kind == ColorKind::solarize && factor >= 0.0 && factor <= 255.0)
       solarize_elements(from, to, count, factor, simd);
     else
@@ -334,7 +334,8 @@ void bind_tensor_color(py::module_& m) {
       "means"_a = py::none(), py::kw_only(), "simd"_a = py::none(),
       "Does a color operation of torchvision to a tensor, ... x 3 x height x width.\n\n"
       "Elements are uint8 or float32. Returns False, with other values in `out` than torchvision\n"
-      "has, if the hue is to be turned of floats that are not finite.");
+      "has, if the hue is to be turned of floats that are not finite, and if contrast is to be\n"
+      "stretched of floats whose least are zeros, some of them negative.");
   m.def("scale_tensor", &scale, "image"_a, "out"_a, py::kw_only(), "simd"_a = py::none(),
         "Makes float32, 0 to 1, of a tensor of levels as to_dtype of torchvision's v2 does.");
   m.def("normalize_tensor", &normalize, "image"_a, "out"_a, "mean"_a, "deviation"_a, py::kw_only(),

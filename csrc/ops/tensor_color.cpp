@@ -1,6 +1,7 @@
 #include "ops/tensor_color.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "ops/histogram.hpp"
@@ -159,13 +160,18 @@ FUSIONLOADER_INLINE void solarize_loop(const Element* __restrict in, Element* __
 template <class Element>
 struct Ranges {
   Element least[period], most[period];
-  int32_t are_numbers[period];
+  int32_t are_numbers[period], signs[period];
 
   FUSIONLOADER_INLINE void take(const Element* __restrict in, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       least[i] = in[i] < least[i] ? in[i] : least[i];
       most[i] = in[i] > most[i] ? in[i] : most[i];
-      if constexpr (is_float<Element>) are_numbers[i] &= in[i] == in[i];
+      if constexpr (is_float<Element>) {
+        int32_t bits;
+        std::memcpy(&bits, &in[i], sizeof bits);
+        are_numbers[i] &= in[i] == in[i];
+        signs[i] |= bits;
+      }
     }
   }
 };
@@ -175,6 +181,7 @@ FUSIONLOADER_INLINE void range_loop(const Element* in, size_t count, Ranges<Elem
   for (size_t i = 0; i < period; ++i) {
     ranges->least[i] = ranges->most[i] = in[count < period ? i % count : i];
     ranges->are_numbers[i] = 1;
+    ranges->signs[i] = 0;
   }
   for (; count >= period; count -= period, in += period) ranges->take(in, period);
   ranges->take(in, count);
@@ -306,8 +313,9 @@ void solarize_elements(const Element* in, Element* out, size_t count, double thr
 }
 
 template <class Element>
-void stretch_tensor(const Element* in, Element* out, const TensorShape& shape, bool v2,
+bool stretch_tensor(const Element* in, Element* out, const TensorShape& shape, bool v2,
                     SimdLevel level) {
+  bool is_torchs = true;
   constexpr float bound = is_float<Element> ? 1.0f : 255.0f;
   const size_t channels = shape.interleaved ? 3 : 1, count = shape.pixels() * channels;
   for (size_t part = 0; part < 3 * shape.images / channels; ++part, in += count, out += count) {
@@ -320,8 +328,11 @@ void stretch_tensor(const Element* in, Element* out, const TensorShape& shape, b
         low = std::fmin(low, static_cast<float>(ranges.least[i]));
         high = std::fmax(high, static_cast<float>(ranges.most[i]));
       }
-      for (size_t i = channel; i < period; i += channels)
+      for (size_t i = channel; i < period; i += channels) {
+        // The sign of the least of both zeros depends on the order in which torch compares them.
+        if (ranges.signs[i] < 0 && low == 0.0f) is_torchs = false;
         if (!ranges.are_numbers[i]) low = high = NAN;
+      }
       const float length = high - low;
       float scale = v2 ? length * static_cast<float>(1.0 / bound) : 1.0f / length * bound;
       if (v2 ? low == high : !std::isfinite(scale)) low = 0.0f, scale = 1.0f;
@@ -333,6 +344,7 @@ void stretch_tensor(const Element* in, Element* out, const TensorShape& shape, b
     else
       stretch_each(level, in, out, count, from, by, std::false_type());
   }
+  return is_torchs;
 }
 
 void equalize_tensor(const uint8_t* in, uint8_t* out, const TensorShape& shape, SimdLevel level) {
@@ -378,7 +390,7 @@ void normalize_tensor(const float* in, float* out, const TensorShape& shape,
   template void blend_from_pixels(const Element*, Element*, const TensorShape&,                \
                                   const TensorFactor&, bool, SimdLevel);                       \
   template void solarize_elements(const Element*, Element*, size_t, double, SimdLevel);        \
-  template void stretch_tensor(const Element*, Element*, const TensorShape&, bool, SimdLevel); \
+  template bool stretch_tensor(const Element*, Element*, const TensorShape&, bool, SimdLevel); \
   template void blend_from_smoothed(const Element*, Element*, const TensorShape&,              \
                                     const TensorFactor&, bool, SimdLevel);
 FUSIONLOADER_OF_ELEMENTS(uint8_t)

@@ -66,9 +66,9 @@ template <class Element>
 void solarize_elements(const Element* in, Element* out, size_t count, double threshold,
                        SimdLevel level);
 
-// autocontrast.
+// autocontrast. False where torch may give zeros the other sign.
 template <class Element>
-void stretch_tensor(const Element* in, Element* out, const TensorShape& shape, bool v2,
+bool stretch_tensor(const Element* in, Element* out, const TensorShape& shape, bool v2,
                     SimdLevel level);
 
 // equalize; the result is planar.

@@ -96,7 +96,8 @@ void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
       std::copy_n(to, pixels, to + 2 * pixels);
       return;
     case ColorKind::autocontrast:
-      return stretch_tensor(from, to, shape_, v2, simd_);
+      stretch_tensor(from, to, shape_, v2, simd_);
+      return;
     case ColorKind::invert:
       return invert_floats(from, to, count, simd_);
     case ColorKind::solarize:

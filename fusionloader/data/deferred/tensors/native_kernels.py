@@ -39,6 +39,7 @@ _LEAST_SIDE = 3
 _MOST_BLURRED = 101
 _MOST_SIDE = 1 << 15  # of what is resized, which no more than _MOST_SHRUNK inputs are weighed for
 _MOST_SHRUNK = 64
+_MOST_PIXELS = 1 << 27  # of an image before and after a resize
 _MOST_DIMS = {"torch_v1": 4, "torch_v2": 64}  # as many as v1 sharpens
 
 
@@ -222,6 +223,8 @@ def _resize(
         return None
     if not _LEAST_SIDE <= min(sides + old) <= max(sides + old) <= _MOST_SIDE:
         return None  # torch rounds single columns otherwise
+    if max(math.prod(sides), math.prod(old)) > _MOST_PIXELS:
+        return None
     if any(was > _MOST_SHRUNK * side for was, side in zip(old, sides, strict=True)):
         return None
     out = torch.empty(
@@ -414,6 +417,8 @@ def _is_plain(image: torch.Tensor) -> bool:
     """Whether torch computes elements in one thread, and does nothing else that can be seen."""
     if image.requires_grad or not _has_known_keys(image):
         return False
+    if torch.get_default_dtype() is not torch.float32:
+        return False  # of levels that are compared with numbers or multiplied by them
     if torch.get_num_threads() != 1 or torch.is_autocast_enabled("cpu"):
         return False
     if image.data_ptr() % image.element_size():
