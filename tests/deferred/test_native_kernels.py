@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import warm_start
 from support.campaigns import examples
 from torch.autograd import forward_ad
 from torch.utils.data import DataLoader, Dataset
@@ -20,6 +21,7 @@ from torchvision.transforms.v2.functional import _color, _geometry
 from fusionloader import FusionLoader
 from fusionloader._native import simd_levels
 from fusionloader.data.deferred import activity, counts, patches
+from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import native_kernels
 
@@ -308,6 +310,14 @@ def without_mkldnn():
     return torch.backends.mkldnn.flags(enabled=False)
 
 
+def other_default(image):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return functional.solarize((image * 255).to(torch.uint8), 100.0000001)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def under(context):
     def use(image):
         with context():
@@ -352,6 +362,10 @@ LEFT = {
     "single columns": lambda image: functional.resize(image, [20, 1]),
     "much smaller": lambda image: functional.resize(image.repeat(1, 1, 7, 1), [3, 20]),
     "threshold beyond floats": lambda image: functional.solarize(image, 1.1),
+    "zeros of both signs": lambda image: functional.autocontrast(
+        torch.where(image > 0.5, image, torch.where(image > 0.2, 0.0, -0.0))
+    ),
+    "other default dtype": other_default,
     "threshold below levels": lambda image: functional.solarize(image, -1),
     "two fills": lambda image: _geometry._apply_grid_transform(
         image, GRIDS[1, 1], "nearest", [1, 2]
@@ -379,6 +393,43 @@ def test_functions_may_be_compiled_in_a_worker():
         assert not assert_is_as_usual(
             lambda: torch.compile(functional.adjust_contrast, backend="eager")(frames(), 0.5)
         )
+
+
+SCRIPTED = """
+import torch
+from torchvision import transforms
+from torchvision.transforms import v2
+from fusionloader.data.deferred.scope import deferring
+torch.set_num_threads(1)
+image = torch.rand(3, 64, 80)
+with deferring():  # first, as in a worker: torch compiles the overloads of a function once
+    made = torch.jit.script(transforms.Resize([20, 30], antialias=True))(image)
+    other = torch.jit.script(v2.functional.resize_image)(image, [20, 30])
+expected = transforms.Resize([20, 30], antialias=True)(image)
+assert torch.equal(made, expected) and torch.equal(other, expected)
+"""
+
+
+def test_resizes_may_be_compiled_in_a_new_worker():
+    done = warm_start.completed("-c", SCRIPTED)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_size_beyond_all_images_is_left_to_torch():
+    image = torch.empty(12000).expand(1, 1, 12000, 12000)
+    kernel = native_kernels.kernel(native_kernels.RESIZE, torch.Tensor, "torch_v2")
+    size = [400, 400]
+    with deferring():
+        made = kernel(image, size, mode="bilinear", align_corners=False, antialias=True)
+    assert made is PLAIN
+
+
+@pytest.mark.parametrize("decorate", [torch.no_grad(), lambda function: torch.compile(function)])
+def test_a_replacement_that_torch_decorates_is_the_programs(decorate, monkeypatch):
+    patch = patches.Patch(_geometry, "interpolate")
+    assert patches._unexpected(patch) == ""
+    monkeypatch.setattr(_geometry, "interpolate", decorate(lambda *given, **named: given[0]))
+    assert "replaced by the program" in patches._unexpected(patch)
 
 
 def test_tensors_of_inference_are_replaced():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch._jit_internal import boolean_dispatched
 from torch._ops import OpOverload, OpOverloadPacket
 
 from fusionloader.data.deferred.guard import guarded
@@ -431,6 +432,10 @@ def _replaced(patch: Patch) -> _Made:
     if isinstance(patch.owner, types.ModuleType) and isinstance(replacement, types.FunctionType):
         # torch.jit.script compiles what this returns.
         vars(replacement)["__prepare_scriptable__"] = lambda: original
+        # So does what it compiles a call of to; or it would look for the original's overloads.
+        dispatch: dict[str, Any] = {"if_true": original, "if_false": original}
+        dispatch.update(index=sys.maxsize, arg_name="", default=True)
+        boolean_dispatched[replacement] = dispatch
     return _Made(patch, original, replacement)
 
 
@@ -455,9 +460,19 @@ def _unexpected(patch: Patch) -> str:
     owner = patch.owner
     if isinstance(owner, dict):
         owner = sys.modules["torchvision"]
-    homes = owner, sys.modules["torch"]  # torchvision calls some of torch's functions by own names
-    if not isinstance(function, _COMPILED) and not any(
-        is_defined_by(function, home) for home in homes
+    if not (
+        isinstance(function, _COMPILED)
+        or is_defined_by(function, owner)
+        or _is_torchs(function, patch.name)
     ):
         return f"{patch.name} of {where} was replaced by the program"
     return ""
+
+
+def _is_torchs(function: Any, name: object) -> bool:
+    """Whether it is torch's function of that name, which torchvision's modules have by it, too.
+
+    Torch's decorators also make functions that are defined in torch, of those of a program.
+    """
+    scope = vars(sys.modules["torch.nn.functional"])
+    return getattr(function, "__globals__", None) is scope and function.__name__ == name
