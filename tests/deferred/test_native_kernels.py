@@ -23,7 +23,7 @@ from fusionloader._native import simd_levels
 from fusionloader.data.deferred import activity, counts, patches
 from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.scope import deferring
-from fusionloader.data.deferred.tensors import native_kernels
+from fusionloader.data.deferred.tensors import native_kernels, native_operations
 
 FEWEST = 256  # pixels
 GRIDS = {
@@ -40,7 +40,7 @@ ARGUMENTS = {
     "rgb_to_grayscale": [(), (1,), (3,)],
     "gaussian_blur": [([3, 3], [0.9, 0.9]), ((5, 3), (0.05, 40.0)), ([3, 1], [1.7, 2])],
     "to_dtype": [(torch.float32, True), (torch.float32,), (torch.uint8, True)],
-    native_kernels.WARP: [
+    native_operations.WARP: [
         (GRIDS[size], mode, fill)
         for size in GRIDS
         for mode in ("nearest", "bilinear")
@@ -50,13 +50,13 @@ ARGUMENTS = {
     "autocontrast": [()],
     "equalize": [()],
     "solarize": [(0,), (0.4,), (1,), (0.9999999999,)],
-    native_kernels.RESIZE: [
+    native_operations.RESIZE: [
         (size, None, mode, False, None, True)
         for size in ([31, 40], (5, 300), [24, 33], [7, 7], [90, 19])
         for mode in ("bilinear", "bicubic")
     ],
 }
-BY_ALL = native_kernels.WARP, native_kernels.RESIZE
+BY_ALL = native_operations.WARP, native_operations.RESIZE
 """Functions that torchvision's kernels call with plain tensors alone."""
 SHAPES = [
     *(
@@ -74,8 +74,8 @@ KINDS = {"tensor": lambda image: image, "image": tv_tensors.Image, "video": tv_t
 
 @pytest.fixture(autouse=True)
 def _as_in_a_worker(monkeypatch, one_thread):
-    for name in native_kernels._OPERATIONS:
-        monkeypatch.setitem(native_kernels._LEAST_PIXELS, name, FEWEST)
+    for name in native_operations.OPERATIONS:
+        monkeypatch.setitem(native_operations.LEAST_PIXELS, name, FEWEST)
     counts.take()
     yield
     counts.take()
@@ -153,7 +153,7 @@ def test_each_function_is_torchvisions(name, layout, kind):
         return
     function = function_of(functional, name)
     for shape in SHAPES if kind == "tensor" else SHAPES[-3:-1]:
-        for dtype in native_kernels._OPERATIONS[name].dtypes:
+        for dtype in native_operations.OPERATIONS[name].dtypes:
             image = KINDS[kind](image_of(shape, dtype, layout=layout))
             native = 0
             for arguments in ARGUMENTS[name]:
@@ -161,20 +161,20 @@ def test_each_function_is_torchvisions(name, layout, kind):
             large = math.prod(shape) >= 3 * FEWEST
             known = kind != "video" or name != "rgb_to_grayscale"  # which has no kernel for videos
             times = 1 if name == "to_dtype" else len(ARGUMENTS[name])
-            taken = native_kernels._OPERATIONS[name].takes(image)
+            taken = native_operations.OPERATIONS[name].takes(image)
             assert native == times * (large and known and taken)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
-@pytest.mark.parametrize("name", native_kernels.V1)
+@pytest.mark.parametrize("name", native_operations.V1)
 def test_each_older_function_is_torchvisions(name, layout):
     for shape in SHAPES:
-        for dtype in native_kernels._OPERATIONS[name].dtypes:
+        for dtype in native_operations.OPERATIONS[name].dtypes:
             image = image_of(shape, dtype, layout=layout)
             for arguments in ARGUMENTS[name]:
                 native = assert_is_as_usual(lambda: getattr(v1, name)(image, *arguments))  # noqa: B023
                 large = math.prod(shape) >= 3 * FEWEST
-                taken = native_kernels._OPERATIONS[name].takes(image)
+                taken = native_operations.OPERATIONS[name].takes(image)
                 assert native == (large and len(shape) < 5 and taken)
 
 
@@ -183,9 +183,9 @@ def test_each_older_function_is_torchvisions(name, layout):
 def test_each_instruction_set_gives_the_same(name, simd, monkeypatch):
     calls = ("adjust", "scale", "normalize", "blur", "warp", "resize")
     for call in (f"{call}_tensor" for call in calls):
-        native = getattr(native_kernels._native, call)
+        native = getattr(native_operations._native, call)
         monkeypatch.setattr(
-            native_kernels._native, call, lambda *given, native=native: native(*given, simd=simd)
+            native_operations._native, call, lambda *given, native=native: native(*given, simd=simd)
         )
     test_each_function_is_torchvisions(name, "contiguous", "tensor")
     test_each_function_is_torchvisions(name, "interleaved", "image")
@@ -417,7 +417,7 @@ def test_resizes_may_be_compiled_in_a_new_worker():
 
 def test_a_size_beyond_all_images_is_left_to_torch():
     image = torch.empty(12000).expand(1, 1, 12000, 12000)
-    kernel = native_kernels.kernel(native_kernels.RESIZE, torch.Tensor, "torch_v2")
+    kernel = native_kernels.kernel(native_operations.RESIZE, torch.Tensor, "torch_v2")
     size = [400, 400]
     with deferring():
         made = kernel(image, size, mode="bilinear", align_corners=False, antialias=True)
@@ -476,7 +476,7 @@ def test_what_the_program_replaces_within_torchvision_is_called(module, name, us
 
 def images_of_all():
     """Gives an image, a function that is replaced and its arguments, for each function."""
-    for name, operation in native_kernels._OPERATIONS.items():
+    for name, operation in native_operations.OPERATIONS.items():
         image = image_of((4, 3, 32, 32), operation.dtypes[0])
         yield image, function_of(functional, name), ARGUMENTS[name][0 if name == "to_dtype" else -1]
 
@@ -554,7 +554,7 @@ def test_a_difference_in_one_bit_is_noticed(name, monkeypatch):
         made.view(-1)[-1:].view(torch.uint8)[0] ^= 1
         return made
 
-    dtype = native_kernels._OPERATIONS[name].dtypes[0]
+    dtype = native_operations.OPERATIONS[name].dtypes[0]
     assert native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
     monkeypatch.setattr(native_kernels, "_find_original", lambda *_: other)
     assert not native_kernels.rounds_natively.__wrapped__(name, dtype, "torch_v2")
@@ -624,13 +624,13 @@ def test_batches_of_frames_are_those_of_dataloader(workers):
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_empty_and_tiny_tensors_are_left_to_torchvision(name):
     for shape in ((0, 3, 9, 9), (3, 2, 400), (3, 1, 1), (3, 400, 1)):
-        image = image_of(shape, native_kernels._OPERATIONS[name].dtypes[0])
+        image = image_of(shape, native_operations.OPERATIONS[name].dtypes[0])
         function = function_of(functional, name)
         assert not assert_is_as_usual(lambda: function(image, *ARGUMENTS[name][0]))  # noqa: B023
 
 
 def test_memory_of_another_form_is_refused():
-    adjust = native_kernels._native.adjust_tensor
+    adjust = native_operations._native.adjust_tensor
     image = np.zeros((2, 3, 8, 8), np.float32)
     for one, other, message in (
         (image[:, :2], image[:, :2], "is ... x 3 x height x width"),
@@ -648,7 +648,7 @@ def test_memory_of_another_form_is_refused():
         adjust("contrast", image, image.copy(), 0.5, "torch_v2")
     with pytest.raises(ValueError, match="no such color operation"):
         adjust("solarize", image, image.copy(), 256, "torch_v2")
-    resize = native_kernels._native.resize_tensor
+    resize = native_operations._native.resize_tensor
     other = np.zeros((2, 8, 8, 3), np.float32).transpose(0, 3, 1, 2)
     for one, out, by, message in (
         (image[0], image, "float_bilinear", "is images x channels x height x width"),

@@ -179,7 +179,8 @@ def _plain_tensors() -> list[Patch]:
     import torch
     from torchvision.transforms import _functional_tensor
 
-    from fusionloader.data.deferred.tensors.native_kernels import V1, kernel
+    from fusionloader.data.deferred.tensors.native_kernels import kernel
+    from fusionloader.data.deferred.tensors.native_operations import V1
 
     return [Patch(_functional_tensor, name, kernel(name, torch.Tensor, "torch_v1")) for name in V1]
 
@@ -190,7 +191,8 @@ def _plain_tensors_v2() -> list[Patch]:
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _geometry, _utils
 
-    from fusionloader.data.deferred.tensors.native_kernels import RESIZE, V2, WARP, kernel
+    from fusionloader.data.deferred.tensors.native_kernels import kernel
+    from fusionloader.data.deferred.tensors.native_operations import RESIZE, V2, WARP
 
     registries = {name: _utils._KERNEL_REGISTRY[getattr(functional, name)] for name in V2}
     return [
