@@ -139,6 +139,21 @@ spatial = st.lists(st.one_of(resizes(), center_crops(), flips(), whole_crops()),
 
 
 @st.composite
+def warps(draw):
+    """A rotation or an affine transform of tensors that leaves no choice."""
+    library, fill = draw(libraries), draw(st.sampled_from([0, 0, 1, 100]))
+    filter = draw(st.sampled_from([InterpolationMode.NEAREST, InterpolationMode.BILINEAR]))
+    angle = draw(st.sampled_from([0, 90, 180, 270, -90]) | st.floats(-200, 200, width=32))
+    centre = draw(st.none() | st.tuples(sides, sides))
+    if draw(st.booleans()):
+        expand = draw(st.booleans())
+        return library.RandomRotation((angle, angle), filter, expand, centre, fill)
+    scale, shear = draw(st.floats(0.5, 2, width=32)), draw(st.floats(-30, 30, width=32))
+    angles, scales, shears = ([each] * 2 for each in (angle, scale, shear))
+    return library.RandomAffine(angles, None, scales, shears, filter, fill, centre)
+
+
+@st.composite
 def early_tensors(draw):
     """A conversion, and windows and resizes of the tensor that it makes."""
     floats = [[v1.ToTensor()], [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]]
@@ -147,7 +162,8 @@ def early_tensors(draw):
     tensor_filters = st.sampled_from([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
     for _ in range(draw(st.integers(1, 4))):
         library = draw(libraries)
-        kind = draw(st.sampled_from(["resize", "shorter side", "window", "border", "normalize"]))
+        kinds = ["resize", "shorter side", "window", "border", "normalize", "warp"]
+        kind = draw(st.sampled_from(kinds))
         if kind == "resize":
             size = draw(st.tuples(sides, st.integers(2, 80)))
             steps.append(library.Resize(size, draw(tensor_filters)))
@@ -158,6 +174,8 @@ def early_tensors(draw):
         elif kind == "border":
             border = draw(st.lists(st.integers(0, 4), min_size=4, max_size=4))
             steps.append(library.Pad(border, fill=draw(st.sampled_from([0, 0, 1, 100]))))
+        elif kind == "warp":
+            steps.append(draw(warps()))
         elif makes_floats:
             steps.append(library.Normalize(draw(levels), draw(spreads)))
     return steps

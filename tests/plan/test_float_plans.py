@@ -31,10 +31,11 @@ from fusionloader.transforms.plan.stages import TO_FLOATS, ImageKind
 from fusionloader.transforms.plan.torchvision.conversions import is_conversion
 from fusionloader.transforms.plan.transforms import compile_transform
 
-BICUBIC = InterpolationMode.BICUBIC
+BICUBIC, BILINEAR = InterpolationMode.BICUBIC, InterpolationMode.BILINEAR
 FLOATS = [v1.ToTensor(), v1.Normalize(*NORMALIZE)]
 SCALED = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 SHIFTED = [v1.ToTensor(), v1.Normalize([0.25] * 3, [1.0] * 3)]
+ONE = [v1.ToTensor(), v1.Normalize(0.5, 0.25)]
 LAST = v1.Normalize(*NORMALIZE)
 # Each is the same for all draws; the second says whether stages work on floats.
 WHOLE = {
@@ -74,6 +75,22 @@ WHOLE = {
     ),
     "the same type": ([v1.ToTensor(), v1.Resize(9), v2.ToDtype(torch.float32), LAST], True),
     "erased": ([v1.ToTensor(), v1.Resize((9, 12)), v1.RandomErasing(0.0), LAST], True),
+    "turned": ([v1.ToTensor(), v1.RandomRotation((20, 20), fill=1), LAST], False),
+    "normalized, then turned": ([*FLOATS, v1.RandomRotation((20, 20))], True),
+    "turned between pixels": ([v1.ToTensor(), v1.RandomRotation((9, 9), BILINEAR), LAST], True),
+    "a larger turn": (
+        [*SCALED, v2.RandomRotation((50, 50), BILINEAR, True, fill=1), v2.Resize((9, 12)), LAST],
+        True,
+    ),
+    "affine": (
+        [*FLOATS, v2.RandomAffine((3, 3), None, (0.8, 0.8), (7, 7), BILINEAR, 2, (3, 8)), LAST],
+        True,
+    ),
+    "grey, turned": (
+        [v1.Grayscale(), *ONE, v1.RandomRotation((9, 9), BILINEAR), *ONE[1:], v1.Resize((9, 9))],
+        True,
+    ),
+    "grey, turned last": ([v1.Grayscale(), *ONE, v2.RandomRotation((9, 9), BILINEAR, True)], True),
 }
 RANDOM = {
     "tutorial": [
@@ -246,9 +263,10 @@ OTHERWISE = {
     "posterize": v2.RandomPosterize(3),
     "equalize": v2.RandomEqualize(),
     "policy": v2.RandAugment(),
-    "one of many": v1.RandomApply([v1.ColorJitter(0.5), v1.RandomRotation(9)]),
+    "one of many": v1.RandomApply([v1.ColorJitter(0.5), v2.RandomPosterize(3)]),
     "a threshold of levels": v1.RandomSolarize(128),
-    "rotation": v1.RandomRotation(9),
+    "a fill of no level": v1.RandomRotation(9, fill=0.5),
+    "a bicubic rotation": v2.RandomRotation(9, BICUBIC),
 }
 
 
