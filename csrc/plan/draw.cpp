@@ -58,6 +58,7 @@ void Drawing::add(Operation operation) {
   const bool copies = std::holds_alternative<FlipHorizontally>(operation) ||
                       std::holds_alternative<FlipVertically>(operation) ||
                       std::holds_alternative<NormalizeBy>(operation) ||
+                      std::holds_alternative<MixOf>(operation) ||
                       (color && color->kind != ColorKind::hue &&
                        color->kind != ColorKind::equalize && color->kind != ColorKind::grayscale);
   if (color && color->kind == ColorKind::contrast && color->rounding == Rounding::torch_v2 &&
