@@ -1,11 +1,11 @@
 #include "plan/float_augment.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <stdexcept>
 
 #include "ops/float_sum.hpp"
 #include "ops/limits.hpp"
+#include "ops/tensor_resize.hpp"
 #include "plan/augment.hpp"
 
 namespace fusionloader {
@@ -29,9 +29,22 @@ bool changes_floats(const Operation& operation) {
   if (const auto* blur = std::get_if<BlurWith>(&operation))
     return blur->rounding != Rounding::pillow;
   if (is_tensor_warp(operation)) return true;
+  if (const auto* resize = std::get_if<ResizeTo>(&operation))
+    return resize->filter == Filter::float_aliased_bilinear && !resize->box;
   const auto* color = std::get_if<ColorTo>(&operation);
   return color && color->kind != ColorKind::posterize && color->kind != ColorKind::equalize &&
          color->kind != ColorKind::solarize_add;
+}
+
+FloatSize size_after(const Operation& operation, FloatSize size) {
+  if (const auto* resize = std::get_if<ResizeTo>(&operation)) {
+    size = {resize->width, resize->height};
+  } else if (is_tensor_warp(operation)) {
+    const TensorWarp warp = tensor_warp(operation, size.width, size.height);
+    size = {warp.width, warp.height};
+  }
+  require_possible_size(size.width, size.height);
+  return size;
 }
 
 float* FloatAugmenter::begin(size_t channels, int width, int height) {
@@ -44,21 +57,12 @@ float* FloatAugmenter::begin(size_t channels, int width, int height) {
 
 const float* FloatAugmenter::run(const std::vector<Operation>& operations, float* out) {
   for (size_t i = 0; i < operations.size(); ++i) {
-    TensorShape made = shape_;
-    std::optional<TensorWarp> warp;
-    if (is_tensor_warp(operations[i])) {
-      warp = tensor_warp(operations[i], static_cast<int>(shape_.width),
-                         static_cast<int>(shape_.height));
-      made.width = static_cast<size_t>(warp->width);
-      made.height = static_cast<size_t>(warp->height);
-    }
+    const auto [width, height] = size_after(
+        operations[i], {static_cast<int>(shape_.width), static_cast<int>(shape_.height)});
+    const TensorShape made{1, static_cast<size_t>(height), static_cast<size_t>(width), false};
     const bool is_last = out != nullptr && i + 1 == operations.size();
     if (!is_last) grow(other_, made.elements());
-    float* to = is_last ? out : other_.data();
-    if (warp)
-      warp_planes(image_.data(), channels_, shape_, to, *warp, workspace_);
-    else
-      apply(operations[i], image_.data(), to);
+    apply(operations[i], image_.data(), is_last ? out : other_.data());
     shape_ = made;
     if (is_last) return out;
     std::swap(image_, other_);
@@ -68,6 +72,15 @@ const float* FloatAugmenter::run(const std::vector<Operation>& operations, float
 
 void FloatAugmenter::apply(const Operation& operation, const float* from, float* to) {
   if (const auto* by = std::get_if<NormalizeBy>(&operation)) return normalize(*by, from, to);
+  const size_t width = shape_.width, height = shape_.height;
+  if (const auto* resize = std::get_if<ResizeTo>(&operation))
+    return interpolate_planes(from, channels_, width, height, to,
+                              static_cast<size_t>(resize->width),
+                              static_cast<size_t>(resize->height), simd_);
+  if (is_tensor_warp(operation)) {
+    const TensorWarp by = tensor_warp(operation, static_cast<int>(width), static_cast<int>(height));
+    return warp_planes(from, channels_, shape_, to, by, workspace_);
+  }
   if (channels_ != 3) throw std::invalid_argument("colors of floats are those of three channels");
   if (const auto* color = std::get_if<ColorTo>(&operation)) return apply(*color, from, to);
   if (const auto* blur = std::get_if<BlurWith>(&operation)) return apply(*blur, from, to);

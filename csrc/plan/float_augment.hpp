@@ -10,8 +10,16 @@
 
 namespace fusionloader {
 
-// Whether an operation changes the colors of floats, other than by normalizing them, or warps them.
+// Whether an operation changes the colors of floats, other than by normalizing them, warps them, or
+// resizes them without antialias.
 bool changes_floats(const Operation& operation);
+
+struct FloatSize {
+  int width, height;
+};
+// The size of an image after such an operation, or NormalizeBy. Throws std::invalid_argument for
+// impossible sizes.
+FloatSize size_after(const Operation& operation, FloatSize size);
 
 class FloatAugmenter {
  public:

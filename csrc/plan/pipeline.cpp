@@ -4,7 +4,6 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <tuple>
 
 #include "ops/limits.hpp"
 
@@ -107,11 +106,11 @@ void require_for_floats(const Operation& operation) {
 
 }  // namespace
 
-// A pass on floats, what normalizes, warps or changes the colors of its result, and the size then.
+// A pass on floats, what is done to its result then, and the size after that.
 struct Pipeline::FloatPass {
   Pass pass;
   Parameters after;
-  int width, height;
+  FloatSize size;
 
   bool changes_planes() const { return std::any_of(after.begin(), after.end(), changes_floats); }
 
@@ -125,16 +124,13 @@ struct Pipeline::FloatPass {
       const auto windows_end = std::find_if(next, end, is_after);
       std::for_each(next, windows_end, require_for_floats);
       for (const Pass& pass : group_into_passes(Parameters(next, windows_end), width, height))
-        made.push_back({pass, {}, pass.kept.width, pass.kept.height});
+        made.push_back({pass, {}, {pass.kept.width, pass.kept.height}});
       FloatPass& last = made.back();
       next = std::find_if_not(windows_end, end, is_after);
       last.after.assign(windows_end, next);
-      for (const Operation& operation : last.after)
-        if (const auto* warp = std::get_if<AffineWith>(&operation); warp && warp->size)
-          std::tie(last.width, last.height) = std::tie((*warp->size)[0], (*warp->size)[1]);
-      require_possible_size(last.width, last.height);
-      width = last.width;
-      height = last.height;
+      for (const Operation& operation : last.after) last.size = size_after(operation, last.size);
+      width = last.size.width;
+      height = last.size.height;
     } while (next != end);
     return made;
   }
@@ -267,8 +263,8 @@ bool Pipeline::run_float_passes(const std::vector<FloatPass>& passes, FloatSourc
                                 size_t channels, ResultWriter& result) {
   FloatSource* source = &first;
   for (size_t i = 0; i < passes.size(); ++i) {
-    const auto [kept, width, height] =
-        std::tie(passes[i].pass.kept, passes[i].width, passes[i].height);
+    const Rect& kept = passes[i].pass.kept;
+    const auto [width, height] = passes[i].size;
     FloatImage& between = float_images_[i % 2];
     const bool last = i + 1 == passes.size();
     if (!last) between.resize(width, height);

@@ -52,6 +52,8 @@ STEPS = {
     "larger": lambda module: module.CenterCrop((22, 8)),
     "resize": lambda module: module.Resize((10, 13), BICUBIC),
     "small": lambda module: module.Resize((2, 30)),
+    "aliased": lambda module: module.Resize((17, 8), antialias=False),
+    "aliased crop": lambda module: module.RandomResizedCrop((70, 60), antialias=False),
     "flip": lambda module: module.RandomHorizontalFlip(),
     "border": lambda module: module.Pad(1),
     "sometimes": lambda module: module.RandomApply([module.ColorJitter(0.3, 0.3, 0.3, 0.2)]),
@@ -82,8 +84,8 @@ def in_torch(image, module, name, *arguments):
         return module.crop(image, top, left, height, width)
     if name == "resize":
         width, height, filter = arguments
-        mode = v1.InterpolationMode(filter.removeprefix("float_"))
-        return module.resize(image, [height, width], mode, antialias=True)
+        mode, antialias = v1.InterpolationMode(filter.split("_")[-1]), "aliased" not in filter
+        return module.resize(image, [height, width], mode, antialias=antialias)
     if name == "blur":
         return newer.gaussian_blur(image, arguments[:2], arguments[2:])
     if name == "grayscale":
@@ -241,9 +243,10 @@ def strides(image):
     return image.stride()
 
 
-def test_colors_of_floats_of_one_channel_are_left_to_torchvision():
-    compiled = compile_transform(v1.Compose([v1.Grayscale(), v1.ToTensor(), v1.ColorJitter(0.5)]))
-    assert len(compiled.tail.transforms) == 2
+def test_colors_and_aliased_floats_of_one_channel_are_left_to_torchvision():
+    for step in (v1.ColorJitter(0.5), v1.Resize(9, antialias=False)):
+        compiled = compile_transform(v1.Compose([v1.Grayscale(), v1.ToTensor(), step]))
+        assert len(compiled.tail.transforms) == 2
 
 
 def test_a_color_of_floats_that_does_not_exist_is_an_error():

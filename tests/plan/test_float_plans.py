@@ -75,6 +75,9 @@ WHOLE = {
     ),
     "the same type": ([v1.ToTensor(), v1.Resize(9), v2.ToDtype(torch.float32), LAST], True),
     "erased": ([v1.ToTensor(), v1.Resize((9, 12)), v1.RandomErasing(0.0), LAST], True),
+    "aliased": ([v1.ToTensor(), v1.Resize((60, 50), antialias=False), LAST], True),
+    "aliased side": ([*SCALED, v2.Resize(9, antialias=None), v2.CenterCrop(7), LAST], True),
+    "one aliased pixel": ([*FLOATS, v1.Resize((1, 1), antialias=False)], True),
     "turned": ([v1.ToTensor(), v1.RandomRotation((20, 20), fill=1), LAST], False),
     "normalized, then turned": ([*FLOATS, v1.RandomRotation((20, 20))], True),
     "turned between pixels": ([v1.ToTensor(), v1.RandomRotation((9, 9), BILINEAR), LAST], True),
@@ -253,8 +256,7 @@ def test_a_tail_that_would_see_another_memory_format_gets_a_pil_image():
 
 OTHERWISE = {
     "nearest": v1.Resize((9, 12), InterpolationMode.NEAREST),
-    "aliased": v1.Resize((9, 12), antialias=False),
-    "no antialias given": v2.Resize((9, 12), antialias=None),
+    "aliased bicubic": v1.Resize((9, 12), BICUBIC, antialias=False),
     "a fill for PIL images": v1.Pad(2, fill=(1, 1, 1)),
     "half a fill": v1.Pad(2, fill=0.5),
     "a fill for some images": v2.Pad(2, fill={tv_tensors.Image: 1}),

@@ -36,6 +36,7 @@ from fusionloader.transforms.plan.stages import (
 
 TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 FLOAT_FILTERS: dict[Filter, Filter] = {"bilinear": "float_bilinear", "bicubic": "float_bicubic"}
+ALIASED_FILTERS: dict[Filter, Filter] = {"bilinear": "float_aliased_bilinear"}
 _FACTORS = ((0.3,), (0.7,), (1.7,))
 _MATRICES = (
     (0.93, -0.21, 3.4, 0.17, 1.11, -2.3),
@@ -366,16 +367,20 @@ def resizes_levels(name: Filter) -> bool:
 
 
 @functools.cache
-def resizes_floats(name: Filter) -> bool:
+def resizes_floats(name: Filter, antialias: bool = True) -> bool:
     """Whether torch resizes float32 tensors with the arithmetic of native code."""
-    if name not in FLOAT_FILTERS:
+    filters = FLOAT_FILTERS if antialias else ALIASED_FILTERS
+    if name not in filters:
         return False
     levels = _levels(53, 37)
     interleaved = torch.from_numpy(levels).permute(2, 0, 1).float().div(255)
     table = torch.arange(256).float().div(255)
-    for height, width in ((23, 51), (64, 19), (5, 7)):
-        size, options = (height, width), {"align_corners": False, "antialias": True}
-        found = _floats((TO_FLOATS, Resize(height, width, FLOAT_FILTERS[name])), levels, table)
+    sizes = [(23, 51), (64, 19), (5, 7)]
+    # Of aliased images whose sides add up to more, torch has another kernel for several threads.
+    sizes += [(110, 90)] if antialias or torch.get_num_threads() == 1 else []
+    for height, width in sizes:
+        size, options = (height, width), {"align_corners": False, "antialias": antialias}
+        found = _floats((TO_FLOATS, Resize(height, width, filters[name])), levels, table)
         for image in (interleaved, interleaved.contiguous()):
             expected = torch.nn.functional.interpolate(image[None], size, mode=name, **options)[0]
             if found != expected.contiguous().numpy().tobytes():
