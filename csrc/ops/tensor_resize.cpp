@@ -18,13 +18,14 @@ struct Axis {
   Axis(size_t in, size_t out) {
     const float scale = static_cast<float>(in) / static_cast<float>(out);
     const auto last = static_cast<int32_t>(in) - 1;
+    const int32_t beside = in == out ? 0 : 1;  // a copy has nothing of its neighbours
     for (size_t i = 0; i < out; ++i) {
       const float place = std::fma(scale, static_cast<float>(i) + 0.5f, -0.5f);
       const float from = std::max(place, 0.0f);
       const int32_t whole = std::min(static_cast<int32_t>(from), last);
       const float rest = std::clamp(from - static_cast<float>(whole), 0.0f, 1.0f);
       first.push_back(whole);
-      second.push_back(std::min(whole + 1, last));
+      second.push_back(std::min(whole + beside, last));
       first_weights.push_back(1.0f - rest);
       second_weights.push_back(rest);
     }

@@ -37,6 +37,7 @@ SCALED = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 SHIFTED = [v1.ToTensor(), v1.Normalize([0.25] * 3, [1.0] * 3)]
 ONE = [v1.ToTensor(), v1.Normalize(0.5, 0.25)]
 LAST = v1.Normalize(*NORMALIZE)
+NEGATED = v1.Normalize([float(torch.tensor(100) / 255)] * 3, [-1.0] * 3)  # level 100 is -0.0
 # Each is the same for all draws; the second says whether stages work on floats.
 WHOLE = {
     "tutorial": ([v1.ToTensor(), v1.Resize(20), v1.CenterCrop(16), LAST], True),
@@ -77,6 +78,10 @@ WHOLE = {
     "erased": ([v1.ToTensor(), v1.Resize((9, 12)), v1.RandomErasing(0.0), LAST], True),
     "aliased": ([v1.ToTensor(), v1.Resize((60, 50), antialias=False), LAST], True),
     "aliased side": ([*SCALED, v2.Resize(9, antialias=None), v2.CenterCrop(7), LAST], True),
+    "aliased along one side": (
+        [v1.Resize((20, 30)), v1.ToTensor(), NEGATED, v1.Resize((20, 50), antialias=False)],
+        True,
+    ),
     "one aliased pixel": ([*FLOATS, v1.Resize((1, 1), antialias=False)], True),
     "turned": ([v1.ToTensor(), v1.RandomRotation((20, 20), fill=1), LAST], False),
     "normalized, then turned": ([*FLOATS, v1.RandomRotation((20, 20))], True),
