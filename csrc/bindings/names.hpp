@@ -25,16 +25,18 @@ struct Names {
   }
 };
 
-inline constexpr Names<Filter, 9> filter_names{"filter",
-                                               {{"box", Filter::box},
-                                                {"bilinear", Filter::bilinear},
-                                                {"hamming", Filter::hamming},
-                                                {"bicubic", Filter::bicubic},
-                                                {"lanczos", Filter::lanczos},
-                                                {"torch_bilinear", Filter::torch_bilinear},
-                                                {"torch_bicubic", Filter::torch_bicubic},
-                                                {"float_bilinear", Filter::float_bilinear},
-                                                {"float_bicubic", Filter::float_bicubic}}};
+inline constexpr Names<Filter, 10> filter_names{
+    "filter",
+    {{"box", Filter::box},
+     {"bilinear", Filter::bilinear},
+     {"hamming", Filter::hamming},
+     {"bicubic", Filter::bicubic},
+     {"lanczos", Filter::lanczos},
+     {"torch_bilinear", Filter::torch_bilinear},
+     {"torch_bicubic", Filter::torch_bicubic},
+     {"float_bilinear", Filter::float_bilinear},
+     {"float_bicubic", Filter::float_bicubic},
+     {"float_aliased_bilinear", Filter::float_aliased_bilinear}}};
 
 inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
                                                              {{"nearest", Interpolation::nearest},

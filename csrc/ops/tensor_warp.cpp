@@ -424,7 +424,8 @@ void warp_image(Step step, const uint8_t* in, size_t plane, size_t width, size_t
 
 template <class Step>
 void warp_image(Step step, const float* in, size_t plane, size_t width, size_t height, float* out,
-                const Grid& grid, const TensorWarp& warp, GeometryWorkspace& workspace) {
+                const Grid& grid, const TensorWarp& warp, GeometryWorkspace& workspace,
+                size_t channels = 3) {
   const SimdLevel simd = workspace.simd;
   at_least(workspace.floats, floats_per_place * padded_size(width, height));
   add_border(workspace.floats.data(), floats_per_place, width, height, [&](size_t y, float* to) {
@@ -437,16 +438,16 @@ void warp_image(Step step, const float* in, size_t plane, size_t width, size_t h
     Samples samples;
     each_places(filter, warp, grid, simd, [&](size_t, size_t count, const Footprints* at) {
       find_samples(simd, filter, pixels, stride, at, count, &samples);
-      for (size_t channel = 0; channel < 3; ++channel)
+      for (size_t channel = 0; channel < channels; ++channel)
         blend_floats(simd, filter, blending, static_cast<const Samples*>(&samples), channel,
                      warp.fill[channel], count, out + channel * places);
       out += count;
     });
   };
-  with_blending(warp.rounding, [&](auto blending) {
-    if (warp.interpolation == Interpolation::bilinear) return each(Bilinear(), blending);
-    each(Nearest(), blending);
-  });
+  if (warp.interpolation == Interpolation::bilinear)
+    return with_blending(warp.rounding, [&](auto blending) { each(Bilinear(), blending); });
+  if (warp.rounding == Rounding::torch_unfilled) return each(Nearest(), Unfilled());
+  each(Nearest(), FilledByV1());  // as by v2
 }
 
 }  // namespace
@@ -481,6 +482,13 @@ void warp_tensor(const Element* in, const TensorShape& shape, Element* out, size
       warp_image(PlanarStep(), in, shape.pixels(), shape.width, shape.height, out, grid, warp,
                  workspace);
   }
+}
+
+void warp_planes(const float* in, size_t channels, const TensorShape& shape, float* out,
+                 const TensorWarp& warp, GeometryWorkspace& workspace) {
+  const Grid grid = make_grid(warp, static_cast<int>(shape.width), static_cast<int>(shape.height));
+  warp_image(PlanarStep(), in, channels == 3 ? shape.pixels() : 0, shape.width, shape.height, out,
+             grid, warp, workspace, channels);
 }
 
 template void warp_tensor(const uint8_t*, const TensorShape&, uint8_t*, size_t, const TensorWarp&,

@@ -32,4 +32,8 @@ template <class Element>
 void warp_tensor(const Element* in, const TensorShape& shape, Element* out, size_t planes,
                  const TensorWarp& warp, GeometryWorkspace& workspace);
 
+// The same of one planar image of 1 or 3 channels.
+void warp_planes(const float* in, size_t channels, const TensorShape& shape, float* out,
+                 const TensorWarp& warp, GeometryWorkspace& workspace);
+
 }  // namespace fusionloader

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <tuple>
 
 #include "ops/limits.hpp"
 #include "ops/lookup.hpp"
 #include "ops/mix.hpp"
 #include "ops/tensor_blur.hpp"
-#include "ops/tensor_warp.hpp"
 
 namespace fusionloader {
 bool is_of_a_pass(const Operation& operation) {
@@ -15,6 +15,27 @@ bool is_of_a_pass(const Operation& operation) {
          std::holds_alternative<ReduceBy>(operation) ||
          std::holds_alternative<FlipHorizontally>(operation) ||
          std::holds_alternative<FlipVertically>(operation);
+}
+
+bool is_tensor_warp(const Operation& operation) {
+  if (const auto* by = std::get_if<AffineWith>(&operation)) return by->rounding != Rounding::pillow;
+  const auto* by = std::get_if<PerspectiveWith>(&operation);
+  return by && by->rounding != Rounding::pillow;
+}
+
+TensorWarp tensor_warp(const Operation& operation, int width, int height) {
+  const auto warp_by = [&](const auto& by, auto map) {
+    TensorWarp made{map, width, height, by.interpolation, by.rounding, {}};
+    std::copy(by.fill.begin(), by.fill.end(), made.fill.begin());
+    return made;
+  };
+  if (const auto* by = std::get_if<PerspectiveWith>(&operation))
+    return warp_by(*by, by->coefficients);
+  const auto& by = std::get<AffineWith>(operation);
+  TensorWarp made = warp_by(by, by.matrix);
+  if (by.size) std::tie(made.width, made.height) = std::tie((*by.size)[0], (*by.size)[1]);
+  require_possible_size(made.width, made.height);
+  return made;
 }
 
 namespace {
@@ -28,26 +49,6 @@ void blur_tensor(Planes& image, const BlurWith& by, BlurMemory& memory, SimdLeve
     blur_plane(static_cast<const uint8_t*>(plane), 1, plane, image.height(), image.width(), square,
                memory, level);
   }
-}
-
-// A warp as torchvision does it to a tensor.
-template <class Map>
-TensorWarp warp_of(const Map& map, Interpolation interpolation, Rounding rounding,
-                   const Color& fill, int width, int height) {
-  TensorWarp made{map, width, height, interpolation, rounding, {}};
-  std::copy(fill.begin(), fill.end(), made.fill.begin());
-  return made;
-}
-
-TensorWarp on_tensor(const AffineWith& by, const Planes& image) {
-  const auto [width, height] = by.size.value_or(std::array<int, 2>{image.width(), image.height()});
-  require_possible_size(width, height);
-  return warp_of(by.matrix, by.interpolation, by.rounding, by.fill, width, height);
-}
-
-TensorWarp on_tensor(const PerspectiveWith& by, const Planes& image) {
-  return warp_of(by.coefficients, by.interpolation, by.rounding, by.fill, image.width(),
-                 image.height());
 }
 
 }  // namespace
@@ -72,17 +73,18 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
     const uint8_t values[3] = {box->fill[0], box->fill[1], box->fill[2]};
     return erase(image, {box->x, box->y, box->width, box->height}, values);
   }
+  if (is_tensor_warp(operation))
+    return warp(image, [&] {
+      const TensorWarp by = tensor_warp(operation, image.width(), image.height());
+      warp_tensor(image, other_, by, workspace_);
+    });
   if (const auto* affine = std::get_if<AffineWith>(&operation))
     return warp(image, [&] {
-      if (affine->rounding != Rounding::pillow)
-        return warp_tensor(image, other_, on_tensor(*affine, image), workspace_);
       affine_transform(image, other_, image.width(), image.height(), affine->matrix,
                        affine->interpolation, affine->fill, workspace_);
     });
   if (const auto* perspective = std::get_if<PerspectiveWith>(&operation))
     return warp(image, [&] {
-      if (perspective->rounding != Rounding::pillow)
-        return warp_tensor(image, other_, on_tensor(*perspective, image), workspace_);
       perspective_transform(image, other_, perspective->coefficients, perspective->interpolation,
                             perspective->fill, workspace_);
     });

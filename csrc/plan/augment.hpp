@@ -4,12 +4,18 @@
 #include "ops/geometry.hpp"
 #include "ops/mix.hpp"
 #include "ops/planes.hpp"
+#include "ops/tensor_warp.hpp"
 #include "plan/operations.hpp"
 
 namespace fusionloader {
 
 // Whether an operation can be part of a pass: a window, a resize or a flip.
 bool is_of_a_pass(const Operation& operation);
+
+// Whether an operation is a warp as torchvision does it to tensors.
+bool is_tensor_warp(const Operation& operation);
+// That warp of an image of `width` x `height` pixels.
+TensorWarp tensor_warp(const Operation& operation, int width, int height);
 
 class Augmenter {
  public:

@@ -58,6 +58,7 @@ void Drawing::add(Operation operation) {
   const bool copies = std::holds_alternative<FlipHorizontally>(operation) ||
                       std::holds_alternative<FlipVertically>(operation) ||
                       std::holds_alternative<NormalizeBy>(operation) ||
+                      std::holds_alternative<MixOf>(operation) ||
                       (color && color->kind != ColorKind::hue &&
                        color->kind != ColorKind::equalize && color->kind != ColorKind::grayscale);
   if (color && color->kind == ColorKind::contrast && color->rounding == Rounding::torch_v2 &&
@@ -148,6 +149,9 @@ void Drawing::operator()(const RandomRotation& stage) {
     const AffineMatrix matrix =
         inverse_affine_matrix(centre, v1 ? -angle : -turned, {0, 0}, 1, {0, 0});
     AffineWith turn{matrix, stage.interpolation, stage.fill, stage.rounding};
+    const bool moves =
+        std::fmod(turned, 180.0) == 0.0 || stage.expand || size_.width == size_.height;
+    if (on_floats_ && quarters && moves) turn.interpolation = Interpolation::nearest;
     if (stage.expand) {
       if (!quarters) turned_tensor_size(matrix, !v1, size.width, size.height);
       turn.size = {size.width, size.height};

@@ -130,6 +130,12 @@ void cut_out(double part, Stream& random, Size size, Color fill, Parameters& ope
     operations.push_back(EraseBox{left, top, right - left, bottom - top, fill});
 }
 
+// Whether a turn by 0 degrees leaves a tensor as it lies in memory, as v2's does.
+bool copies_unturned(Rounding rounding) {
+  return rounding == Rounding::torch_v2 || rounding == Rounding::torch_v2_unfused ||
+         rounding == Rounding::torch_unfilled;
+}
+
 void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& random, Size size,
                Parameters& operations) {
   if (step.probability < 1.0 && random.uniform() >= step.probability) return;
@@ -157,6 +163,7 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
     operations.push_back(BoxBlurWith{drawn ? random.uniform(0.1, 2.0 * value) : value});
     return;
   }
+  if (step.op == PolicyOp::rotate && value == 0.0 && copies_unturned(policy.warp_rounding)) return;
   const auto count = static_cast<uint32_t>(policy.interpolations.size());
   const Interpolation interpolation = policy.interpolations[count > 1 ? random.below(count) : 0];
   if (policy.warp_rounding != Rounding::pillow)
@@ -232,6 +239,15 @@ void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Paramete
   }
 }
 
+Parameters Drawing::draw_chain(const RandomPolicy& policy, int steps, Stream& random) const {
+  Parameters drawn;
+  for (int i = 0; i < steps; ++i) draw_policy(policy, random, size_, drawn);
+  Drawing chain(key_, size_);
+  chain.memory_ = memory_;
+  for (Operation& operation : drawn) chain.add(std::move(operation));
+  return chain.finish();
+}
+
 void Drawing::operator()(const AugMix& stage) {
   Stream random = shared_stream();
   const std::vector<double> beta = dirichlet(stage.alpha, 2, random);
@@ -242,9 +258,7 @@ void Drawing::operator()(const AugMix& stage) {
   for (const double weight : weights) {
     mix.weights.push_back(static_cast<float>(weight) * (sum ? of_chains : 1.0f));
     const int depth = stage.depth > 0 ? stage.depth : 1 + static_cast<int>(random.below(3));
-    Parameters chain;
-    for (int i = 0; i < depth; ++i) draw_policy(stage.operations, random, size_, chain);
-    mix.chains.push_back(std::move(chain));
+    mix.chains.push_back(draw_chain(stage.operations, depth, random));
   }
   if (stage.mixing == Mixing::successive) make_successive(mix, of_chains);
   add(std::move(mix));

@@ -56,6 +56,8 @@ class Drawing {
   void crop(const CropTo& window);
   void resize(Size size, Filter filter);
   CropTo random_window(const RandomResizedCrop& stage, Stream& random) const;
+  // Of `steps` times a policy, on a copy of the image.
+  Parameters draw_chain(const RandomPolicy& policy, int steps, Stream& random) const;
 
   SampleKey key_;
   Size size_;

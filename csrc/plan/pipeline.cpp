@@ -84,8 +84,8 @@ class PlanesWriter final : public ResultWriter {
   std::optional<PlanesSink> sink_;
 };
 
-size_t pixels_of(const Rect& rect) {
-  return static_cast<size_t>(rect.width) * static_cast<size_t>(rect.height);
+size_t pixels_of(int width, int height) {
+  return static_cast<size_t>(width) * static_cast<size_t>(height);
 }
 
 // Whether a pass does nothing but to take a window of the image.
@@ -106,12 +106,13 @@ void require_for_floats(const Operation& operation) {
 
 }  // namespace
 
-// A pass on floats, and what normalizes its result or changes its colors.
+// A pass on floats, what is done to its result then, and the size after that.
 struct Pipeline::FloatPass {
   Pass pass;
   Parameters after;
+  FloatSize size;
 
-  bool changes_colors() const { return std::any_of(after.begin(), after.end(), changes_floats); }
+  bool changes_planes() const { return std::any_of(after.begin(), after.end(), changes_floats); }
 
   static bool is_after(const Operation& operation) {
     return is<NormalizeBy>(operation) || changes_floats(operation);
@@ -123,11 +124,13 @@ struct Pipeline::FloatPass {
       const auto windows_end = std::find_if(next, end, is_after);
       std::for_each(next, windows_end, require_for_floats);
       for (const Pass& pass : group_into_passes(Parameters(next, windows_end), width, height))
-        made.push_back({pass, {}});
-      width = made.back().pass.kept.width;
-      height = made.back().pass.kept.height;
+        made.push_back({pass, {}, {pass.kept.width, pass.kept.height}});
+      FloatPass& last = made.back();
       next = std::find_if_not(windows_end, end, is_after);
-      made.back().after.assign(windows_end, next);
+      last.after.assign(windows_end, next);
+      for (const Operation& operation : last.after) last.size = size_after(operation, last.size);
+      width = last.size.width;
+      height = last.size.height;
     } while (next != end);
     return made;
   }
@@ -137,7 +140,7 @@ Pipeline::Pipeline(SimdLevel simd, bool vertical_first_allowed, int channels)
     : simd_(simd),
       resampler_(simd, vertical_first_allowed),
       float_resampler_(simd),
-      float_colors_(simd),
+      float_augmenter_(simd),
       augmenter_(simd),
       channels_(channels),
       stored_{StoredImage(simd), StoredImage(simd)} {}
@@ -261,23 +264,23 @@ bool Pipeline::run_float_passes(const std::vector<FloatPass>& passes, FloatSourc
   FloatSource* source = &first;
   for (size_t i = 0; i < passes.size(); ++i) {
     const Rect& kept = passes[i].pass.kept;
+    const auto [width, height] = passes[i].size;
     FloatImage& between = float_images_[i % 2];
     const bool last = i + 1 == passes.size();
-    if (!last) between.resize(kept.width, kept.height);
-    float* out = last ? result.begin_floats(kept.width, kept.height) : nullptr;
-    const bool changes_colors = passes[i].changes_colors();
-    if (changes_colors && channels != 3)
-      throw std::invalid_argument("colors of floats are those of three channels");
-    float* planes = changes_colors ? float_colors_.begin(kept.width, kept.height) : out;
+    if (!last) between.resize(width, height);
+    float* out = last ? result.begin_floats(width, height) : nullptr;
+    const bool changes_planes = passes[i].changes_planes();
+    float* planes =
+        changes_planes ? float_augmenter_.begin(channels, kept.width, kept.height) : out;
     PlanarFloats to_planes(planes, channels, kept.width, kept.height, simd_);
     FloatSink& target = planes ? static_cast<FloatSink&>(to_planes) : between;
     const Parameters none;
-    const Parameters& in_rows = changes_colors ? none : passes[i].after;
+    const Parameters& in_rows = changes_planes ? none : passes[i].after;
     NormalizedRows normalized(target, in_rows, kept.width, simd_);
     if (!float_resampler_.run(passes[i].pass, *source, normalized)) return false;
-    if (changes_colors) {
-      const float* made = float_colors_.run(passes[i].after, out);
-      if (!last) between.take_planes(made, pixels_of(kept));
+    if (changes_planes) {
+      const float* made = float_augmenter_.run(passes[i].after, out);
+      if (!last) between.take_planes(made, channels, pixels_of(width, height));
     }
     source = &between;
   }
@@ -287,7 +290,7 @@ bool Pipeline::run_float_passes(const std::vector<FloatPass>& passes, FloatSourc
 void Pipeline::release_large_buffers() {
   resampler_.release_large_buffers();
   float_resampler_.release_large_buffers();
-  float_colors_.release_large_buffers();
+  float_augmenter_.release_large_buffers();
   for (FloatImage& image : float_images_)
     if (image.bytes() > largest_kept_buffer) image.release();
   augmenter_.release_large_buffers();

@@ -6,7 +6,7 @@
 
 #include "ops/planes.hpp"
 #include "plan/augment.hpp"
-#include "plan/float_colors.hpp"
+#include "plan/float_augment.hpp"
 #include "plan/images.hpp"
 #include "plan/part_times.hpp"
 #include "plan/passes.hpp"
@@ -61,7 +61,7 @@ class Pipeline {
   SimdLevel simd_;
   Resampler resampler_;
   FloatResampler float_resampler_;
-  FloatColors float_colors_;
+  FloatAugmenter float_augmenter_;
   Augmenter augmenter_;
   int channels_;
   StoredImage stored_[2];

@@ -2,7 +2,8 @@
 #include <cstdint>
 
 namespace fusionloader {
-// Pillow's filters, and torch's antialiased ones for 8-bit and for float32 tensors.
+// Pillow's filters, and torch's antialiased ones for 8-bit and for float32 tensors. The last is
+// torch's for float32 tensors without antialias.
 enum class Filter : uint8_t {
   box,
   bilinear,
@@ -12,7 +13,8 @@ enum class Filter : uint8_t {
   torch_bilinear,
   torch_bicubic,
   float_bilinear,
-  float_bicubic
+  float_bicubic,
+  float_aliased_bilinear
 };
 
 // The part of an image that becomes a resized one. Single precision, as Pillow takes it. The filter
@@ -25,6 +27,7 @@ constexpr bool is_torchs(Filter filter) {
   return filter == Filter::torch_bilinear || filter == Filter::torch_bicubic;
 }
 
+// In passes.
 constexpr bool is_for_floats(Filter filter) {
   return filter == Filter::float_bilinear || filter == Filter::float_bicubic;
 }

@@ -42,9 +42,10 @@ void FloatImage::resize(int width, int height) {
   grow(pixels_, width_ * static_cast<size_t>(height) + slack);
 }
 
-void FloatImage::take_planes(const float* planes, size_t plane) {
+void FloatImage::take_planes(const float* planes, size_t channels, size_t pixels) {
   float* to = pixels_.data();
-  for (size_t i = 0; i < plane; ++i, to += floats_per_pixel) {
+  const size_t plane = channels == 3 ? pixels : 0;
+  for (size_t i = 0; i < pixels; ++i, to += floats_per_pixel) {
     for (size_t channel = 0; channel < 3; ++channel) to[channel] = planes[channel * plane + i];
     to[3] = 0.0f;
   }

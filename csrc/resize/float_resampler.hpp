@@ -52,8 +52,8 @@ class FloatImage final : public FloatSource, public FloatSink {
   void release() { std::vector<float>().swap(pixels_); }
   size_t bytes() const { return pixels_.size() * sizeof(float); }
 
-  // The same of three planes, one after the other.
-  void take_planes(const float* planes, size_t plane);
+  // The same of 1 or 3 planes, one after the other.
+  void take_planes(const float* planes, size_t channels, size_t pixels);
 
   void row(int y, float* pixels) override;
   bool begin(Rect window) override;

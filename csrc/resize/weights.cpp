@@ -166,6 +166,7 @@ void Weights::compute(Filter filter, const Axis& axis) {
       return fill_as_torch([](double x) { return bicubic(x); }, 2.0, axis);
     case Filter::float_bilinear:
     case Filter::float_bicubic:
+    case Filter::float_aliased_bilinear:
       throw std::invalid_argument("levels cannot be resized by a filter for floats");
   }
 }

@@ -21,6 +21,8 @@ from fusionloader.transforms.executors.python import SampleKey
 from fusionloader.transforms.executors.results import result_array
 from fusionloader.transforms.plan.transforms import Tail, compile_transform
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 libraries = st.sampled_from([v1, v2])
 sides = st.integers(1, 80)
 filters = st.sampled_from(
@@ -71,7 +73,7 @@ def unknown(place):
     ]
     if place == "images":
         return st.sampled_from([*always, v1.RandomRotation((3, 3), fill=0.5)])
-    return st.sampled_from([*always, v2.Resize((9, 7), antialias=False)])
+    return st.sampled_from(always)
 
 
 @st.composite
@@ -139,6 +141,21 @@ spatial = st.lists(st.one_of(resizes(), center_crops(), flips(), whole_crops()),
 
 
 @st.composite
+def warps(draw):
+    """A rotation or an affine transform of tensors that leaves no choice."""
+    library, fill = draw(libraries), draw(st.sampled_from([0, 0, 1, 100]))
+    filter = draw(st.sampled_from([InterpolationMode.NEAREST, InterpolationMode.BILINEAR]))
+    angle = draw(st.sampled_from([0, 90, 180, 270, -90]) | st.floats(-200, 200, width=32))
+    centre = draw(st.none() | st.tuples(sides, sides))
+    if draw(st.booleans()):
+        expand = draw(st.booleans())
+        return library.RandomRotation((angle, angle), filter, expand, centre, fill)
+    scale, shear = draw(st.floats(0.5, 2, width=32)), draw(st.floats(-30, 30, width=32))
+    angles, scales, shears = ([each] * 2 for each in (angle, scale, shear))
+    return library.RandomAffine(angles, None, scales, shears, filter, fill, centre)
+
+
+@st.composite
 def early_tensors(draw):
     """A conversion, and windows and resizes of the tensor that it makes."""
     floats = [[v1.ToTensor()], [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]]
@@ -147,10 +164,13 @@ def early_tensors(draw):
     tensor_filters = st.sampled_from([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
     for _ in range(draw(st.integers(1, 4))):
         library = draw(libraries)
-        kind = draw(st.sampled_from(["resize", "shorter side", "window", "border", "normalize"]))
+        kinds = ["resize", "shorter side", "window", "border", "normalize", "warp"]
+        kind = draw(st.sampled_from(kinds))
         if kind == "resize":
             size = draw(st.tuples(sides, st.integers(2, 80)))
-            steps.append(library.Resize(size, draw(tensor_filters)))
+            aliased = makes_floats and draw(st.booleans())
+            filter = InterpolationMode.BILINEAR if aliased else draw(tensor_filters)
+            steps.append(library.Resize(size, filter, antialias=not aliased))
         elif kind == "shorter side":
             steps.append(library.Resize(draw(st.integers(2, 80)), draw(tensor_filters)))
         elif kind == "window":
@@ -158,6 +178,8 @@ def early_tensors(draw):
         elif kind == "border":
             border = draw(st.lists(st.integers(0, 4), min_size=4, max_size=4))
             steps.append(library.Pad(border, fill=draw(st.sampled_from([0, 0, 1, 100]))))
+        elif kind == "warp":
+            steps.append(draw(warps()))
         elif makes_floats:
             steps.append(library.Normalize(draw(levels), draw(spreads)))
     return steps

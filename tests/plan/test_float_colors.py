@@ -32,7 +32,7 @@ CONVERSIONS = {
 }
 
 
-BICUBIC = v1.InterpolationMode.BICUBIC
+BICUBIC, BILINEAR = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BILINEAR
 # For either module; those of v1 come with those of v1 alone.
 STEPS = {
     "contrast": lambda module: module.ColorJitter(contrast=(1.7, 1.7)),
@@ -52,11 +52,18 @@ STEPS = {
     "larger": lambda module: module.CenterCrop((22, 8)),
     "resize": lambda module: module.Resize((10, 13), BICUBIC),
     "small": lambda module: module.Resize((2, 30)),
+    "aliased": lambda module: module.Resize((17, 8), antialias=False),
+    "aliased crop": lambda module: module.RandomResizedCrop((70, 60), antialias=False),
     "flip": lambda module: module.RandomHorizontalFlip(),
     "border": lambda module: module.Pad(1),
     "sometimes": lambda module: module.RandomApply([module.ColorJitter(0.3, 0.3, 0.3, 0.2)]),
     "distort": lambda module: v2.RandomPhotometricDistort(),
     "blur": lambda module: v2.GaussianBlur((5, 3), (0.05, 5.0)),
+    "rotation": lambda module: module.RandomRotation(40),
+    "bilinear rotation": lambda module: module.RandomRotation(40, BILINEAR, fill=(9, 8, 7)),
+    "larger rotation": lambda module: module.RandomRotation(40, BILINEAR, expand=True),
+    "affine": lambda module: module.RandomAffine(10, (0.2, 0.1), (0.8, 1.2), 5, BILINEAR),
+    "perspective": lambda module: module.RandomPerspective(0.7, 0.9, fill=20),
 }
 OPERATIONS = {
     "hflip": newer.horizontal_flip,
@@ -68,6 +75,8 @@ OPERATIONS = {
 
 def in_torch(image, module, name, *arguments):
     """A drawn operation by torchvision, wherever the tensor lies."""
+    if name in ("affine", "perspective"):  # tests/plan/test_tensor_warps.py
+        return on_tensors.run_on_tensor(image, (name, *arguments))
     if str(arguments[-1:]).startswith("('torch_v"):
         arguments = arguments[:-1]
     if name == "crop":
@@ -75,8 +84,8 @@ def in_torch(image, module, name, *arguments):
         return module.crop(image, top, left, height, width)
     if name == "resize":
         width, height, filter = arguments
-        mode = v1.InterpolationMode(filter.removeprefix("float_"))
-        return module.resize(image, [height, width], mode, antialias=True)
+        mode, antialias = v1.InterpolationMode(filter.split("_")[-1]), "aliased" not in filter
+        return module.resize(image, [height, width], mode, antialias=antialias)
     if name == "blur":
         return newer.gaussian_blur(image, arguments[:2], arguments[2:])
     if name == "grayscale":
@@ -186,15 +195,20 @@ def test_a_window_of_floats_is_resized_to_the_layout_of_torch(normalizing):
     assert assert_made_as_by_torchvision(steps).tail is None
 
 
+@pytest.mark.parametrize("filter", [v1.InterpolationMode.NEAREST, BILINEAR])
 @pytest.mark.parametrize("expand", [False, True])
 @pytest.mark.parametrize("angle", [0, 90, 180, 270, 360])
-def test_turns_without_arithmetic_keep_or_transpose_how_a_tensor_lies(angle, expand):
-    turn = v2.RandomRotation((angle, angle), expand=expand)
+def test_turns_without_arithmetic_keep_or_transpose_how_a_tensor_lies(angle, expand, filter):
+    turn = v2.RandomRotation((angle, angle), filter, expand)
     for before in ([], [v2.CenterCrop((9, 13))]):
         steps = [v2.ToImage(), *before, turn]
         assert_made_as_by_torchvision([*steps, CONTRAST])
-        steps += [v2.ToDtype(torch.float32, scale=True), CONTRAST]
+        plan = assert_made_as_by_torchvision([*steps, *CONVERSIONS["v2"][1:], CONTRAST])
+        assert (plan.tail is None) == (angle % 180 == 0)
+        steps = [*CONVERSIONS["v2"], *before, turn]
         plan = assert_made_as_by_torchvision(steps)
+        assert plan.tail is None
+        plan = assert_made_as_by_torchvision([*steps, CONTRAST])
         assert (plan.tail is None) == (angle % 180 == 0)
 
 
@@ -229,9 +243,10 @@ def strides(image):
     return image.stride()
 
 
-def test_colors_of_floats_of_one_channel_are_left_to_torchvision():
-    compiled = compile_transform(v1.Compose([v1.Grayscale(), v1.ToTensor(), v1.ColorJitter(0.5)]))
-    assert len(compiled.tail.transforms) == 2
+def test_colors_and_aliased_floats_of_one_channel_are_left_to_torchvision():
+    for step in (v1.ColorJitter(0.5), v1.Resize(9, antialias=False)):
+        compiled = compile_transform(v1.Compose([v1.Grayscale(), v1.ToTensor(), step]))
+        assert len(compiled.tail.transforms) == 2
 
 
 def test_a_color_of_floats_that_does_not_exist_is_an_error():

@@ -31,11 +31,13 @@ from fusionloader.transforms.plan.stages import TO_FLOATS, ImageKind
 from fusionloader.transforms.plan.torchvision.conversions import is_conversion
 from fusionloader.transforms.plan.transforms import compile_transform
 
-BICUBIC = InterpolationMode.BICUBIC
+BICUBIC, BILINEAR = InterpolationMode.BICUBIC, InterpolationMode.BILINEAR
 FLOATS = [v1.ToTensor(), v1.Normalize(*NORMALIZE)]
 SCALED = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 SHIFTED = [v1.ToTensor(), v1.Normalize([0.25] * 3, [1.0] * 3)]
+ONE = [v1.ToTensor(), v1.Normalize(0.5, 0.25)]
 LAST = v1.Normalize(*NORMALIZE)
+NEGATED = v1.Normalize([float(torch.tensor(100) / 255)] * 3, [-1.0] * 3)  # level 100 is -0.0
 # Each is the same for all draws; the second says whether stages work on floats.
 WHOLE = {
     "tutorial": ([v1.ToTensor(), v1.Resize(20), v1.CenterCrop(16), LAST], True),
@@ -74,6 +76,29 @@ WHOLE = {
     ),
     "the same type": ([v1.ToTensor(), v1.Resize(9), v2.ToDtype(torch.float32), LAST], True),
     "erased": ([v1.ToTensor(), v1.Resize((9, 12)), v1.RandomErasing(0.0), LAST], True),
+    "aliased": ([v1.ToTensor(), v1.Resize((60, 50), antialias=False), LAST], True),
+    "aliased side": ([*SCALED, v2.Resize(9, antialias=None), v2.CenterCrop(7), LAST], True),
+    "aliased along one side": (
+        [v1.Resize((20, 30)), v1.ToTensor(), NEGATED, v1.Resize((20, 50), antialias=False)],
+        True,
+    ),
+    "one aliased pixel": ([*FLOATS, v1.Resize((1, 1), antialias=False)], True),
+    "turned": ([v1.ToTensor(), v1.RandomRotation((20, 20), fill=1), LAST], False),
+    "normalized, then turned": ([*FLOATS, v1.RandomRotation((20, 20))], True),
+    "turned between pixels": ([v1.ToTensor(), v1.RandomRotation((9, 9), BILINEAR), LAST], True),
+    "a larger turn": (
+        [*SCALED, v2.RandomRotation((50, 50), BILINEAR, True, fill=1), v2.Resize((9, 12)), LAST],
+        True,
+    ),
+    "affine": (
+        [*FLOATS, v2.RandomAffine((3, 3), None, (0.8, 0.8), (7, 7), BILINEAR, 2, (3, 8)), LAST],
+        True,
+    ),
+    "grey, turned": (
+        [v1.Grayscale(), *ONE, v1.RandomRotation((9, 9), BILINEAR), *ONE[1:], v1.Resize((9, 9))],
+        True,
+    ),
+    "grey, turned last": ([v1.Grayscale(), *ONE, v2.RandomRotation((9, 9), BILINEAR, True)], True),
 }
 RANDOM = {
     "tutorial": [
@@ -236,8 +261,7 @@ def test_a_tail_that_would_see_another_memory_format_gets_a_pil_image():
 
 OTHERWISE = {
     "nearest": v1.Resize((9, 12), InterpolationMode.NEAREST),
-    "aliased": v1.Resize((9, 12), antialias=False),
-    "no antialias given": v2.Resize((9, 12), antialias=None),
+    "aliased bicubic": v1.Resize((9, 12), BICUBIC, antialias=False),
     "a fill for PIL images": v1.Pad(2, fill=(1, 1, 1)),
     "half a fill": v1.Pad(2, fill=0.5),
     "a fill for some images": v2.Pad(2, fill={tv_tensors.Image: 1}),
@@ -246,9 +270,10 @@ OTHERWISE = {
     "posterize": v2.RandomPosterize(3),
     "equalize": v2.RandomEqualize(),
     "policy": v2.RandAugment(),
-    "one of many": v1.RandomApply([v1.ColorJitter(0.5), v1.RandomRotation(9)]),
+    "one of many": v1.RandomApply([v1.ColorJitter(0.5), v2.RandomPosterize(3)]),
     "a threshold of levels": v1.RandomSolarize(128),
-    "rotation": v1.RandomRotation(9),
+    "a fill of no level": v1.RandomRotation(9, fill=0.5),
+    "a bicubic rotation": v2.RandomRotation(9, BICUBIC),
 }
 
 

@@ -18,6 +18,7 @@ from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.exchange import plan_from_data, plan_to_data
 from fusionloader.transforms.plan.stages import (
+    AugMix,
     Magnitude,
     Plan,
     PolicyStep,
@@ -65,7 +66,6 @@ SAME = {
 }
 OTHER = {
     "wide blur": lambda module: module.GaussianBlur(103),
-    "mixed": lambda module: module.AugMix(),
     "nearest": lambda module: module.Resize((9, 9), v1.InterpolationMode.NEAREST),
     "lanczos": lambda module: module.Resize((9, 9), v1.InterpolationMode.LANCZOS),
     "aliased": lambda module: module.Resize((9, 9), antialias=False),
@@ -98,6 +98,8 @@ CHAINED = {
     "RandAugment": v2.RandAugment(3, 12),
     "bilinear RandAugment": v2.RandAugment(3, 12, interpolation=BILINEAR),
     "AutoAugment": v2.AutoAugment(),
+    "AugMix": v2.AugMix(4, chain_depth=3),
+    "nearest AugMix": v2.AugMix(interpolation=v1.InterpolationMode.NEAREST, fill=(9, 8, 7)),
 }
 FUNCTIONS = {
     "hflip": functional.horizontal_flip,
@@ -122,8 +124,22 @@ def on_tensor(image, name, *arguments):
     if name == "crop":
         left, top, width, height, _ = arguments
         return functional.crop(image, top, left, height, width)
+    if name == "mix":
+        weight, weights, chains, _ = arguments
+        return mixed(image, weight, weights, chains)
     function = FUNCTIONS.get(name) or getattr(functional, name, None)
     return (function or getattr(functional, f"adjust_{name}"))(image, *arguments)
+
+
+def mixed(image, weight, weights, chains):
+    """The sum of v2's AugMix."""
+    mix = torch.tensor([weight]).view(1, 1, 1) * image
+    for part, chain in zip(weights, chains, strict=True):
+        changed = image
+        for operation in chain:
+            changed = on_tensor(changed, *operation)
+        mix.add_(torch.tensor([part]).view(1, 1, 1) * changed)
+    return mix.to(image.dtype)
 
 
 def native(plan, image):
@@ -237,6 +253,7 @@ PLACED = {
     "window": v2.CenterCrop(9),
     "larger": v2.CenterCrop(40),
     "sometimes": v2.RandomEqualize(1.0),
+    "AugMix": v2.AugMix(),
     "v1's resize": v1.Resize((9, 9)),
     "flip": v2.RandomHorizontalFlip(1.0),
 }
@@ -301,6 +318,62 @@ def test_a_step_of_a_policy_has_the_levels_of_torch(name, rounding, filter):
                 )
             found = native(Plan((stage,), None, height, width), levels)
             assert torch.equal(found.permute(2, 0, 1), expected), (level, height, width)
+
+
+class MixedByV1(v1.AugMix):
+    """With the weights and the only operation that it is told."""
+
+    def _sample_dirichlet(self, params):
+        return self.shares.pop(0)
+
+    def _augmentation_space(self, *_):
+        return {name: (torch.full((10,), level), False) for name, level in self.calls}
+
+
+class MixedByV2(v2.AugMix):
+    """With the weights and the operations that it is told."""
+
+    def _sample_dirichlet(self, params):
+        return self.shares.pop(0)
+
+    def _get_random_item(self, _):
+        name, level = self.calls.pop(0)
+        return name, (lambda *_: torch.full((10,), level), False)
+
+
+CHAINS = {
+    "turned by nothing": [("Rotate", 0.0), ("Contrast", 9.0)],
+    "sheared by nothing": [("ShearX", 0.0), ("Contrast", 9.0)],
+    "contrast": [("Contrast", 9.0)],
+    "sheared": [("ShearY", 0.25)],
+    "sharper": [("Sharpness", -0.875)],
+}
+
+
+@pytest.mark.parametrize("first", [None, v2.CenterCrop((9, 13)), v2.Pad(1)])
+@pytest.mark.parametrize("module", [v1, v2])
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_of_augmix_has_the_levels_of_torch(name, module, first):
+    calls = CHAINS[name][-1:] if module is v1 else CHAINS[name]
+    mixed_by = (MixedByV1 if module is v1 else MixedByV2)(1, 1, len(calls), fill=7)
+    rounding = "torch_v1" if module is v1 else "torch_v2"
+    steps = tuple(
+        PolicyStep(op, 1.0, Magnitude((level,), offset=float(op in policies._ENHANCING)))
+        for op, level in ((policies._OPS[name], level) for name, level in calls)
+    )
+    policy = RandomPolicy((steps,), 1, ("bilinear",), (7, 7, 7))
+    policy = replace(policy, rounding=rounding, warp_rounding=rounding)
+    before = [] if first is None else [first]
+    plan = compile_transform(v2.Compose([v2.ToImage(), *before])).plan
+    plan = replace(plan, convert=None, height=None, width=None)
+    plan = replace(plan, stages=(*plan.stages, AugMix(policy, 1, 1, 1.0)))
+    for index in range(20):
+        image = photo(np.random.default_rng(index), 17 + index, 15)
+        *_, (_, weight, weights, *_) = make_executor(plan).draw(0, 0, 0, 0, *image.size)
+        mixed_by.calls = list(calls)
+        mixed_by.shares = [torch.tensor([[weight, 1.0]]), torch.tensor([weights])]
+        expected = v2.Compose([v2.ToImage(), *before, mixed_by])(image)
+        assert torch.equal(native(plan, image).permute(2, 0, 1), torch.as_tensor(expected))
 
 
 def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():

@@ -1,4 +1,4 @@
-"""Warps of uint8 tensors have the levels of torchvision's functions for tensors."""
+"""Warps of uint8 and float32 tensors have the levels and bits of torchvision's functions."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from fusionloader import _native, compile_plan
 from fusionloader.transforms.executors.native import make_executor
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import TO_FLOATS, Convert, Plan
 from fusionloader.transforms.plan.torchvision.on_tensors import run_on_tensor
 
 SIMD_LEVELS = _native.simd_levels()
@@ -24,11 +24,34 @@ NUMBERS = st.floats(-1.5, 1.5, width=32)
 ROUNDINGS = ("torch_v1", "torch_v2", "torch_unfilled")
 
 
+TABLE = torch.linspace(-0.5, 2.0, 256)
+
+
 def natively(levels, operation, simd=None):
     channels = levels.shape[2]
     plan = Plan((), None, None, None, "exact", channels, channels)
     pixels, shape = make_executor(plan, simd=simd).pixels_with(levels, [operation])
-    return torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(*shape, -1).copy())
+    made = torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(*shape, -1).copy())
+    return made.permute(2, 0, 1)
+
+
+def natively_on_floats(levels, operation, simd=None):
+    channels = levels.shape[2]
+    convert = Convert("float32", TABLE.repeat(channels).numpy().tobytes())
+    plan = Plan((TO_FLOATS,), convert, None, None, "exact", channels, channels)
+    operations = [("to_floats", "planar"), operation]
+    pixels, shape = make_executor(plan, simd=simd).pixels_with(levels, operations)
+    return torch.frombuffer(bytearray(pixels), dtype=torch.float32).reshape(channels, *shape)
+
+
+def assert_is_that_of_torch(levels, operation):
+    tensor = torch.from_numpy(levels).permute(2, 0, 1)
+    expected = run_on_tensor(tensor, operation)
+    floats = run_on_tensor(TABLE[tensor.long()], operation)
+    for simd in SIMD_LEVELS:
+        assert torch.equal(natively(levels, operation, simd), expected), simd
+        made = natively_on_floats(levels, operation, simd)
+        assert torch.equal(made.view(torch.int32), floats.view(torch.int32)), simd
 
 
 def noise(height, width, channels, seed=0):
@@ -50,25 +73,20 @@ def operations(draw, width, height):
 
 
 @given(SIDES, SIDES, st.sampled_from((1, 3)), st.integers(0, 99), st.data())
-def test_a_warp_has_the_levels_of_torch(height, width, channels, seed, data):
+def test_a_warp_is_that_of_torch(height, width, channels, seed, data):
     levels = noise(height, width, channels, seed)
-    operation = data.draw(operations(width, height))
-    expected = run_on_tensor(torch.from_numpy(levels).permute(2, 0, 1), operation)
-    for simd in SIMD_LEVELS:
-        assert torch.equal(natively(levels, operation, simd).permute(2, 0, 1), expected), simd
+    assert_is_that_of_torch(levels, data.draw(operations(width, height)))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 700), (530, 2), (300, 270)])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_a_warp_of_any_size_has_the_levels_of_torch(size, rounding):
+def test_a_warp_of_any_size_is_that_of_torch(size, rounding):
     levels = noise(*size, 3)
     for operation in (
         ("affine", (0.9, -0.4, 1.25, 0.3, 1.2, -2.5), "bilinear", (255, 3, 90), rounding),
         ("perspective", (1.1, 0.2, 0, 0.1, 0.8, 3, 1e-3, 1e-4), "bilinear", (9, 9, 9), rounding),
     ):
-        expected = run_on_tensor(torch.from_numpy(levels).permute(2, 0, 1), operation)
-        for simd in SIMD_LEVELS:
-            assert torch.equal(natively(levels, operation, simd).permute(2, 0, 1), expected)
+        assert_is_that_of_torch(levels, operation)
 
 
 @settings(max_examples=30)
@@ -82,7 +100,7 @@ def test_a_larger_rotation_is_that_of_torch(angle, height, width, centre, older)
     levels = noise(height, width, 3)
     (operation,) = plan.draw(width, height, index=0)
     expected = step(torch.from_numpy(levels).permute(2, 0, 1))
-    assert torch.equal(natively(levels, operation).permute(2, 0, 1), expected)
+    assert torch.equal(natively(levels, operation), expected)
 
 
 @given(
@@ -130,10 +148,11 @@ for module in (v1, v2):
         for step in (module.RandomRotation((angle, angle), fill=(7, 8, 9)),
                      module.RandomRotation((angle, angle), expand=True),
                      module.RandomAffine((angle, angle), None, (0.9, 0.9), (9, 9))):
-            transform = v2.Compose([v2.PILToTensor(), step])
-            plan = compile_plan(transform)
-            assert plan.tail is None, plan.explain()
-            assert torch.equal(plan.apply(image, plan.draw(71, 53)), transform(image)), step
+            for first in ([v2.PILToTensor()], [v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]):
+                transform = v2.Compose([*first, step])
+                plan = compile_plan(transform)
+                assert plan.tail is None, plan.explain()
+                assert torch.equal(plan.apply(image, plan.draw(71, 53)), transform(image)), step
 """
 
 
@@ -155,3 +174,7 @@ def test_a_warp_that_torchvision_does_not_do_is_an_error():
     ):
         with pytest.raises(ValueError, match="size is of a warp|has no rounding"):
             natively(levels, ("affine", matrix, mode, (0, 0, 0), *rest))
+    large = ("affine", matrix, "nearest", (0, 0, 0), (1 << 20, 1 << 20), "torch_v1")
+    for attempt in (natively, natively_on_floats):
+        with pytest.raises(ValueError, match="not possible"):
+            attempt(levels, large)

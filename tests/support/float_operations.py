@@ -7,8 +7,8 @@ from torchvision.transforms import InterpolationMode, functional
 def by_torch(image, name, *arguments):
     if name == "resize":
         width, height, filter = arguments
-        mode = InterpolationMode(filter.removeprefix("float_"))
-        return functional.resize(image, [height, width], mode, antialias=True)
+        mode, antialias = InterpolationMode(filter.split("_")[-1]), "aliased" not in filter
+        return functional.resize(image, [height, width], mode, antialias=antialias)
     if name == "crop":
         x, y, width, height, fill = arguments
         fill = torch.tensor(fill[: image.shape[0]], dtype=image.dtype).reshape(-1, 1, 1)

@@ -28,6 +28,7 @@ from fusionloader.transforms.plan.stages import (
 Effect = Literal["kept", "window", "planar", "unsure"]
 _KEEPING = ("invert", "posterize", "solarize", "sharpness", "autocontrast")
 _PLANAR = (GaussianBlur, RandomAffine, RandomPerspective, RandomRotation)
+_OF_V2 = ("torch_v2", "torch_v2_unfused", "torch_unfilled")
 
 
 def effect_of(stage: Stage, by_v1: bool, least: tuple[int, int], windowed: bool) -> Effect:
@@ -68,11 +69,11 @@ def may_transpose(stage: Stage) -> bool:
     Such angles are too rare to count where any angle of a range is drawn.
     """
     for each in _leaves(stage):
-        if isinstance(each, RandomRotation) and each.rounding in ("torch_v2", "torch_unfilled"):
+        if isinstance(each, RandomRotation) and each.rounding in _OF_V2:
             low, high = each.degrees
             if low == high and low % 180 == 90 and each.centre is None:
                 return True
-        if isinstance(each, RandomPolicy) and each.warp_rounding in ("torch_v2", "torch_unfilled"):
+        if isinstance(each, RandomPolicy) and each.warp_rounding in _OF_V2:
             steps = [step for policy in each.policies for step in policy if step.op == "rotate"]
             if any(level % 90 == 0 for step in steps for level in step.magnitude.levels):
                 return True

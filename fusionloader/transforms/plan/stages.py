@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 # ("crop", x, y, width, height, fill), ("brightness", 1.2) or ("invert",).
 Operation: TypeAlias = "tuple[str, Unpack[tuple[Any, ...]]]"
 PillowFilter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
-Filter = Literal[PillowFilter, "torch_bilinear", "torch_bicubic", "float_bilinear", "float_bicubic"]
+TorchFilter = Literal["torch_bilinear", "torch_bicubic", "float_bilinear", "float_bicubic"]
+Filter = Literal[PillowFilter, TorchFilter, "float_aliased_bilinear"]
 """Pillow's filters, and torch's antialiased ones: for uint8 tensors, with weights of 16 bits, and
-for float32. The last work on floats, or on levels and round their result to levels."""
+for float32. These work on floats, or on levels and round their result to levels. The last is
+torch's for float32 without antialias."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Rounding = Literal[
     "pillow", "torch_v1", "torch_v2", "torch_unfilled", "torch_v1_unfused", "torch_v2_unfused"

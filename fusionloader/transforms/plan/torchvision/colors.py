@@ -28,7 +28,7 @@ from fusionloader.transforms.plan.stages import (
 )
 from fusionloader.transforms.plan.torchvision.on_tensors import blur_rounding, rounding_of
 
-_MOST_FACTOR = 1e6  # of floats, as in csrc/plan/float_colors.cpp
+_MOST_FACTOR = 1e6  # of floats, as in csrc/plan/float_augment.cpp
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
 

@@ -36,6 +36,7 @@ from fusionloader.transforms.plan.stages import (
 
 TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 FLOAT_FILTERS: dict[Filter, Filter] = {"bilinear": "float_bilinear", "bicubic": "float_bicubic"}
+ALIASED_FILTERS: dict[Filter, Filter] = {"bilinear": "float_aliased_bilinear"}
 _FACTORS = ((0.3,), (0.7,), (1.7,))
 _MATRICES = (
     (0.93, -0.21, 3.4, 0.17, 1.11, -2.3),
@@ -103,12 +104,16 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     """Returns the rounding of the warps that a transform does.
 
     Raises:
-        NotCompiled: native code does not have the levels that they have on tensors.
+        NotCompiled: native code does not have the levels or floats that they have on tensors.
+        NeedsFloats: it has them, for stages that work on floats.
     """
     filter = interpolation_name(step.interpolation)
-    context.require_levels(same_on_tensors=filter in ("nearest", "bilinear"))
-    if context.held == "pil" or not context.exact:
-        return "pillow"
+    has_filter = filter in ("nearest", "bilinear")
+    floats = context.held == "floats" and context.in_plan and has_filter
+    if not floats:
+        context.require_levels(same_on_tensors=has_filter)
+        if context.held == "pil" or not context.exact:
+            return "pillow"
     rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
     name = "perspective" if type(step).__name__ == "RandomPerspective" else "affine"
     tried: tuple[Rounding, ...] = (rounding,)
@@ -119,8 +124,12 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
     if name == "perspective":
         # Few of its levels show how products are rounded; those of filtered affine maps do.
         tried = tuple(each for each in tried[:1] if warps_natively("affine", "bilinear", each))
+    # The levels that the nearest filter takes become the floats that it takes of a converted image.
+    on_levels = not floats or (filter == "nearest" and not context.on_floats)
     for each in tried:
-        if warps_natively(name, filter, each):
+        if (warps_natively if on_levels else _warps_floats)(name, filter, each):
+            if not on_levels and not context.on_floats:
+                raise NeedsFloats
             return each
     raise NotCompiled(OTHERWISE)
 
@@ -247,7 +256,11 @@ def rounds_natively(name: str, rounding: Rounding) -> bool:
 @_once_for_settings
 def warps_natively(name: str, filter: Interpolation, rounding: Rounding) -> bool:
     """The same of a warp by a filter."""
-    return _rounds(name, rounding, tuple(each for each in _FUNCTIONS[name][1] if filter in each))
+    return _rounds(name, rounding, _trials(name, filter))
+
+
+def _trials(name: str, filter: Interpolation) -> tuple[tuple[Any, ...], ...]:
+    return tuple(each for each in _FUNCTIONS[name][1] if filter in each)
 
 
 @_once_for_settings
@@ -287,11 +300,20 @@ def _rounds(name: str, rounding: Rounding, trials: tuple[tuple[Any, ...], ...]) 
 @_once_for_settings
 def _is_on_floats(name: str, rounding: Rounding) -> bool:
     """Whether native code gives the floats that torchvision gives float32 tensors."""
-    if name == "affine" or name not in {**_FUNCTIONS, **_ON_FLOATS}:
-        return False
+    known = _FUNCTIONS.get(name) or _ON_FLOATS.get(name)
+    return known is not None and _makes_floats(name, rounding, known[1])
+
+
+@_once_for_settings
+def _warps_floats(name: str, filter: Interpolation, rounding: Rounding) -> bool:
+    """The same of a warp by a filter."""
+    return _makes_floats(name, rounding, _trials(name, filter))
+
+
+def _makes_floats(name: str, rounding: Rounding, trials: tuple[tuple[Any, ...], ...]) -> bool:
     rounded = (rounding,) if _has_rounding_on_floats(name) else ()
     table = torch.arange(256).float().div(255).mul(1.5).sub(0.25)
-    for arguments in (_FUNCTIONS.get(name) or _ON_FLOATS[name])[1]:
+    for arguments in trials:
         for height, width in ((53, 37), (5, 9)):
             levels = _levels(height, width)
             interleaved = table[torch.from_numpy(levels).permute(2, 0, 1).long()]
@@ -345,16 +367,20 @@ def resizes_levels(name: Filter) -> bool:
 
 
 @functools.cache
-def resizes_floats(name: Filter) -> bool:
+def resizes_floats(name: Filter, antialias: bool = True) -> bool:
     """Whether torch resizes float32 tensors with the arithmetic of native code."""
-    if name not in FLOAT_FILTERS:
+    filters = FLOAT_FILTERS if antialias else ALIASED_FILTERS
+    if name not in filters:
         return False
     levels = _levels(53, 37)
     interleaved = torch.from_numpy(levels).permute(2, 0, 1).float().div(255)
     table = torch.arange(256).float().div(255)
-    for height, width in ((23, 51), (64, 19), (5, 7)):
-        size, options = (height, width), {"align_corners": False, "antialias": True}
-        found = _floats((TO_FLOATS, Resize(height, width, FLOAT_FILTERS[name])), levels, table)
+    sizes = [(23, 51), (64, 19), (5, 7)]
+    # Of aliased images whose sides add up to more, torch has another kernel for several threads.
+    sizes += [(110, 90)] if antialias or torch.get_num_threads() == 1 else []
+    for height, width in sizes:
+        size, options = (height, width), {"align_corners": False, "antialias": antialias}
+        found = _floats((TO_FLOATS, Resize(height, width, filters[name])), levels, table)
         for image in (interleaved, interleaved.contiguous()):
             expected = torch.nn.functional.interpolate(image[None], size, mode=name, **options)[0]
             if found != expected.contiguous().numpy().tobytes():

@@ -110,7 +110,6 @@ def _augmix(step: Transform, context: Context) -> Stage:
     policies = tuple(
         (_policy_step(name, space, lambda count: range(step.severity)),) for name in names
     )
-    context.require_levels(same_on_tensors=False)
     operations = _policy(step, context, policies, 1)
     return AugMix(operations, int(step.mixture_width), int(step.chain_depth), float(step.alpha))
 

@@ -13,6 +13,7 @@ from fusionloader.transforms.plan.arguments import (
     numbers,
 )
 from fusionloader.transforms.plan.stages import (
+    Color,
     RandomAffine,
     RandomApply,
     RandomPerspective,
@@ -47,13 +48,13 @@ def _random_rotation(step: Transform, context: Context) -> Stage:
         interpolation_name(step.interpolation),
         bool(step.expand),
         _centre(step),
-        color(step.fill, context.channels),
+        _fill(step, context),
         rounding,
     )
 
 
 def _random_affine(step: Transform, context: Context) -> Stage:
-    shear = step.shear
+    shear, rounding = step.shear, warp_rounding(step, context)
     return RandomAffine(
         numbers(step.degrees, "degrees"),
         None if step.translate is None else numbers(step.translate, "translate"),
@@ -62,8 +63,8 @@ def _random_affine(step: Transform, context: Context) -> Stage:
         None if shear is None or len(shear) < 4 else numbers(shear[2:], "shear"),
         interpolation_name(step.interpolation),
         _centre(step),
-        color(step.fill, context.channels),
-        warp_rounding(step, context),
+        _fill(step, context),
+        rounding,
     )
 
 
@@ -71,10 +72,13 @@ def _random_perspective(step: Transform, context: Context) -> Stage:
     distortion = float(step.distortion_scale)
     if not 0 <= distortion <= 1:
         raise NotCompiled(f"distortion_scale={distortion}")
-    interpolation = interpolation_name(step.interpolation)
-    fill = color(step.fill, context.channels)
-    stage = RandomPerspective(distortion, interpolation, fill, warp_rounding(step, context))
+    interpolation, rounding = interpolation_name(step.interpolation), warp_rounding(step, context)
+    stage = RandomPerspective(distortion, interpolation, _fill(step, context), rounding)
     return RandomApply(float(step.p), (stage,))
+
+
+def _fill(step: Transform, context: Context) -> Color:
+    return context.border(color(step.fill, context.channels))
 
 
 def _centre(step: Transform) -> tuple[float, float] | None:

@@ -30,6 +30,7 @@ from fusionloader.transforms.plan.stages import (
     Stage,
 )
 from fusionloader.transforms.plan.torchvision.on_tensors import (
+    ALIASED_FILTERS,
     FLOAT_FILTERS,
     TORCH_FILTERS,
     resizes_floats,
@@ -84,7 +85,7 @@ def _filter(step: Transform, context: Context, least_width: int) -> Filter:
     if context.held == "pil":
         return name
     if not step.antialias:
-        raise NotCompiled(f"antialias={step.antialias!r}")
+        return _aliased_filter(name, step, context)
     if context.held == "tensor" and not context.exact:
         return name
     from torchvision.transforms import v2
@@ -101,6 +102,15 @@ def _filter(step: Transform, context: Context, least_width: int) -> Filter:
             raise NeedsFloats
         return FLOAT_FILTERS[name]
     raise NotCompiled("torchvision resizes tensors otherwise: put it before the conversion")
+
+
+def _aliased_filter(name: Filter, step: Transform, context: Context) -> Filter:
+    is_known = context.held == "floats" and context.in_plan and context.channels == 3
+    if not (is_known and resizes_floats(name, antialias=False)):
+        raise NotCompiled(f"antialias={step.antialias!r}")
+    if not context.on_floats:
+        raise NeedsFloats
+    return ALIASED_FILTERS[name]
 
 
 def _border(fill: Argument, step: Transform, context: Context) -> Color:

@@ -1,10 +1,12 @@
-#include "plan/float_colors.hpp"
+#include "plan/float_augment.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "ops/float_sum.hpp"
 #include "ops/limits.hpp"
+#include "ops/tensor_resize.hpp"
+#include "plan/augment.hpp"
 
 namespace fusionloader {
 namespace {
@@ -26,34 +28,60 @@ bool changes_floats(const Operation& operation) {
   if (std::holds_alternative<SelectChannels>(operation)) return true;
   if (const auto* blur = std::get_if<BlurWith>(&operation))
     return blur->rounding != Rounding::pillow;
+  if (is_tensor_warp(operation)) return true;
+  if (const auto* resize = std::get_if<ResizeTo>(&operation))
+    return resize->filter == Filter::float_aliased_bilinear && !resize->box;
   const auto* color = std::get_if<ColorTo>(&operation);
   return color && color->kind != ColorKind::posterize && color->kind != ColorKind::equalize &&
          color->kind != ColorKind::solarize_add;
 }
 
-float* FloatColors::begin(int width, int height) {
+FloatSize size_after(const Operation& operation, FloatSize size) {
+  if (const auto* resize = std::get_if<ResizeTo>(&operation)) {
+    size = {resize->width, resize->height};
+  } else if (is_tensor_warp(operation)) {
+    const TensorWarp warp = tensor_warp(operation, size.width, size.height);
+    size = {warp.width, warp.height};
+  }
+  require_possible_size(size.width, size.height);
+  return size;
+}
+
+float* FloatAugmenter::begin(size_t channels, int width, int height) {
+  channels_ = channels;
   shape_.width = static_cast<size_t>(width);
   shape_.height = static_cast<size_t>(height);
   grow(image_, shape_.elements());
   return image_.data();
 }
 
-const float* FloatColors::run(const std::vector<Operation>& operations, float* out) {
+const float* FloatAugmenter::run(const std::vector<Operation>& operations, float* out) {
   for (size_t i = 0; i < operations.size(); ++i) {
-    if (out != nullptr && i + 1 == operations.size()) {
-      apply(operations[i], image_.data(), out);
-      return out;
-    }
-    grow(other_, shape_.elements());
-    apply(operations[i], image_.data(), other_.data());
+    const auto [width, height] = size_after(
+        operations[i], {static_cast<int>(shape_.width), static_cast<int>(shape_.height)});
+    const TensorShape made{1, static_cast<size_t>(height), static_cast<size_t>(width), false};
+    const bool is_last = out != nullptr && i + 1 == operations.size();
+    if (!is_last) grow(other_, made.elements());
+    apply(operations[i], image_.data(), is_last ? out : other_.data());
+    shape_ = made;
+    if (is_last) return out;
     std::swap(image_, other_);
   }
   return image_.data();
 }
 
-void FloatColors::apply(const Operation& operation, const float* from, float* to) {
-  if (const auto* by = std::get_if<NormalizeBy>(&operation))
-    return normalize_tensor(from, to, shape_, by->mean, by->deviation, simd_);
+void FloatAugmenter::apply(const Operation& operation, const float* from, float* to) {
+  if (const auto* by = std::get_if<NormalizeBy>(&operation)) return normalize(*by, from, to);
+  const size_t width = shape_.width, height = shape_.height;
+  if (const auto* resize = std::get_if<ResizeTo>(&operation))
+    return interpolate_planes(from, channels_, width, height, to,
+                              static_cast<size_t>(resize->width),
+                              static_cast<size_t>(resize->height), simd_);
+  if (is_tensor_warp(operation)) {
+    const TensorWarp by = tensor_warp(operation, static_cast<int>(width), static_cast<int>(height));
+    return warp_planes(from, channels_, shape_, to, by, workspace_);
+  }
+  if (channels_ != 3) throw std::invalid_argument("colors of floats are those of three channels");
   if (const auto* color = std::get_if<ColorTo>(&operation)) return apply(*color, from, to);
   if (const auto* blur = std::get_if<BlurWith>(&operation)) return apply(*blur, from, to);
   const size_t pixels = shape_.pixels();
@@ -61,7 +89,13 @@ void FloatColors::apply(const Operation& operation, const float* from, float* to
     to = std::copy_n(from + channel * pixels, pixels, to);
 }
 
-void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
+void FloatAugmenter::normalize(const NormalizeBy& by, const float* from, float* to) const {
+  if (channels_ == 3) return normalize_tensor(from, to, shape_, by.mean, by.deviation, simd_);
+  std::transform(from, from + shape_.pixels(), to,
+                 [&](float value) { return (value - by.mean[0]) / by.deviation[0]; });
+}
+
+void FloatAugmenter::apply(const ColorTo& color, const float* from, float* to) {
   const bool v2 = color.rounding != Rounding::torch_v1;
   const size_t count = shape_.elements(), pixels = shape_.pixels();
   const TensorFactor by(possible(color.value));
@@ -107,7 +141,7 @@ void FloatColors::apply(const ColorTo& color, const float* from, float* to) {
   }
 }
 
-void FloatColors::apply(const BlurWith& blur, const float* from, float* to) {
+void FloatAugmenter::apply(const BlurWith& blur, const float* from, float* to) {
   const BlurSquare square =
       blur_square(blur.kernel_height, blur.kernel_width, static_cast<float>(blur.sigma_y),
                   static_cast<float>(blur.sigma_x), blur.lanes());
@@ -117,7 +151,7 @@ void FloatColors::apply(const BlurWith& blur, const float* from, float* to) {
                static_cast<int>(shape_.width), square, blurred_, simd_);
 }
 
-float FloatColors::mean_of_grey(const float* from, bool fused) {
+float FloatAugmenter::mean_of_grey(const float* from, bool fused) {
   const size_t pixels = shape_.pixels();
   grow(grey_, pixels);
   grey_of_tensor(from, grey_.data(), shape_, fused, simd_);
@@ -126,9 +160,10 @@ float FloatColors::mean_of_grey(const float* from, bool fused) {
   return sum.total() / static_cast<float>(pixels);
 }
 
-void FloatColors::release_large_buffers() {
+void FloatAugmenter::release_large_buffers() {
   for (std::vector<float>* buffer : {&image_, &other_, &grey_, &blurred_})
     if (buffer->size() * sizeof(float) > largest_kept_buffer) std::vector<float>().swap(*buffer);
+  if (workspace_.floats.size() * sizeof(float) > largest_kept_buffer) workspace_.release();
 }
 
 }  // namespace fusionloader
