@@ -288,8 +288,7 @@ class TorchRecorder:
     def draw(
         self, width: int, height: int, least_side: int = 1, most_pixels: float = ...
     ) -> tuple[list[tuple[typing.Any, ...]], tuple[int, int], int, bool]:
-        """The operations for an image of that size, the size of the result, how many stages were
-        drawn, and whether torchvision returns another image than it was given.
+        """Operations, size of the result, drawn stages, and whether it is another image.
 
         It stops before a stage whose image is smaller or larger than allowed, or that
         torchvision has to do.
@@ -401,7 +400,7 @@ class WorkerSnapshot:
         """Processor time of its thread, which is looked at every 10 ms."""
 
     @property
-    def images(self) -> typing.Annotated[list[int], "FixedSize(40)"]:
+    def images(self) -> typing.Annotated[list[int], "FixedSize(48)"]:
         """What it has counted of deferred images, as `add_images` got it."""
 
     @property

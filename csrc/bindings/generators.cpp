@@ -144,13 +144,11 @@ void bind_generators(py::module_& m) {
           "Draws the stages, one after the other.\n\n"
           "`log_ratios` has, for each stage, torch's logarithms of RandomResizedCrop's ratio, and\n"
           "`exp` is torch.exp, both in float32.")
-      .def(
-          "draw", &TorchRecorder::draw, "width"_a, "height"_a, "least_side"_a = 1,
-          "most_pixels"_a = std::numeric_limits<double>::infinity(),
-          "The operations for an image of that size, the size of the result, how many stages were\n"
-          "drawn, and whether torchvision returns another image than it was given.\n\n"
-          "It stops before a stage whose image is smaller or larger than allowed, or that\n"
-          "torchvision has to do.");
+      .def("draw", &TorchRecorder::draw, "width"_a, "height"_a, "least_side"_a = 1,
+           "most_pixels"_a = std::numeric_limits<double>::infinity(),
+           "Operations, size of the result, drawn stages, and whether it is another image.\n\n"
+           "It stops before a stage whose image is smaller or larger than allowed, or that\n"
+           "torchvision has to do.");
 }
 
 }  // namespace fusionloader
