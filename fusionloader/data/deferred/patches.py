@@ -312,7 +312,7 @@ _MAKERS = (
     *(_torchvision_io, _torchcodec, _opencv, _webdataset, _transformers),
 )
 # In torchvision's v2, over the patches for plain tensors, if a loader asks for them.
-_TENSORS = "deferred tensors"
+_TENSORS = "torchvision.transforms.v2 for deferred tensors"
 _TABLES = {**dict(zip(_MODULES, _MAKERS, strict=True)), _TENSORS: _tensors}
 
 # Types of compiled functions. A replacement by the program would be a Python function.
@@ -415,7 +415,9 @@ def _made(module: str) -> list[_Made]:
         why = f"{type(error).__name__}: {error}"
     why = why or next((text for text in map(_unexpected, patches) if text), "")
     if why:
-        log.warning("images are not deferred, and user code runs as it is: %s", why)
+        others = f"images are deferred, but functions of {module} run as they are"
+        none = "images are not deferred, and user code runs as it is"
+        log.warning("%s: %s", none if module == _MODULES[0] else others, why)
         return []
     return [_replaced(patch) for patch in patches]
 
