@@ -257,7 +257,7 @@ def _torchcodec() -> list[Patch]:
     decoders = sys.modules["torchcodec.decoders._image_decoders"]
     return [
         Patch(decoders, "_source_to_tensor", make=array_decoders.reading),
-        Patch(decoders, "_detect_image_format", array_decoders.detect_format),
+        Patch(decoders, "_detect_image_format", make=array_decoders.detecting),
         Patch(decoders, "_decode_jpeg", make=array_decoders.codec_operator("JPEG")),
         Patch(decoders, "_decode_png", make=array_decoders.codec_operator("PNG")),
     ]
