@@ -293,15 +293,16 @@ def _transformers() -> list[Patch]:
     from transformers.image_processing_backends import TorchvisionBackend
     from transformers.image_processing_utils import BaseImageProcessor
 
-    from fusionloader.data.deferred import image_processors, image_stacks
+    from fusionloader.data.deferred import image_processors, image_stack_functions
+    from fusionloader.data.deferred.image_stacks import ImageStack
 
     def kernel(name: str) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
-        made = image_stacks.kernel(name, kernels[torch.Tensor])
-        return Patch(kernels, image_stacks.ImageStack, make=lambda _: made, added=True)
+        made = image_stack_functions.kernel(name, kernels[torch.Tensor])
+        return Patch(kernels, ImageStack, make=lambda _: made, added=True)
 
     return [
-        *map(kernel, image_stacks.KERNELS),
+        *map(kernel, image_stack_functions.KERNELS),
         Patch(BaseImageProcessor, "preprocess", make=image_processors.preprocessing),
         Patch(TorchvisionBackend, "process_image", image_processors.process_image),
     ]
