@@ -13,6 +13,7 @@ from PIL import Image
 from support import encoded_images
 from support.campaigns import examples
 from support.images import NORMALIZE, photo
+from torch.nn.modules import module
 from torchvision import transforms
 from torchvision.transforms import v2
 
@@ -301,6 +302,22 @@ def changed_with_every_image():
     return made
 
 
+def hooked_with_all_modules(register):
+    def invert(step, images, *output):
+        return transforms.functional.invert((*output, *images)[0])
+
+    flip = transforms.RandomHorizontalFlip(0.0)
+    steps = transforms.Compose([transforms.RandomResizedCrop(24), flip, transforms.ToTensor()])
+    before = _seeded(steps)
+    handle = register(lambda *seen: invert(*seen) if seen[0] is flip else None)
+    try:
+        after = _seeded(steps)
+    finally:
+        handle.remove()
+    assert after != before
+    return before, after, _seeded(steps)
+
+
 class Cut:
     """Changes the image that it gets."""
 
@@ -399,6 +416,13 @@ CROPS = [("CenterCrop", {}), ("RandomResizedCrop", WHOLE), ("Resize", {}), ("Ran
 PROGRAMS = {
     **{f"changed {name}": partial(changed, CHANGES[name]) for name in CHANGES},
     "changed with every image": changed_with_every_image,
+    **{
+        f"hook of all modules, by {register.__name__}": partial(hooked_with_all_modules, register)
+        for register in (
+            module.register_module_forward_hook,
+            module.register_module_forward_pre_hook,
+        )
+    },
     "changed by another step": partial(changed_by_another, nested=False),
     "changed by another step, nested": partial(changed_by_another, nested=True),
     **{

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.modules import module
 
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.recorders import Held, TransformRecorder
@@ -439,9 +440,14 @@ _known: weakref.WeakKeyDictionary[Any, dict[Held, _Known]] = weakref.WeakKeyDict
 
 
 def _find_steps(compose: PillowImage, held: Held) -> _Steps | None:
-    """Returns the current steps of a ``Compose``; ``None`` if they are not in a plain list."""
+    """Returns the current steps of a ``Compose``.
+
+    ``None`` if they are not in a plain list, or if hooks of all modules have to see each call.
+    """
     listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
+        return None
+    if module._global_forward_hooks or module._global_forward_pre_hooks:
         return None
     try:
         known = _known.get(compose)
