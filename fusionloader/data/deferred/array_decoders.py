@@ -164,10 +164,11 @@ def reading(original: Function) -> Function:
         """Does as the original, without the filter for a warning that torch gives once."""
         nonlocal has_warned
         always = torch.is_warn_always_enabled()
-        if always or not has_warned:
-            has_warned = has_warned or not always
-            return call_library(original, encoded)  # type: ignore[no-any-return]
-        return torch.frombuffer(encoded, dtype=torch.uint8)
+        if has_warned and not always:
+            return torch.frombuffer(encoded, dtype=torch.uint8)
+        data: torch.Tensor = call_library(original, encoded)
+        has_warned = has_warned or not always
+        return data
 
     def attempt(source: Argument) -> Any:
         if not activity.is_active():
