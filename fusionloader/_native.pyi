@@ -268,27 +268,30 @@ class Generators:
         """Of Python's and NumPy's; each draw changes one."""
 
 class TorchRecorder:
-    """A transform of torchvision."""
+    """Transforms of torchvision."""
 
     def __init__(
         self,
         generators: typing.Any,
         stages: collections.abc.Sequence[typing.Any],
-        log_ratio: typing.Annotated[collections.abc.Sequence[float], "FixedSize(2)"],
+        log_ratios: collections.abc.Sequence[
+            typing.Annotated[collections.abc.Sequence[float], "FixedSize(2)"]
+        ],
         exp: typing.Any,
     ) -> None:
-        """Draws one stage.
+        """Draws the stages, one after the other.
 
-        `log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is
-        torch.exp, both in float32.
+        `log_ratios` has, for each stage, torch's logarithms of RandomResizedCrop's ratio, and
+        `exp` is torch.exp, both in float32.
         """
 
     def draw(
-        self, width: int, height: int
-    ) -> tuple[list[tuple[typing.Any, ...]], tuple[int, int]] | None:
-        """The operations for an image of that size, and the size of the result.
+        self, width: int, height: int, least_side: int = 1, most_pixels: float = ...
+    ) -> tuple[list[tuple[typing.Any, ...]], tuple[int, int], int, bool]:
+        """Operations, size of the result, drawn stages, and whether it is another image.
 
-        None, and nothing is drawn, if torchvision has to transform the image.
+        It stops before a stage whose image is smaller or larger than allowed, or that
+        torchvision has to do.
         """
 
 class TinyBatchState(enum.Enum):
@@ -397,7 +400,7 @@ class WorkerSnapshot:
         """Processor time of its thread, which is looked at every 10 ms."""
 
     @property
-    def images(self) -> typing.Annotated[list[int], "FixedSize(40)"]:
+    def images(self) -> typing.Annotated[list[int], "FixedSize(48)"]:
         """What it has counted of deferred images, as `add_images` got it."""
 
     @property

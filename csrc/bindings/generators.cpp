@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <limits>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -25,27 +27,33 @@ uint64_t place_of(int32_t position, const MersenneWords& words) {
   return static_cast<uint64_t>(words.back()) << 32 | static_cast<uint32_t>(position);
 }
 
-// A transform of torchvision that is drawn from torch's generator.
+// Transforms of torchvision that are drawn from torch's generator.
 class TorchRecorder {
  public:
-  TorchRecorder(py::object generators, const StageSequence& stage, Range log_ratio, py::object exp)
+  TorchRecorder(py::object generators, const StageSequence& stages, std::vector<Range> log_ratios,
+                py::object exp)
       : generators_(std::move(generators)),
         engine_(generators_.cast<Generators&>().torch_engine()),
-        transform_{stages_from_python(stage).at(0), log_ratio,
-                   [exp = std::move(exp)](double value) { return exp(value).cast<double>(); }} {}
+        transforms_{stages_from_python(stages), std::move(log_ratios),
+                    [exp = std::move(exp)](double value) { return exp(value).cast<double>(); }} {
+    if (transforms_.log_ratios.size() != transforms_.stages.size())
+      throw std::invalid_argument("each stage needs the logarithms of a ratio");
+  }
 
-  using Drawn = std::pair<OperationList, std::pair<int, int>>;
-  std::optional<Drawn> draw(int width, int height) {
-    const auto drawn = draw_as_torch(transform_, engine_, {width, height});
-    if (!drawn) return std::nullopt;
-    const auto [operations, size] = *drawn;
-    return Drawn{list_from_operations(operations), {size.width, size.height}};
+  using Drawn = std::tuple<OperationList, std::pair<int, int>, size_t, bool>;
+  Drawn draw(int width, int height, int least_side, double most_pixels) {
+    const TorchDrawn drawn =
+        draw_as_torch(transforms_, engine_, {width, height}, {least_side, most_pixels});
+    return {list_from_operations(drawn.operations),
+            {drawn.size.width, drawn.size.height},
+            drawn.done,
+            drawn.is_new};
   }
 
  private:
   py::object generators_;
   TorchEngine& engine_;
-  TorchTransform transform_;
+  TorchTransforms transforms_;
 };
 
 }  // namespace
@@ -129,15 +137,18 @@ void bind_generators(py::module_& m) {
           "NumPy's by the low 32 bits.")
       .def_property_readonly("places", &Generators::places,
                              "Of Python's and NumPy's; each draw changes one.");
-  py::class_<TorchRecorder>(m, "TorchRecorder", "A transform of torchvision.")
-      .def(py::init<py::object, const StageSequence&, Range, py::object>(), "generators"_a,
-           "stages"_a, "log_ratio"_a, "exp"_a,
-           "Draws one stage.\n\n"
-           "`log_ratio` are torch's logarithms of RandomResizedCrop's ratio, and `exp` is\n"
-           "torch.exp, both in float32.")
-      .def("draw", &TorchRecorder::draw, "width"_a, "height"_a,
-           "The operations for an image of that size, and the size of the result.\n\n"
-           "None, and nothing is drawn, if torchvision has to transform the image.");
+  py::class_<TorchRecorder>(m, "TorchRecorder", "Transforms of torchvision.")
+      .def(
+          py::init<py::object, const StageSequence&, std::vector<Range>, py::object>(),
+          "generators"_a, "stages"_a, "log_ratios"_a, "exp"_a,
+          "Draws the stages, one after the other.\n\n"
+          "`log_ratios` has, for each stage, torch's logarithms of RandomResizedCrop's ratio, and\n"
+          "`exp` is torch.exp, both in float32.")
+      .def("draw", &TorchRecorder::draw, "width"_a, "height"_a, "least_side"_a = 1,
+           "most_pixels"_a = std::numeric_limits<double>::infinity(),
+           "Operations, size of the result, drawn stages, and whether it is another image.\n\n"
+           "It stops before a stage whose image is smaller or larger than allowed, or that\n"
+           "torchvision has to do.");
 }
 
 }  // namespace fusionloader

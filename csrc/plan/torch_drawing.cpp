@@ -72,15 +72,17 @@ class Accepts {
 
 class TorchDrawing {
  public:
-  TorchDrawing(const TorchTransform& transform, TorchEngine& engine, Size size)
-      : transform_(transform), random_(engine), size_(size) {}
+  TorchDrawing(const TorchTransforms& transforms, TorchEngine& engine, Size size)
+      : transforms_(transforms), random_(engine), size_(size) {}
 
-  TorchDrawn run() {
-    std::visit(*this, transform_.stage.stage);
-    return {std::move(operations_), size_};
+  TorchDrawn run(TorchSizes sizes) {
+    size_t done = 0;
+    while (done < transforms_.stages.size() && is_within(sizes) && draws(done)) ++done;
+    return {std::move(operations_), size_, done, is_new_};
   }
 
   void operator()(const RandomResizedCrop& stage) {
+    is_new_ = true;  // even if nothing was done to the pixels
     crop(random_window(stage));
     resize({stage.width, stage.height}, stage.filters[0]);
   }
@@ -107,7 +109,8 @@ class TorchDrawing {
     std::array<std::optional<ColorTo>, 4> drawn;
     for (size_t i = 0; i < drawn.size(); ++i)
       if (const auto& [kind, range] = factors[i]; *range)
-        drawn[i] = ColorTo{kind, random_.uniform((**range)[0], (**range)[1]), stage.rounding};
+        drawn[i] = ColorTo{kind, random_.uniform((**range)[0], (**range)[1]),
+                           rounds_on_tensors(kind) ? stage.rounding : Rounding::pillow};
     for (const size_t which : order)
       if (drawn[which]) operations_.push_back(*drawn[which]);
   }
@@ -129,6 +132,40 @@ class TorchDrawing {
   }
 
  private:
+  bool is_within(TorchSizes sizes) const {
+    return std::min(size_.width, size_.height) >= sizes.least_side &&
+           static_cast<double>(size_.width) * size_.height <= sizes.most_pixels;
+  }
+  // Draws a stage; whether it could.
+  bool draws(size_t number) {
+    const Stage& stage = transforms_.stages[number].stage;
+    if (!std::visit(Accepts(size_), stage)) return false;
+    log_ratio_ = transforms_.log_ratios[number];
+    const size_t before = operations_.size();
+    if (const auto* shorter = std::get_if<ResizeShorterSide>(&stage)) {
+      if (!resize_shorter_side(*shorter)) return false;
+    } else {
+      std::visit(*this, stage);
+    }
+    is_new_ = is_new_ || operations_.size() > before;
+    return true;
+  }
+  bool resize_shorter_side(const ResizeShorterSide& stage) {
+    Drawing drawing(SampleKey{}, size_);
+    try {
+      drawing(stage);
+    } catch (const std::invalid_argument&) {  // torchvision has its own errors
+      return false;
+    }
+    Size size = size_;
+    for (const Operation& operation : drawing.finish()) {
+      const auto& resized = std::get<ResizeTo>(operation);
+      size = {resized.width, resized.height};
+    }
+    if (!is_possible(size)) return false;
+    resize(size, stage.filter);
+    return true;
+  }
   void crop(const CropTo& window) {
     if (window.width != size_.width || window.height != size_.height) operations_.push_back(window);
     size_ = {window.width, window.height};
@@ -147,8 +184,7 @@ class TorchDrawing {
     for (int attempt = 0; attempt < 10; ++attempt) {
       const double area = static_cast<double>(size_.width) * size_.height *
                           random_.uniform(stage.scale[0], stage.scale[1]);
-      const Size window =
-          window_of(area, random_.uniform(transform_.log_ratio[0], transform_.log_ratio[1]));
+      const Size window = window_of(area, random_.uniform(log_ratio_[0], log_ratio_[1]));
       if (0 < window.width && window.width <= size_.width && 0 < window.height &&
           window.height <= size_.height)
         return random_place(window);
@@ -172,28 +208,22 @@ class TorchDrawing {
     const Size narrowest = sides(aspect * (1.0 - exp_error));
     const Size widest = sides(aspect * (1.0 + exp_error));
     if (narrowest.width == widest.width && narrowest.height == widest.height) return widest;
-    return sides(transform_.exp(log_aspect));
+    return sides(transforms_.exp(log_aspect));
   }
 
-  const TorchTransform& transform_;
+  const TorchTransforms& transforms_;
   TorchRandom random_;
   Size size_;
+  Range log_ratio_{};
   Parameters operations_;
+  bool is_new_ = false;
 };
 
 }  // namespace
 
-std::optional<TorchDrawn> draw_as_torch(const TorchTransform& transform, TorchEngine& engine,
-                                        Size size) {
-  if (!std::visit(Accepts(size), transform.stage.stage)) return std::nullopt;
-  if (!std::holds_alternative<ResizeShorterSide>(transform.stage.stage))
-    return TorchDrawing(transform, engine, size).run();
-  try {
-    TorchDrawn drawn = TorchDrawing(transform, engine, size).run();
-    if (is_possible(drawn.size)) return drawn;
-  } catch (const std::invalid_argument&) {  // torchvision has its own errors
-  }
-  return std::nullopt;
+TorchDrawn draw_as_torch(const TorchTransforms& transforms, TorchEngine& engine, Size size,
+                         TorchSizes sizes) {
+  return TorchDrawing(transforms, engine, size).run(sizes);
 }
 
 }  // namespace fusionloader

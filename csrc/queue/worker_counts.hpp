@@ -43,7 +43,7 @@ constexpr size_t place(WorkerCount what) { return static_cast<size_t>(what); }
 static_assert(place(WorkerCount::cache_filled) + 1 == kWorkerCounts.size());
 
 // What it counts of deferred images, in the order of data/deferred/counts.py.
-constexpr size_t kImageCounts = 40;
+constexpr size_t kImageCounts = 48;
 
 constexpr size_t kCacheCounts = kWorkerCounts.size() - place(WorkerCount::cache_decoded);
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from torchvision import io as vision
 
 from fusionloader import FusionLoader
-from fusionloader.data.deferred import counts
+from fusionloader.data.deferred import array_decoders, counts
 from fusionloader.data.deferred.scope import deferring
 
 try:
@@ -311,6 +311,28 @@ def test_the_libraries_are_as_they_were_afterwards(paths):
 
 def _read_by_opencv(path):
     return cv2.cvtColor(cv2.imread(path), cv2.COLOR_BGR2RGB)
+
+
+@WITH_TORCHCODEC
+def test_torchs_warning_is_hidden_after_a_read_that_failed_before_it(monkeypatch):
+    view = torch.frombuffer
+
+    def fail(*_, **__):
+        raise MemoryError
+
+    def warn(*arguments, **named):
+        warnings.warn("The given buffer is not writable", UserWarning, stacklevel=2)
+        return view(*arguments, **named)
+
+    read = array_decoders.reading(codecs._image_decoders._source_to_tensor)
+    with deferring():
+        monkeypatch.setattr(torch, "frombuffer", fail)
+        with pytest.raises(MemoryError):
+            read(PLAIN)
+        monkeypatch.setattr(torch, "frombuffer", warn)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert read(PLAIN).shape == (len(PLAIN),)
 
 
 def _read_by_torchcodec(path):

@@ -501,8 +501,11 @@ def test_batches_of_a_loader(files):
     with FusionLoader(dataset, 4, num_workers=1, persistent_workers=True) as loader:
         for _ in range(2):
             assert same_batches(list(loader), expected)
-        told = loader.stats().deferred_images
+        told, lines = loader.stats().deferred_images, loader.explain()
     assert told["results"]["tensor"] == 40 and not told["failed"]
+    assert set(told["processed"]) == {"replayed", "run"}
+    assert sum(told["processed"].values()) == 40
+    assert f"calls of image processors: replayed {told['processed']['replayed']}, run" in lines
 
 
 class Opened(Dataset):

@@ -1,5 +1,6 @@
 """Pillow and torchvision are as they were when the training process's fetch returns."""
 
+import functools
 import importlib
 import logging
 import subprocess
@@ -160,6 +161,16 @@ def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, wh
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("images are not deferred") == 1
     assert why in done.stderr
+
+
+def test_what_is_left_of_another_library_is_said(caplog, path, monkeypatch):
+    kernels = v2.functional._utils._KERNEL_REGISTRY[v2.functional.adjust_hue]
+    monkeypatch.setattr(patches, "_made", functools.cache(patches._made.__wrapped__))
+    monkeypatch.setitem(kernels, Image.Image, lambda image, hue_factor: image)
+    with caplog.at_level(logging.WARNING), deferring():
+        assert type(rgb(path).crop((1, 1, 9, 9))._im) is DeferredCore
+    assert "images are deferred, but functions of torchvision.transforms.v2 run" in caplog.text
+    assert "images are not deferred" not in caplog.text
 
 
 def test_without_images_no_library_of_images_is_imported():

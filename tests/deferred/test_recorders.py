@@ -13,6 +13,7 @@ from PIL import Image
 from support import encoded_images
 from support.campaigns import examples
 from support.images import NORMALIZE, photo
+from torch.nn.modules import module
 from torchvision import transforms
 from torchvision.transforms import v2
 
@@ -113,6 +114,23 @@ def test_a_known_transform_is_recorded(step, deferred):
     assert tried_recorder(step) is not None
 
 
+ON_TENSORS = [
+    *(v2.RandomResizedCrop(24), v2.Resize(41), v2.CenterCrop(16), v2.RandomCrop((11, 13))),
+    *(v2.RandomHorizontalFlip(0.7), v2.RandomVerticalFlip(), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)),
+    *(
+        v2.ColorJitter(0.5),
+        v2.ColorJitter(0.5, hue=0.2),
+        v2.RandomApply([v2.ColorJitter(0.5, 0.5)]),
+    ),
+    *(v2.RandomPosterize(3), v2.RandomAutocontrast(), v2.RandomAdjustSharpness(1.7)),
+]
+
+
+@pytest.mark.parametrize("step", ON_TENSORS, ids=_text)
+def test_a_known_transform_of_tensors_is_recorded(step, deferred):
+    assert tried_recorder(step, "tensor") is not None
+
+
 @pytest.mark.parametrize("name", NOT_RECORDED)
 def test_what_may_do_anything_is_not(name, deferred):
     assert tried_recorder(NOT_RECORDED[name]) is None
@@ -161,13 +179,13 @@ def test_beside_another_thread_nothing_is_drawn_natively(deferred, monkeypatch):
     recorder = tried_recorder(transforms.RandomHorizontalFlip())
     image = Image.new("RGB", (30, 20))
     core = deferred_core(wrap_pixels(np.asarray(image), {}))
-    assert recorder.record(core) is not None
+    assert recorder.record(core)[1] == 1
     monkeypatch.setattr(recorders, "is_alone", IS_ALONE)
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
     try:
-        assert recorder.record(core) is None
+        assert recorder.record(core) == (core, 0)
         assert tried_recorder(transforms.RandomVerticalFlip()) is None
     finally:
         ended.set()
@@ -183,10 +201,10 @@ def test_the_last_bits_of_a_ratio_are_torchs():
 
     stage = RandomResizedCrop(8, 8, (0.08, 1.0), ratio, ("bilinear",))
     log_ratio = torch.log(torch.tensor(ratio)).tolist()
-    recorder = _native.TorchRecorder(locate_generators()[0], (stage,), log_ratio, exp)
+    recorder = _native.TorchRecorder(locate_generators()[0], (stage,), [log_ratio], exp)
     for seed in range(100_000):
         torch.manual_seed(seed)
-        (crop, _), _ = recorder.draw(640, 480)
+        (crop, _), *_ = recorder.draw(640, 480)
         if called:
             torch.manual_seed(seed)
             image = torch.empty(3, 480, 640)
@@ -282,6 +300,22 @@ def changed_with_every_image():
         flip.p = number / 40
         made += _seeded(steps, [number])
     return made
+
+
+def hooked_with_all_modules(register):
+    def invert(step, images, *output):
+        return transforms.functional.invert((*output, *images)[0])
+
+    flip = transforms.RandomHorizontalFlip(0.0)
+    steps = transforms.Compose([transforms.RandomResizedCrop(24), flip, transforms.ToTensor()])
+    before = _seeded(steps)
+    handle = register(lambda *seen: invert(*seen) if seen[0] is flip else None)
+    try:
+        after = _seeded(steps)
+    finally:
+        handle.remove()
+    assert after != before
+    return before, after, _seeded(steps)
 
 
 class Cut:
@@ -382,6 +416,13 @@ CROPS = [("CenterCrop", {}), ("RandomResizedCrop", WHOLE), ("Resize", {}), ("Ran
 PROGRAMS = {
     **{f"changed {name}": partial(changed, CHANGES[name]) for name in CHANGES},
     "changed with every image": changed_with_every_image,
+    **{
+        f"hook of all modules, by {register.__name__}": partial(hooked_with_all_modules, register)
+        for register in (
+            module.register_module_forward_hook,
+            module.register_module_forward_pre_hook,
+        )
+    },
     "changed by another step": partial(changed_by_another, nested=False),
     "changed by another step, nested": partial(changed_by_another, nested=True),
     **{

@@ -19,7 +19,8 @@ Modules:
     core: the recorded operations.
     formats: which files are deferred.
     methods, enhancing, canvas, functionals: the recorded functions of Pillow and torchvision.
-    image_processors, image_stacks: the image processors of transformers, and tensors for them.
+    image_processors: the image processors of transformers.
+    image_stacks, image_stack_functions: tensors for them, and what is recorded of these.
     processor_programs: what image processors did, done again without their code.
     composed: lists of transforms.
     rows: tensors that are made at their place in the batch.

@@ -6,6 +6,7 @@ WebP is not, because the libraries decode it as fast, by the same code.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -157,6 +158,17 @@ def reading(original: Function) -> Function:
 
     The tensor of an upright color JPEG has what is known of the file as an attribute.
     """
+    has_warned = False
+
+    def viewing(encoded: bytes) -> torch.Tensor:
+        """Does as the original, without the filter for a warning that torch gives once."""
+        nonlocal has_warned
+        always = torch.is_warn_always_enabled()
+        if has_warned and not always:
+            return torch.frombuffer(encoded, dtype=torch.uint8)
+        data: torch.Tensor = call_library(original, encoded)
+        has_warned = has_warned or not always
+        return data
 
     def attempt(source: Argument) -> Any:
         if not activity.is_active():
@@ -172,17 +184,28 @@ def reading(original: Function) -> Function:
         if opened is None:
             return PLAIN
         opened.close()
-        data = call_library(original, opened.encoded)
+        data = viewing(opened.encoded)
         if opened.components == 3 and _EXIF_MARKER not in opened.encoded[: opened.header_bytes]:
             setattr(data, _OPENED, opened)
         return data
 
-    return guarded(attempt, original)
+    guard = guarded(attempt, original)
+
+    @functools.wraps(original)
+    def read(source: Argument) -> Any:
+        return source if type(source) is torch.Tensor else guard(source)
+
+    return read
 
 
-def detect_format(data: Argument) -> Any:
-    """Replaces torchcodec's ``_detect_image_format``."""
-    return PLAIN if getattr(data, _OPENED, None) is None else "jpeg"
+def detecting(original: Function) -> Function:
+    """Returns what replaces torchcodec's ``_detect_image_format``."""
+
+    @functools.wraps(original)
+    def detect(data: Argument) -> Any:
+        return original(data) if getattr(data, _OPENED, None) is None else "jpeg"
+
+    return detect
 
 
 _FLOATS = ("torch", "float", "rgb")  # as WebDataset describes them

@@ -32,6 +32,7 @@ REPEATED = "deferred tensors"  # what failed in ``Counts.failed``, and is no bug
 # Names with a word in shared memory, in the order of the words; other counts are sent.
 RESULTS = ("tensor", "array", "pixels")
 COLLATED = ("in place", "copied", "kept by user code")
+PROCESSED = ("replayed", "run")
 OPERATIONS = (
     *("crop", "resize", "hflip", "vflip", "affine", "perspective", "rotate", "pad", "blur"),
     *("box_blur", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize"),
@@ -44,7 +45,7 @@ NATIVE = (
 )
 
 # Attributes of ``Counts`` that are counters, in the order of their declaration.
-_COUNTERS = ("left", "recorded", "native", "results", "collated", "ended")
+_COUNTERS = ("left", "recorded", "native", "processed", "results", "collated", "ended")
 
 Content = TypeVar("Content", bytes, memoryview)
 
@@ -60,6 +61,8 @@ class Counts:
         recorded: number of operations, by name.
         native: number of calls of torchvision's functions on plain tensors that ran natively, by
             name.
+        processed: number of calls of image processors: ``"replayed"`` by what their code did
+            before, or ``"run"``.
         results: number of native results, by kind (``"tensor"``, ``"array"``), and of images that
             got their pixels for other operations (``"pixels"``). Other libraries' decoders count
             theirs likewise.
@@ -77,6 +80,7 @@ class Counts:
     left: Counter[str] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
     native: Counter[str] = field(default_factory=Counter)
+    processed: Counter[str] = field(default_factory=Counter)
     results: Counter[str] = field(default_factory=Counter)
     collated: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
@@ -123,7 +127,7 @@ class Counts:
     def _with_words(self) -> tuple[tuple[Counter[str], tuple[str, ...]], ...]:
         return (
             *((self.results, RESULTS), (self.collated, COLLATED)),
-            *((self.recorded, OPERATIONS), (self.native, NATIVE)),
+            *((self.recorded, OPERATIONS), (self.native, NATIVE), (self.processed, PROCESSED)),
         )
 
     def take_spent(self) -> Spent:
@@ -145,6 +149,7 @@ class Counts:
             "left_to_pillow": dict(self.left),
             "recorded": dict(self.recorded),
             "native": dict(self.native),
+            "processed": dict(self.processed),
             "results": dict(self.results),
             "collated": dict(self.collated),
             "ended_by": dict(self.ended),
@@ -160,6 +165,8 @@ class Counts:
             lines.append(f"  recorded: {_listed(self.recorded)}")
         if self.native:
             lines.append(f"  run natively on plain tensors: {_listed(self.native)}")
+        if self.processed:
+            lines.append(f"  calls of image processors: {_listed(self.processed)}")
         if self.results:
             lines.append(f"  run for: {_listed(self.results)}")
         if self.collated:

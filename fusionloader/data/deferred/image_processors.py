@@ -19,6 +19,7 @@ from PIL import Image
 from transformers.image_processing_backends import TorchvisionBackend
 
 from fusionloader.data.deferred.core import deferred_core
+from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.data.deferred.image_stacks import ImageStack, finished, image_stack
 from fusionloader.data.deferred.pillow import Argument
@@ -50,6 +51,7 @@ def preprocessing(original: Function) -> Function:
             return PLAIN
         call = ProcessorCall.of(self, images, arguments, options)
         made = PLAIN if call is None else call.replay()
+        counts().processed["run" if made is PLAIN else "replayed"] += 1
         if made is not PLAIN:
             return made
         if not has_steps_of_transformers(self):

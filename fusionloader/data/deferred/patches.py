@@ -263,7 +263,7 @@ def _torchcodec() -> list[Patch]:
     decoders = sys.modules["torchcodec.decoders._image_decoders"]
     return [
         Patch(decoders, "_source_to_tensor", make=array_decoders.reading),
-        Patch(decoders, "_detect_image_format", array_decoders.detect_format),
+        Patch(decoders, "_detect_image_format", make=array_decoders.detecting),
         Patch(decoders, "_decode_jpeg", make=array_decoders.codec_operator("JPEG")),
         Patch(decoders, "_decode_png", make=array_decoders.codec_operator("PNG")),
     ]
@@ -299,15 +299,16 @@ def _transformers() -> list[Patch]:
     from transformers.image_processing_backends import TorchvisionBackend
     from transformers.image_processing_utils import BaseImageProcessor
 
-    from fusionloader.data.deferred import image_processors, image_stacks
+    from fusionloader.data.deferred import image_processors, image_stack_functions
+    from fusionloader.data.deferred.image_stacks import ImageStack
 
     def kernel(name: str) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
-        made = image_stacks.kernel(name, kernels[torch.Tensor])
-        return Patch(kernels, image_stacks.ImageStack, make=lambda _: made, added=True)
+        made = image_stack_functions.kernel(name, kernels[torch.Tensor])
+        return Patch(kernels, ImageStack, make=lambda _: made, added=True)
 
     return [
-        *map(kernel, image_stacks.KERNELS),
+        *map(kernel, image_stack_functions.KERNELS),
         Patch(BaseImageProcessor, "preprocess", make=image_processors.preprocessing),
         Patch(TorchvisionBackend, "process_image", image_processors.process_image),
     ]
@@ -318,7 +319,7 @@ _MAKERS = (
     *(_torchvision_io, _torchcodec, _opencv, _webdataset, _transformers),
 )
 # In torchvision's v2, over the patches for plain tensors, if a loader asks for them.
-_TENSORS = "deferred tensors"
+_TENSORS = "torchvision.transforms.v2 for deferred tensors"
 _TABLES = {**dict(zip(_MODULES, _MAKERS, strict=True)), _TENSORS: _tensors}
 
 # Types of compiled functions. A replacement by the program would be a Python function.
@@ -421,7 +422,9 @@ def _made(module: str) -> list[_Made]:
         why = f"{type(error).__name__}: {error}"
     why = why or next((text for text in map(_unexpected, patches) if text), "")
     if why:
-        log.warning("images are not deferred, and user code runs as it is: %s", why)
+        others = f"images are deferred, but functions of {module} run as they are"
+        none = "images are not deferred, and user code runs as it is"
+        log.warning("%s: %s", none if module == _MODULES[0] else others, why)
         return []
     return [_replaced(patch) for patch in patches]
 

@@ -109,9 +109,10 @@ class LoaderStats:
             ``samples`` those that the device has augmented. Empty without one.
         deferred_images: images that user code opened: how many ``files`` were deferred, which were
             ``left_to_pillow`` and why, the operations ``recorded``, the calls on plain tensors
-            that ran ``native``, what the ``results`` were, how their tensors were ``collated``,
-            what ``ended_by`` asking for pixels, and which replacements have ``failed``, by what
-            they replace, with the error.
+            that ran ``native``, the calls of image processors that were ``processed``: their code
+            was ``run``, or what it did was ``replayed``, what the ``results`` were, how their
+            tensors were ``collated``, what ``ended_by`` asking for pixels, and which replacements
+            have ``failed``, by what they replace, with the error.
         decoded_cache: content of the decoded cache; ``None`` without one.
         jpeg_index: content of the JPEG index; ``None`` without one.
         shared_prep: what is shared with other jobs; ``None`` without ``share``.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.modules import module
 
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.composed.recorders import Held, TransformRecorder
@@ -80,7 +81,7 @@ class _Step:
     Attributes:
         transform: the transform.
         place: its position, or that of its list, in the outer list.
-        recorder: records the transform; ``None`` if the transform has to be called.
+        recorder: records the transform, and those that follow; ``None`` if it has to be called.
         is_known: whether the transform is torchvision's or timm's, and runs no user code.
     """
 
@@ -99,12 +100,13 @@ class _Steps:
 
     held: Held = "pil"
 
-    def __init__(self, listed: Sequence[Transform]) -> None:
+    def __init__(self, listed: Sequence[Transform], attributes: Snapshots | None = None) -> None:
+        """Analyzes a list; ``attributes`` are of an outer list that has all its steps."""
         self._listed = list(listed)
         self._dtype, self._device = torch.get_default_dtype(), _default_device()
-        self._attributes = Snapshots()
+        self._attributes = Snapshots() if attributes is None else attributes
         self._lists: list[ListSnapshot] = []
-        self._following: dict[int, _Known] = {}  # of tensors, by their first step
+        self._following: dict[int, _TensorSteps] = {}  # by their first step
         flat = [(step, at) for at, each in enumerate(listed) for step in self._flattened(each)]
         first = len(flat)
         while first and conversions.is_conversion(flat[first - 1][0]):
@@ -113,9 +115,12 @@ class _Steps:
             first = len(flat)
         self._last = [step for step, _ in flat[first:]]
         self._tables: dict[str, tuple[Convert, type] | None] = {}
-        self._steps = [
-            _Step(step, at, self._recorder(step), _is_known(step)) for step, at in flat[:first]
-        ]
+        self._steps: list[_Step] = []
+        following: TransformRecorder | None = None
+        for step, at in reversed(flat[:first]):
+            recorder = self._recorder(step)
+            following = recorder.then(following) if recorder and following else recorder
+            self._steps.insert(0, _Step(step, at, following, _is_known(step)))
         # All steps from here on are known, so a plain image may be deferred without harm.
         self._known = first
         while self._known and self._steps[self._known - 1].is_known:
@@ -164,6 +169,11 @@ class _Steps:
     ) -> Any:
         """Applies the steps to an image; ``listed`` is the list that they were taken from."""
         image, number = _record(self, image, 0)
+        return self._run_from(listed, image, number, call)
+
+    def _run_from(
+        self, listed: Sequence[Transform], image: PillowImage, number: int, call: Call
+    ) -> Any:
         while number < len(self._steps):
             step = self._steps[number]
             begun = _begin(self, image, number)
@@ -172,42 +182,41 @@ class _Steps:
             image = call(step.transform, image)
             if not step.is_known and not _are(self, listed):  # user code changed another step
                 return _run_rest(listed, step.place + 1, image, call)
-            rest = self._rest_of(image, number + 1)
-            if rest:
-                steps = _steps_of_rest(self._following[number + 1], rest)
-                if steps is not None:
-                    return steps.run(rest, image, call)
+            following = _follow(self, image, number + 1)
+            if following is not None:
+                return following.run(following._listed, image, call)
             image, number = _record(self, image, number + 1)
         for transform in self._last[number - len(self._steps) :]:
             image = call(transform, image)
         return image
 
-    def _rest_of(self, image: Any, number: int) -> list[Transform]:
+    def follow(self, image: Any, number: int) -> _TensorSteps | None:
         """Returns the steps from ``number`` on of a tensor that was an image of Pillow's.
 
-        Nothing if user code, which might change the list, is among them.
+        ``None`` if user code, which might change the list, is among them.
         """
         if self.held != "pil" or number < self._known or not is_deferred(image):
-            return []
-        return self._follow(number)
+            return None
+        return self._steps_from(number)
 
-    def _follow(self, number: int) -> list[Transform]:
+    def _steps_from(self, number: int) -> _TensorSteps:
         if number not in self._following:
-            self._following[number] = _Known("tensor")
-        return [*(step.transform for step in self._steps[number:]), *self._last]
+            rest = [*(step.transform for step in self._steps[number:]), *self._last]
+            self._following[number] = _TensorSteps(rest, self._attributes)
+        return self._following[number]
 
     def begin(self, image: Any, number: int) -> _BegunTensor | None:
         """Returns the tensor that a step makes of an image, if the step after it is recorded."""
         if self._begun is None or number + 1 != self._known:
             return None
-        rest = self._follow(number + 1)
-        steps = self._following[number + 1].steps(rest)
-        if steps is None or not (steps._steps and steps._steps[0].recorder):
+        steps = self._steps_from(number + 1)
+        if not (steps._steps and steps._steps[0].recorder):
             return None
         core = deferred_core(image)
         if core is None or core.mode != "RGB":
             return None
-        return _BegunTensor(core, self._begun, steps, rest)
+        view = TensorView.of_all(core, LEVELS, is_interleaved=True)
+        return _BegunTensor(view, self._begun, steps)
 
     def recorded(self, image: Any, number: int) -> tuple[Any, int]:
         """Records steps from ``number`` on, and runs them if only conversions follow.
@@ -231,12 +240,9 @@ class _Steps:
             raise
 
     def _recorded(self, image: Any, core: DeferredCore | None, number: int) -> tuple[Any, int]:
-        while core is not None and number < len(self._steps):
-            recorder = self._steps[number].recorder
-            recorded = None if recorder is None or self._refuses(core) else recorder.record(core)
-            if recorded is None:
-                break
-            core, number = recorded, number + 1
+        if core is not None and (recorder := self._steps[number].recorder) is not None:
+            core, done = recorder.record(core, self._most_pixels())
+            number += done
         if number == len(self._steps) and self._last:
             made = self._converted(image, core)
             if made is not None:
@@ -251,9 +257,9 @@ class _Steps:
         """Returns the core of an image that recorders take; an open file is not loaded for it."""
         return _recordable(image)
 
-    def _refuses(self, core: DeferredCore) -> bool:
-        """Whether steps have to be called for an image of that size."""
-        return _is_too_large(core)
+    def _most_pixels(self) -> float | None:
+        """Returns the number of pixels above which Pillow warns of an image."""
+        return Image.MAX_IMAGE_PIXELS
 
     def _image(self, image: Any, core: DeferredCore) -> Any:
         """Returns the image of ``core``, which was recorded from that of ``image``."""
@@ -282,37 +288,44 @@ class _Steps:
 
 
 class _TensorSteps(_Steps):
-    """The same for tensors that decoders return."""
+    """The same for tensors that decoders return, or that begin within a list."""
 
     held = "tensor"
 
-    def __init__(self, listed: Sequence[Transform]) -> None:
-        super().__init__(listed)
+    def __init__(self, listed: Sequence[Transform], attributes: Snapshots | None = None) -> None:
+        super().__init__(listed, attributes)
         self._levels: dict[type, tuple[LevelTable, type[DeferredTensor]] | None] = {}
 
     def _lifted(self, image: Any) -> Any:
         return image
 
     def _recordable(self, image: Any) -> DeferredCore | None:
-        view = find_view(image)
+        view = _find_view(image)
         return view.core if view is not None and view.memory.levels is LEVELS else None
 
-    def _refuses(self, core: DeferredCore) -> bool:
-        return min(core.size) < 2
+    def _most_pixels(self) -> float | None:
+        return None
 
     def _image(self, image: Any, core: DeferredCore) -> Any:
-        return recorded_tensor(image, core)
+        return image.at(core) if type(image) is _BegunTensor else recorded_tensor(image, core)
 
     def _converted(self, image: Any, core: DeferredCore | None) -> Any:
         core = core or self._recordable(image)
-        view = find_view(image)
-        if core is None or view is None or self._refuses(core):
+        view = _find_view(image)
+        if core is None or view is None or min(core.size) < 2:
             return None
-        kind = type(image).plain
+        begun = type(image) is _BegunTensor
+        kind = (image.kind if begun else type(image)).plain
         if kind not in self._levels:
             self._levels[kind] = self._compiled_levels(kind)
         found = self._levels[kind]
-        return found and deferred_tensor(view.follow(core).converted(found[0]), found[1])
+        if found is None:
+            return None
+        levels, made = found
+        view = view.follow(core)
+        if begun and not activity.defers_tensors():
+            return _tensor(view.core, levels.convert, made.plain)
+        return deferred_tensor(view.converted(levels), made)
 
     def _compiled_levels(self, kind: type) -> tuple[LevelTable, type[DeferredTensor]] | None:
         """Returns the table of the conversions, and the class of their result."""
@@ -335,16 +348,14 @@ class _BegunTensor(NamedTuple):
     """The tensor of an image within a list; user code sees it only if it asked for that.
 
     Attributes:
-        core: the image.
+        view: all of the image.
         kind: class of the tensor.
-        steps: the steps that follow, analyzed.
-        rest: the steps that follow.
+        steps: the steps that follow.
     """
 
-    core: DeferredCore
+    view: TensorView
     kind: type[DeferredTensor]
-    steps: _Steps
-    rest: list[Transform]
+    steps: _TensorSteps
 
     def run(self, call: Call) -> Any:
         """Applies the steps; the result is made, in its row, unless tensors are deferred."""
@@ -355,13 +366,22 @@ class _BegunTensor(NamedTuple):
             return call(step, image)
 
         is_seen = activity.defers_tensors()
-        made = self.steps.run(self.rest, self._tensor(), call if is_seen else call_plain)
+        image, number = _record(self.steps, self, 0)
+        if image is self:
+            image = self.at(self.view.core)
+        steps = self.steps
+        made = steps._run_from(steps._listed, image, number, call if is_seen else call_plain)
         if not is_seen:
             finish_sample(made)
         return made
 
-    def _tensor(self) -> DeferredTensor:
-        return deferred_tensor(TensorView.of_all(self.core, LEVELS, is_interleaved=True), self.kind)
+    def at(self, core: DeferredCore) -> DeferredTensor:
+        """Returns the tensor of ``core``, which was recorded from this one."""
+        return deferred_tensor(self.view.follow(core), self.kind)
+
+
+def _find_view(image: Any) -> TensorView | None:
+    return image.view if type(image) is _BegunTensor else find_view(image)
 
 
 def _begun_by(step: Transform) -> type[DeferredTensor] | None:
@@ -386,6 +406,7 @@ _NAME = "torchvision.transforms.Compose"
 _record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
 _are = guarded(_Steps.are, lambda steps, listed: False, _NAME)
 _begin = guarded(_Steps.begin, lambda steps, image, number: None, _NAME)
+_follow = guarded(_Steps.follow, lambda steps, image, number: None, _NAME)
 
 _MOST_STEPS = 64
 # A list that is made for a single image is not analyzed.
@@ -415,15 +436,18 @@ class _Known:
         return self._steps
 
 
-_steps_of_rest = guarded(_Known.steps, lambda known, rest: None, _NAME)
-
 _known: weakref.WeakKeyDictionary[Any, dict[Held, _Known]] = weakref.WeakKeyDictionary()
 
 
 def _find_steps(compose: PillowImage, held: Held) -> _Steps | None:
-    """Returns the current steps of a ``Compose``; ``None`` if they are not in a plain list."""
+    """Returns the current steps of a ``Compose``.
+
+    ``None`` if they are not in a plain list, or if hooks of all modules have to see each call.
+    """
     listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
+        return None
+    if module._global_forward_hooks or module._global_forward_pre_hooks:
         return None
     try:
         known = _known.get(compose)
@@ -445,12 +469,6 @@ def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call:
         image = call(listed[place], image)
         place += 1
     return image
-
-
-def _is_too_large(core: DeferredCore) -> bool:
-    """Whether Pillow warns of an image of that size."""
-    most = Image.MAX_IMAGE_PIXELS
-    return most is not None and core.size[0] * core.size[1] > most
 
 
 def _recordable(image: PillowImage) -> DeferredCore | None:

@@ -21,14 +21,11 @@ from fusionloader.transforms.executors.python import locate_generators
 from fusionloader.transforms.plan import stages
 from fusionloader.transforms.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.transforms.plan.patches import is_patched
-from fusionloader.transforms.plan.stages import Operation
 from fusionloader.transforms.plan.transforms import make_stage
 
 Held: TypeAlias = Literal["pil", "tensor"]
 """What holds the images that are recorded, as ``Context.held``."""
 
-# Their results are new images, even if nothing was done to the pixels.
-_CROPS = (stages.RandomResizedCrop, stages.CenterCrop, stages.RandomCrop)
 _KEEPING_SIZE = (
     stages.RandomHorizontalFlip,
     stages.RandomVerticalFlip,
@@ -37,39 +34,47 @@ _KEEPING_SIZE = (
     stages.ColorJitter,
     stages.GaussianBlur,
 )
-_RECORDED = (*_CROPS, stages.Resize, stages.ResizeShorterSide, *_KEEPING_SIZE)
+_RECORDED = (
+    *(stages.RandomResizedCrop, stages.CenterCrop, stages.RandomCrop),
+    *(stages.Resize, stages.ResizeShorterSide, *_KEEPING_SIZE),
+)
 # torchvision's grayscale tensor is a view of one channel.
 _LEFT_OF_TENSORS = ("grayscale", "pad")
 
 
 class TransformRecorder:
-    """Records one transform of RGB images."""
+    """Records one transform of RGB images, or several in turn."""
 
-    __slots__ = ("_held", "_is_crop", "_native")
+    __slots__ = ("_generators", "_held", "_native", "_stages")
 
-    def __init__(self, stage: stages.Stage, generators: _native.Generators, held: Held) -> None:
-        ratio = getattr(stage, "ratio", (1.0, 1.0))
-        low, high = torch.log(torch.tensor(ratio)).tolist()
-        self._native = _native.TorchRecorder(generators, (stage,), (low, high), _exp)
-        self._is_crop, self._held = isinstance(stage, _CROPS), held
+    def __init__(
+        self, in_turn: Sequence[stages.Stage], generators: _native.Generators, held: Held
+    ) -> None:
+        self._stages, self._generators, self._held = tuple(in_turn), generators, held
+        ratios = [getattr(stage, "ratio", (1.0, 1.0)) for stage in in_turn]
+        logs = [torch.log(torch.tensor(ratio)).tolist() for ratio in ratios]
+        self._native = _native.TorchRecorder(generators, self._stages, logs, _exp)
 
-    def record(self, core: DeferredCore) -> DeferredCore | None:
-        """Returns the core after the transform; ``None`` if the transform has to be called.
+    def then(self, other: TransformRecorder) -> TransformRecorder:
+        """Returns the recorder of these transforms and others, which takes one call."""
+        return TransformRecorder((*self._stages, *other._stages), self._generators, self._held)
 
-        Draws as the transform does, and nothing if it returns ``None``, as beside other threads:
-        native draws do not hold the lock of torch's generator.
+    def record(
+        self, core: DeferredCore, most_pixels: float | None = None
+    ) -> tuple[DeferredCore, int]:
+        """Returns the core after the transforms that could be recorded, and their number.
+
+        None is recorded of an image with more than ``most_pixels``.
+
+        Draws as these do, and nothing for the next one, which has to be called. Beside other
+        threads none is recorded: native draws do not hold the lock of torch's generator.
         """
         if not is_alone():
-            return None
-        drawn = self._native.draw(*core.size)
-        if drawn is None or self._held == "tensor" and self._pads(drawn[0]):
-            return None
-        return core.after(*drawn) if drawn[0] or self._is_crop else core
-
-    def _pads(self, operations: Sequence[Operation]) -> bool:
-        """Whether a crop, which draws nothing then, is larger than a tensor."""
-        crops = [operation for operation in operations if operation[0] == "crop"]
-        return self._is_crop and any(left < 0 or top < 0 for _, left, top, *_ in crops)
+            return core, 0
+        least_side = 2 if self._held == "tensor" else 1  # torch fails to resize to a single pixel
+        limits = (least_side,) if most_pixels is None else (least_side, most_pixels)
+        operations, size, done, is_new = self._native.draw(*core.size, *limits)
+        return (core.after(operations, size) if is_new else core), done
 
 
 def is_alone() -> bool:
@@ -85,7 +90,7 @@ def make_recorder(step: Transform, held: Held = "pil") -> TransformRecorder | No
     if torch.get_default_device().type != "cpu":  # torchvision draws from another generator
         return None
     stage = _find_stage(step, held)
-    return None if stage is None else TransformRecorder(stage, generators, held)
+    return None if stage is None else TransformRecorder((stage,), generators, held)
 
 
 def _find_stage(step: Transform, held: Held) -> stages.Stage | None:

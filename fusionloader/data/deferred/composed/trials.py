@@ -107,10 +107,10 @@ def _agree(
     record = recorded_image if kind is None else recorded_tensor
     generator.manual_seed(seed)
     try:
-        recorded = recorder.record(core)
+        recorded, done = recorder.record(core)
     except ValueError:  # for arguments that torchvision may take
         return False
-    if recorded is None:
+    if not done:
         return True
     made: Any = record(image, recorded)
     state = generator.get_state()

@@ -19,7 +19,7 @@ from fusionloader.data.deferred.guard import PLAIN
 from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Pixels
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
-from fusionloader.data.deferred.tensors.tensor_view import TensorView, Uses, View
+from fusionloader.data.deferred.tensors.tensor_view import TensorView, Uses, View, write
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 
 Function = Callable[..., Any]
@@ -398,7 +398,7 @@ def _make_in_row(tensor: DeferredTensor) -> None:
         make_plain(tensor, "inference mode")
         return
     made = sample_tensor((3, *view.core.size[::-1]), memory.levels.dtype)
-    TensorView.of_all(view.core, memory.levels, False).memory.write(made)
+    write(view.core, memory.levels, made)
     _become(tensor, made, view)
     counts().results["tensor"] += 1
 

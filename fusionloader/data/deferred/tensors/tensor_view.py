@@ -77,7 +77,7 @@ class TensorMemory:
         if self.levels is LEVELS and self.is_interleaved:
             return torch.from_numpy(self.core.pixels()).permute(2, 0, 1)
         made = torch.empty((3, height, width), dtype=self.levels.dtype, device="cpu")
-        self.write(made)
+        write(self.core, self.levels, made)
         if self.is_interleaved:
             made = made.permute(1, 2, 0).contiguous().permute(2, 0, 1)
         return made
@@ -90,23 +90,22 @@ class TensorMemory:
         else:
             counts().results["tensor"] += 1
 
-    def write(self, out: torch.Tensor) -> None:
-        """Writes all of it to a contiguous tensor."""
-        _write(self, out)
 
-    def _natively(self, out: torch.Tensor) -> Any:
-        try:
-            self.core.write(self.levels.convert, out)
-        except ValueError:  # the native executor refuses an operation
-            return PLAIN
-        return out
-
-    def _looked_up(self, out: torch.Tensor) -> torch.Tensor:
-        pixels = torch.from_numpy(self.core.pixels()).permute(2, 0, 1)
-        return out.copy_(self.levels.look_up(pixels))
+def _write_natively(core: DeferredCore, levels: LevelTable, out: torch.Tensor) -> Any:
+    try:
+        core.write(levels.convert, out)
+    except ValueError:  # the native executor refuses an operation
+        return PLAIN
+    return out
 
 
-_write = guarded(TensorMemory._natively, TensorMemory._looked_up, OPERATIONS)
+def _look_up(core: DeferredCore, levels: LevelTable, out: torch.Tensor) -> torch.Tensor:
+    pixels = torch.from_numpy(core.pixels()).permute(2, 0, 1)
+    return out.copy_(levels.look_up(pixels))
+
+
+write = guarded(_write_natively, _look_up, OPERATIONS)
+"""Writes the converted pixels of a core to a contiguous tensor, channels x height x width."""
 
 
 class View(Protocol):
