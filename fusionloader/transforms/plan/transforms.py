@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image
@@ -44,6 +44,7 @@ from fusionloader.transforms.plan.stages import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomOrder,
+    RandomPerspective,
     RandomPolicy,
     RandomResizedCrop,
     RandomVerticalFlip,
@@ -66,6 +67,7 @@ from fusionloader.transforms.plan.torchvision import (
 )
 
 _ANY_RGB = ImageKind()
+Found = TypeVar("Found")
 DECODING = "decode"  # stage of a note: what runs row by row with it is counted with it
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
@@ -245,6 +247,8 @@ class _Compiling:
     # Whether v1 has resized them, or turned their hue: these change how they lie in memory.
     resized_by_v1: bool = False
     turned_by_v1: bool = False
+    # Whether a pixel of the floats may be no number.
+    may_divide_by_zero: bool = False
 
     def __post_init__(self) -> None:
         self.channels: Channels = self.images.channels
@@ -361,7 +365,10 @@ class _Compiling:
         if self.converted is None:
             return
         self.resized_by_v1 |= by_v1 and isinstance(stage, _RESIZING)
-        jitters = list(_find_jitters(stage))
+        jitters = list(_find(ColorJitter, stage))
+        self.may_divide_by_zero |= any(_find(RandomPerspective, stage))
+        if self.may_divide_by_zero and any(each.hue for each in jitters):
+            raise NotCompiled("torch turns the hue of what is no number, as behind a perspective")
         sees_layout = any(each.contrast and each.rounding == "torch_v2" for each in jitters)
         if sees_layout and self.resized_by_v1 and self.layout != "planar":
             raise NotCompiled("how the tensor lies in memory after v1's resize is not known")
@@ -572,12 +579,13 @@ def _container_converters() -> dict[type, Converter]:
     return for_both_versions(known)
 
 
-def _find_jitters(stage: Stage) -> Iterator[ColorJitter]:
-    if isinstance(stage, ColorJitter):
+def _find(kind: type[Found], stage: Stage) -> Iterator[Found]:
+    """Yields what is of a kind: the stage itself, or in its branches."""
+    if isinstance(stage, kind):
         yield stage
     for branch in get_branches(stage):
         for each in branch:
-            yield from _find_jitters(each)
+            yield from _find(kind, each)
 
 
 def _makes_grey(stage: Stage) -> bool:
