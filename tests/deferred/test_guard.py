@@ -19,7 +19,7 @@ from torchvision.transforms import functional, v2
 
 from fusionloader import FusionLoader
 from fusionloader.data.deferred import activity, core, counts, guard, methods, source
-from fusionloader.data.deferred.composed import compose, recorders, trials
+from fusionloader.data.deferred.composed import compose, recorders, steps, trials
 from fusionloader.data.deferred.rows import memory
 from fusionloader.data.deferred.scope import deferring
 
@@ -75,7 +75,7 @@ def uses():
         functional.to_tensor(image),
         functional.pil_to_tensor(image.copy()),
         rgb().getpixel((3, 4)),
-        *(steps(rgb()) for steps in STEPS for _ in range(2)),
+        *(each(rgb()) for each in STEPS for _ in range(2)),
     ]
     return made, random.getstate(), torch.get_rng_state()
 
@@ -86,11 +86,11 @@ PLANTS = {
     "a file": (source.EncodedSource, "__init__"),
     "pixels": (source.EncodedSource, "run"),
     "a tensor": (core.DeferredCore, "tensor"),
-    "a list": (compose, "_Steps"),
-    "a list that may have changed": (compose._Steps, "are"),
-    "a list's end": (compose, "_tensor"),
+    "a list": (compose, "RecordedSteps"),
+    "a list that may have changed": (steps.RecordedSteps, "are"),
+    "a list's end": (steps, "_tensor"),
     "draws of a transform": (recorders.TransformRecorder, "record"),
-    "a conversion": (compose._Steps, "_converted"),
+    "a conversion": (steps.RecordedSteps, "_converted"),
 }
 
 
@@ -167,7 +167,7 @@ def test_training_goes_on_and_is_told_once(workers, monkeypatch, as_in_training,
     logged = [each.getMessage() for each in caplog.records if "has failed in place of" in each.msg]
     of_lists = [text for text in logged if "torchvision.transforms.Compose" in text]
     assert len(of_lists) == 1
-    assert "Planted: planted (fusionloader/data/deferred/composed/compose.py:" in of_lists[0]
+    assert "Planted: planted (fusionloader/data/deferred/composed/steps.py:" in of_lists[0]
     assert "report this line" in of_lists[0]
     assert len(logged) == (2 if workers else 1)  # workers alone make batches in rows
     assert "failed in torchvision.transforms.Compose: Planted" in loader.explain()

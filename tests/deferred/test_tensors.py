@@ -26,7 +26,7 @@ from torchvision.transforms.v2 import functional
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.data.deferred import core, counts, guard
-from fusionloader.data.deferred.composed import compose, recorders
+from fusionloader.data.deferred.composed import compose, recorders, steps
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.data.deferred.tensors import deferred_tensor, level_tables, tensor_view
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample, is_deferred
@@ -255,8 +255,8 @@ PLANTS = {
     "pixels": (core.DeferredCore, "write"),
     "a tensor": (deferred_tensor, "deferred_tensor"),
     "a decoder": (deferred_tensor, "OpenedJpeg"),
-    "a list": (compose._TensorSteps, "_recordable"),
-    "a list's end": (compose._TensorSteps, "_converted"),
+    "a list": (steps.RecordedTensorSteps, "_recordable"),
+    "a list's end": (steps.RecordedTensorSteps, "_converted"),
 }
 
 
