@@ -444,7 +444,7 @@ def test_steps_that_change_lists_of_other_kinds_and_what_is_no_image_are_as_with
 
 def test_a_list_that_is_made_for_one_image_is_not_taken_apart(monkeypatch):
     monkeypatch.setattr(compose, "_LEAST_CALLS", 3)
-    monkeypatch.setattr(compose, "_Steps", None)  # to call it is an error
+    monkeypatch.setattr(compose, "RecordedSteps", None)  # to call it is an error
     with deferring():
         for seed in range(4):
             steps = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor()])
