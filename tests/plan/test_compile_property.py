@@ -19,7 +19,8 @@ from fusionloader.data.sources.plan_source import PlanSource
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.python import SampleKey
 from fusionloader.transforms.executors.results import result_array
-from fusionloader.transforms.plan.transforms import Tail, compile_transform
+from fusionloader.transforms.plan.compiled_transform import Tail
+from fusionloader.transforms.plan.transforms import compile_transform
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

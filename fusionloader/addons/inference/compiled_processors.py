@@ -13,6 +13,7 @@ from fusionloader.data.deferred.counts import uncounted
 from fusionloader.data.deferred.scope import deferring
 from fusionloader.transforms.executors.compiled_plan import CompiledPlan
 from fusionloader.transforms.plan.arguments import Transform
+from fusionloader.transforms.plan.compiled_transform import CompiledTransform, Note
 from fusionloader.transforms.plan.sizes import result_size
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
@@ -24,7 +25,6 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
 )
-from fusionloader.transforms.plan.transforms import CompiledTransform, Note
 
 # Widths and heights, none of which is likely to be that of a result.
 _TRIED = ((641, 33), (53, 37), (31, 650), (220, 301), (1003, 1502), (501, 376))

@@ -31,17 +31,17 @@ from fusionloader.data.sources.nesting import (
 from fusionloader.data.sources.sample_names import SubsetNames
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 from fusionloader.transforms.plan.arguments import NotCompiled, Transform
-from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
-from fusionloader.transforms.plan.patches import is_defined_by
-from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
-from fusionloader.transforms.plan.transforms import (
+from fusionloader.transforms.plan.compiled_transform import (
     DECODING,
     CompiledTransform,
     Note,
     Tail,
-    compile_transform,
     explain,
 )
+from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
+from fusionloader.transforms.plan.patches import is_defined_by
+from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
+from fusionloader.transforms.plan.transforms import compile_transform
 from fusionloader.transforms.plan.wrappers import read_sample
 
 Kind = Literal["folder", "ranges", "pixels", "encoded", "parts", "none"]

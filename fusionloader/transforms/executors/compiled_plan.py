@@ -14,8 +14,9 @@ from fusionloader import _native
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.results import converted, result_array, result_like
 from fusionloader.transforms.plan.arguments import Transform
+from fusionloader.transforms.plan.compiled_transform import CompiledTransform, Tail
 from fusionloader.transforms.plan.stages import Decode, ImageKind, Operation, Plan
-from fusionloader.transforms.plan.transforms import CompiledTransform, Tail, compile_transform
+from fusionloader.transforms.plan.transforms import compile_transform
 
 Pixels = Image.Image | npt.NDArray[np.uint8]
 

@@ -6,28 +6,19 @@ if none of its methods was replaced.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from PIL import Image
 
-from fusionloader.transforms.plan import memory, registry, wrappers
-from fusionloader.transforms.plan.arguments import (
-    MOST_NESTED,
-    Context,
-    Converter,
-    NeedsFloats,
-    NestedTooDeep,
-    NotCompiled,
-    Transform,
-    for_both_versions,
-)
+from fusionloader.transforms.plan import memory
+from fusionloader.transforms.plan.arguments import Context, NeedsFloats, NotCompiled, Transform
+from fusionloader.transforms.plan.compiled_transform import CompiledTransform, Note, Tail, text_of
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON
 from fusionloader.transforms.plan.patches import is_patched
 from fusionloader.transforms.plan.sizes import result_size
+from fusionloader.transforms.plan.stage_makers import flatten, make_stage, makes_grey
 from fusionloader.transforms.plan.stages import (
     CenterCrop,
     Channels,
@@ -39,11 +30,8 @@ from fusionloader.transforms.plan.stages import (
     ImageKind,
     Layout,
     Plan,
-    RandomApply,
-    RandomChoice,
     RandomCrop,
     RandomHorizontalFlip,
-    RandomOrder,
     RandomPerspective,
     RandomPolicy,
     RandomResizedCrop,
@@ -56,101 +44,13 @@ from fusionloader.transforms.plan.stages import (
     get_branches,
     makes_floats,
 )
-from fusionloader.transforms.plan.timm.transforms import converters as timm_converters
-from fusionloader.transforms.plan.torchvision import (
-    colors,
-    conversions,
-    erasing,
-    policies,
-    warps,
-    windows,
-)
+from fusionloader.transforms.plan.torchvision import conversions, erasing
 
 _ANY_RGB = ImageKind()
 Found = TypeVar("Found")
-DECODING = "decode"  # stage of a note: what runs row by row with it is counted with it
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """One line of ``explain()``: a transform, and why it runs in Python (empty if native).
-
-    ``rounding`` says how a native one rounds, where PIL images and tensors differ. ``part`` is the
-    part of the plan that its time is counted in, as in ``csrc/queue/parts.hpp``.
-    """
-
-    stage: str
-    why: str
-    rounding: str = ""
-    part: int = PASSES
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledTransform:
-    """A transform as a plan and a tail.
-
-    ``tail`` takes the PIL image that the native stages make, or a tensor if these work on floats,
-    and returns the result of the whole transform; ``None`` if nothing is left to do in Python.
-    ``notes`` has a line per transform.
-    """
-
-    plan: Plan
-    tail: Tail | None
-    notes: tuple[Note, ...]
-
-    def explain(self) -> str:
-        """Returns a line per transform: native, or Python and why."""
-        return explain(self.notes)
-
-
-def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
-    """Returns a line per note.
-
-    Args:
-        notes: notes of a compiled transform.
-        part_seconds: time by ``Note.part``; if given, lines say their share of it.
-    """
-    listed = {note.part for note in notes}  # without the time of writing into the batch
-    total = sum(seconds for part, seconds in enumerate(part_seconds) if part in listed)
-    lines: list[str] = []
-    counted: dict[int, str] = {}
-    for note in notes:
-        native = f"native ({note.rounding})" if note.rounding else "native"
-        line = f"{note.stage}: {f'python ({note.why})' if note.why else native}"
-        if total and note.part in counted:
-            line += f", counted {counted[note.part]}"
-        elif total:
-            line += f", {part_seconds[note.part] / total:.0%} of the time"
-            counted[note.part] = "with decode" if note.stage == DECODING else "above"
-        lines.append(line)
-    return "\n".join(lines)
-
-
-class Tail:
-    """The transforms that run in Python, one after the other."""
-
-    def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms: list[Transform] = list(transforms)
-
-    def __call__(self, image: Image.Image | torch.Tensor) -> Any:
-        """Returns the transformed image; an exception says which transform raised it."""
-        result: Any = image
-        for transform in self.transforms:
-            result = called(transform, result)
-        return result
-
-
-def called(transform: Transform, image: Any) -> Any:
-    """Returns ``transform(image)``; an exception says which transform raised it."""
-    try:
-        return transform(image)
-    except Exception as error:
-        if hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"Transform: {_text(transform)}")
-        raise
 
 
 def compile_transform(
@@ -165,7 +65,7 @@ def compile_transform(
     """
     # torchvision makes tables of magnitudes on torch's default device, which may not be the CPU.
     with torch.device("cpu"):
-        return _compile(list(_flatten(transform)), decode, images)
+        return _compile(list(flatten(transform)), decode, images)
 
 
 def _compile(
@@ -296,7 +196,7 @@ class _Compiling:
                 self._begin_floats()
             if self.held != "pil":
                 self._note_layout(step, stage, place)
-            if _makes_grey(stage) and step.num_output_channels == 1:
+            if makes_grey(stage) and step.num_output_channels == 1:
                 self.channels = 1
             self.stages.append(stage)
             self.native[place] = len(self.stages) - 1
@@ -424,7 +324,7 @@ def _with_tail(
         elif number not in compiling.native:
             reasons[number] = "follows it"
     notes = tuple(
-        Note(_text(step), reasons[i], part=PYTHON)
+        Note(text_of(step), reasons[i], part=PYTHON)
         if i in reasons
         else _native_note(step, i, compiling)
         for i, step in enumerate(steps)
@@ -460,7 +360,7 @@ def _with_tail_on_floats(
     notes = (
         *(_native_note(step, number, compiling) for number, step in enumerate(steps[:first])),
         *(
-            Note(_text(step), reason, part=PYTHON)
+            Note(text_of(step), reason, part=PYTHON)
             for step, reason in zip(steps[first:], reasons, strict=True)
         ),
     )
@@ -489,94 +389,13 @@ def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
         or any(map(makes_floats, compiling.stages[:number]))
         or _runs_in_passes(compiling.stages[number])
     ):
-        return Note(_text(step), "", rounding, PASSES)
-    return Note(_text(step), "", rounding, FIRST_STAGE + number)
+        return Note(text_of(step), "", rounding, PASSES)
+    return Note(text_of(step), "", rounding, FIRST_STAGE + number)
 
 
 def _runs_in_passes(stage: Stage) -> bool:
     constant = isinstance(stage, CropOrPad) and stage.mode == "constant"
     return constant or isinstance(stage, (*_MOVING, *_RESIZING))
-
-
-def _flatten(transform: Transform, around: tuple[Transform, ...] = ()) -> Iterator[Transform]:
-    """Yields the steps of nested lists; a list nested too deep, or in itself, is a step itself."""
-    endless = len(around) > MOST_NESTED or any(outer is transform for outer in around)
-    steps = None if endless else _listed(transform)
-    if steps is None:
-        yield transform
-        return
-    for step in steps:
-        yield from _flatten(step, (*around, transform))
-
-
-def _listed(transform: Transform) -> Iterable[Transform] | None:
-    """Returns the steps of a transform that is only a list of them, ``None`` for any other."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
-    if is_patched(transform):
-        return None
-    if type(transform) in (v1.Compose, v2.Compose, Tail):
-        steps: Iterable[Transform] = transform.transforms
-        return steps
-    if type(transform) is torch.nn.Sequential:
-        return transform
-    try:
-        return wrappers.called_transforms(transform)
-    except NotCompiled:
-        return None
-
-
-def make_stage(step: Transform, context: Context) -> Stage:
-    """Returns the stage of one transform.
-
-    Raises:
-        NotCompiled: it has none.
-        NestedTooDeep: it is a list of transforms.
-    """
-    kind = type(step)
-    # Not cached: timm and the modules of this package's transforms may be imported at any time.
-    found = (known.get(kind) for known in (_converters(), registry.converters(), timm_converters()))
-    convert = next(filter(None, found), None)
-    if convert is None:
-        if _listed(step) is not None:
-            raise NestedTooDeep
-        raise NotCompiled(wrappers.why_not_taken_apart(step))
-    try:
-        return convert(step, context)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise NotCompiled(f"its arguments are not as its class makes them: {error}") from None
-
-
-@functools.cache
-def _converters() -> dict[type, Converter]:
-    return {
-        **windows.converters(),
-        **colors.converters(),
-        **warps.converters(),
-        **policies.converters(),
-        **_container_converters(),
-    }
-
-
-def _container_converters() -> dict[type, Converter]:
-    # A random container is compiled only if all that it holds is.
-    def apply(step: Transform, context: Context) -> Stage:
-        return RandomApply(float(step.p), _compile_all(list(step.transforms), context.inside()))
-
-    def choice(step: Transform, context: Context) -> Stage:
-        branches = tuple(_compile_all([inner], context.inside()) for inner in step.transforms)
-        weights = (1.0,) * len(branches) if step.p is None else tuple(map(float, step.p))
-        if len(weights) != len(branches) or min(weights) < 0 or sum(weights) <= 0:
-            raise NotCompiled(f"p={step.p!r}")
-        return RandomChoice(branches, weights)
-
-    def order(step: Transform, context: Context) -> Stage:
-        inside = context.inside()
-        return RandomOrder(tuple(_compile_all([inner], inside) for inner in step.transforms))
-
-    known = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
-    return for_both_versions(known)
 
 
 def _find(kind: type[Found], stage: Stage) -> Iterator[Found]:
@@ -586,34 +405,3 @@ def _find(kind: type[Found], stage: Stage) -> Iterator[Found]:
     for branch in get_branches(stage):
         for each in branch:
             yield from _find(kind, each)
-
-
-def _makes_grey(stage: Stage) -> bool:
-    return isinstance(stage, Fixed) and stage.operation[0] == "grayscale"
-
-
-def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, ...]:
-    made: list[Stage] = []
-    for step in (inner for outer in steps for inner in _flatten(outer)):
-        try:
-            if is_patched(step):
-                raise NotCompiled("its methods were replaced or hooked")
-            if conversions.is_conversion(step) or erasing.is_erasing(step):
-                raise NotCompiled("it converts only sometimes")
-            stage = make_stage(step, context)
-            if _makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
-                raise NotCompiled("it changes the number of channels only sometimes")
-        except (NestedTooDeep, NeedsFloats):
-            raise
-        except NotCompiled as why:
-            raise NotCompiled(f"it contains {_text(step)}: {why}") from None
-        made.append(stage)
-    return tuple(made)
-
-
-def _text(step: Transform) -> str:
-    try:
-        text = " ".join(repr(step).split())
-    except Exception:  # the user's __repr__
-        text = f"<{type(step).__name__}>"
-    return text if len(text) <= 100 else text[:97] + "..."

@@ -17,7 +17,7 @@ from fusionloader.data.deferred.guard import guarded
 from fusionloader.data.deferred.pillow import Argument, PillowImage
 from fusionloader.data.deferred.tensors.deferred_tensor import is_deferred
 from fusionloader.transforms.plan.arguments import Transform
-from fusionloader.transforms.plan.transforms import Tail, called
+from fusionloader.transforms.plan.compiled_transform import Tail, called
 
 Function = Callable[..., Any]
 

@@ -21,7 +21,7 @@ from fusionloader.transforms.executors.python import locate_generators
 from fusionloader.transforms.plan import stages
 from fusionloader.transforms.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.transforms.plan.patches import is_patched
-from fusionloader.transforms.plan.transforms import make_stage
+from fusionloader.transforms.plan.stage_makers import make_stage
 
 Held: TypeAlias = Literal["pil", "tensor"]
 """What holds the images that are recorded, as ``Context.held``."""

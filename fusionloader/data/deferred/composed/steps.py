@@ -42,9 +42,9 @@ from fusionloader.transforms.plan.arguments import (
     Transform,
 )
 from fusionloader.transforms.plan.patches import is_patched
+from fusionloader.transforms.plan.stage_makers import make_stage
 from fusionloader.transforms.plan.stages import Convert
 from fusionloader.transforms.plan.torchvision import conversions
-from fusionloader.transforms.plan.transforms import make_stage
 
 Call = Callable[[Transform, Any], Any]
 
