@@ -110,13 +110,15 @@ def test_a_late_request_is_sent_a_second_time_and_the_first_answer_counts(server
         store._hedging = Hedging(share=1.0)  # else what is late by chance uses up its share
         for _ in range(30):
             await store.read(server.url("a.bin"), 0, 10)
-        server.faults.append("hang")  # the next request; its second one is answered
-        return await store.read(server.url("a.bin"), 10, 30)
+        found = []
+        while store.counts.hedges_won == 0:  # on a busy machine, the second one may come first
+            server.faults.append("hang")  # the next request; its second one is answered
+            found.append(await store.read(server.url("a.bin"), 10, 30))
+        return found
 
-    data, counts = run(work, hedge=True, timeout=60.0, retries=0)
-    assert data == DATA[10:30]
-    assert counts.hedges_won >= 1
-    assert counts.requests == 31 + counts.hedged
+    found, counts = run(work, hedge=True, timeout=60.0, retries=0)
+    assert found == [DATA[10:30]] * len(found)
+    assert counts.requests == 30 + len(found) + counts.hedged
 
 
 def test_a_hedged_request_that_fails_leaves_the_first_one_its_chance(server):
