@@ -28,6 +28,11 @@ from fusionloader.data.deferred.scope import deferring
 transformers = pytest.importorskip("transformers")
 backends = pytest.importorskip("transformers.image_processing_backends")
 
+# Earlier releases use torchvision's tensors of images, which lie in memory as images do, and which
+# are made natively for code of the program, too.
+IS_CONTIGUOUS = image_processors._gives_contiguous()
+needs_contiguous = pytest.mark.skipif(not IS_CONTIGUOUS, reason="an earlier transformers")
+
 KINDS = ("Bit", "CLIP", "DeiT", "OwlViT", "Siglip", "ViT")
 # Processors with steps of their own, and options for small results.
 OWN_STEPS = {
@@ -122,7 +127,7 @@ def assert_same(processor, files, natively=True, mode="RGB", **options):
     for _ in range(2):  # by the processor's code, and again where that is not needed
         found, made = made_natively(one_by_one)
         assert_equal(found, expected)
-        assert made == (len(files) if natively else 0)
+        assert made == (len(files) if natively or not IS_CONTIGUOUS else 0)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +354,7 @@ def test_the_type_of_floats_is_noticed(files):
     ("options", "error"),
     [
         ({"size": {"longest_edge": 9}}, ValueError),
-        ({"size": {"shortest_edge": 1}}, RuntimeError),
+        pytest.param({"size": {"shortest_edge": 1}}, RuntimeError, marks=needs_contiguous),
         ({"image_mean": [0.1, 0.2], "image_std": [0.1, 0.2]}, RuntimeError),
         ({"image_mean": [[0.1]], "image_std": [[0.2]]}, Exception),
         ({"resample": 99}, Exception),

@@ -18,7 +18,7 @@ from support.batches import same_batches
 from support.fake_device import read_epoch
 from support.images import train_transform
 from support.participants import participant
-from support.raised_at import Steps
+from support.raised_at import Steps, needs_returns
 from support.waiting import PATIENCE, wait_until
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -332,6 +332,7 @@ def test_host_memory_is_there_until_the_copies_have_read_it(train_set, to_fake_d
     del kept
 
 
+@needs_returns
 @pytest.mark.parametrize("called", ["begin", "finish"])
 def test_an_exception_behind_a_copy_leaves_none_under_way(
     train_set, to_fake_device, fake_cuda, called

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support import warm_start
 from support.batches import same_batches
+from support.notes import said
 from support.shards import shards_of
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
@@ -60,9 +61,9 @@ def test_a_shard_that_changes_within_an_epoch_is_named(ranges_set, change, why, 
     change(shard(ranges_set))
     with pytest.raises(ShardChanged) as caught:
         list(iterator)
-    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
-    assert shard(ranges_set) in said and why in said and "index it again" in said
-    assert "train-1.bin: class" in said
+    text = said(caught.value)
+    assert shard(ranges_set) in text and why in text and "index it again" in text
+    assert "train-1.bin: class" in text
 
 
 @pytest.mark.parametrize(("change", "why"), CHANGES[:1])
@@ -148,9 +149,9 @@ def test_a_damaged_sample_is_the_error_of_pillow_and_named(image_folder, eval_se
     )
     with pytest.raises(OSError) as caught:
         list(FusionLoader(damaged, 4, num_workers=1))
-    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    text = said(caught.value)
     key = os.path.relpath(eval_set.samples[10][0], image_folder)
-    assert f"index 10 (train-1.bin: {key})" in said
+    assert f"index 10 (train-1.bin: {key})" in text
 
 
 def test_a_subset_names_samples_as_the_dataset_does(eval_set, tmp_path):
@@ -159,8 +160,8 @@ def test_a_subset_names_samples_as_the_dataset_does(eval_set, tmp_path):
     for indices in ([4, 1], [7]):
         with pytest.raises(ShardChanged) as caught:
             list(FusionLoader(torch.utils.data.Subset(dataset, indices), 1, num_workers=1))
-        said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
-        assert f"index 0 (number {indices[0]})" in said
+        text = said(caught.value)
+        assert f"index 0 (number {indices[0]})" in text
 
 
 class Numbered:

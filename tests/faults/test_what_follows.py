@@ -3,19 +3,18 @@
 import os
 import resource
 import signal
-import sys
 import time
 
 import pytest
 import torch
 from support.limits import limited
+from support.notes import HAS_NOTES, said
 from support.waiting import PATIENCE, Flag
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
-NOTED = sys.version_info >= (3, 11)  # errors have notes
 NEXT = "goes on with the mini-batch after this one"
 AGAIN = "the next call of next() tries again"
 
@@ -47,10 +46,6 @@ def firsts(batches):
     return [int(batch[0, 0]) for batch in batches]
 
 
-def said(error):
-    return "\n".join([str(error), *getattr(error, "__notes__", [])])
-
-
 @pytest.mark.parametrize(
     ("fifth", "options"),
     [
@@ -66,7 +61,7 @@ def test_after_the_error_of_a_sample_the_next_mini_batch_follows(fifth, options)
     batches = [next(iterator)]
     with pytest.raises((LookupError, RuntimeError)) as raised:
         next(iterator)
-    assert NEXT in said(raised.value) or not NOTED
+    assert NEXT in said(raised.value) or not HAS_NOTES
     assert firsts([*batches, *iterator]) == [0, *range(8, 64, 4)]
 
 
@@ -101,7 +96,7 @@ def test_after_an_error_of_no_sample_the_next_call_tries_again(tmp_path, trouble
     iterator = iter(FusionLoader(Numbers(fifth), 4, num_workers=1, timeout=timeout))
     batches = [] if trouble is short_of_memory else [next(iterator)]
     error, text = trouble(iterator, flag)
-    assert text in said(error) or not NOTED
+    assert text in said(error) or not HAS_NOTES
     while len(batches) < 16:
         try:
             batches.append(next(iterator))

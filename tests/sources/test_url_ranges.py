@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.batches import same_batches
 from support.images import train_transform
+from support.notes import said
 from support.range_server import range_server
 from support.shards import shards_of
 from test_decoded_cache import kinds_of_files
@@ -83,8 +84,8 @@ def test_a_url_that_is_not_there_is_the_error_of_its_samples(served):
     remote = served.remote(names=["train-0.bin", "404", "train-2.bin"])
     with pytest.raises(UrlUnreadable, match="/404.*check the URL") as caught:
         epochs(remote)
-    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
-    assert "(404: byte" in said
+    text = said(caught.value)
+    assert "(404: byte" in text
 
 
 @pytest.mark.parametrize("on_error", ["skip", "substitute"])

@@ -3,6 +3,7 @@
 import pytest
 from support.faulty_server import serving
 from support.images import eval_transform
+from support.notes import said
 from support.tar_shards import image_shards
 
 from fusionloader import FusionLoader
@@ -77,9 +78,9 @@ def test_the_error_names_shard_sample_and_remedy(server, fault):
     loader = loader_of(server, fault)
     with pytest.raises(FAULTS[fault][1]) as caught:
         list(loader)
-    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    assert server.url(SHARD) in said and FAULTS[fault][2] in said
-    assert any(f"{SHARD}: {number:06d}.jpg" in said for number in BAD), said
+    text = said(caught.value)
+    assert server.url(SHARD) in text and FAULTS[fault][2] in text
+    assert any(f"{SHARD}: {number:06d}.jpg" in text for number in BAD), text
 
 
 @pytest.mark.parametrize(

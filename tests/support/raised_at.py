@@ -24,6 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+import pytest
+
 import fusionloader
 from fusionloader.system.finalizers import Finalizer
 
@@ -36,6 +38,9 @@ CALLS = ("call", "c_call")
 ``"c_return"`` is behind each call of a C function, whose result is lost then; this is where Python
 raises KeyboardInterrupt. ``"line"`` is before each line.
 """
+needs_returns = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 shows no calls of bound native methods"
+)
 
 
 class Steps:

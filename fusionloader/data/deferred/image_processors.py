@@ -49,6 +49,8 @@ def preprocessing(original: Function) -> Function:
             first = first[0]
         if _running.processor or not isinstance(first, Image.Image):
             return PLAIN
+        if options.get("return_tensors") is None and not _gives_contiguous():
+            return PLAIN  # the strides of the results are not those of an ImageStack
         call = ProcessorCall.of(self, images, arguments, options)
         made = PLAIN if call is None else call.replay()
         counts().processed["run" if made is PLAIN else "replayed"] += 1
@@ -63,6 +65,17 @@ def preprocessing(original: Function) -> Function:
         return _finished(run(images) if call is None else call.record(run))
 
     return guarded(attempt, original)
+
+
+@functools.cache
+def _gives_contiguous() -> bool:
+    """Whether processors work on contiguous tensors.
+
+    In earlier releases the channels of a pixel lie side by side, also in results that are lists.
+    """
+    processor = TorchvisionBackend.__new__(TorchvisionBackend)
+    tensor = TorchvisionBackend.process_image(processor, Image.new("RGB", (8, 8)))
+    return bool(tensor.is_contiguous())
 
 
 def _recording(run: Function) -> Any:

@@ -199,7 +199,7 @@ def _holder(value: Any) -> Any:
 
 _INNER: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 _INNER[functools._lru_cache_wrapper] = "__wrapped__"
-_BUILTIN = {"builtins", "typing", "types", "collections.abc"}  # compiled functions, hints of types
+_BUILTIN = {"builtins", "typing", "typing_extensions", "types", "collections.abc"}
 
 
 def _is_of_libraries(file: str) -> bool:
