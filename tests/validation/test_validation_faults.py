@@ -257,7 +257,9 @@ validation.start(model_of(), 5)
 
 def test_ctrl_c_ends_a_wait_for_a_validation():
     body = """
+waited = threading.Event()
 def endless(model, batches):
+    waited.wait()
     os.kill(os.getpid(), signal.SIGINT)
     for _ in batches:
         pass
@@ -267,6 +269,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 validation = OverlappedValidation(endless, loader_of())
 validation.start(model_of(), 5)
 try:
+    waited.set()
     validation.finish()
 except KeyboardInterrupt:
     print("interrupted")
