@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up. `make help` lists those
 # with "##" behind them, `make campaign` those with "#:".
-CAMPAIGNS := architectures audit chaos compliance corrupt draws ends examples fuzz kills matrix mutants neon oldest ray scripts servers soak studies
+CAMPAIGNS := architectures audit chaos compliance corrupt draws ends examples fuzz kills matrix mutants neon oldest ray repeated scripts servers soak studies
 .PHONY: help demo test lint docs bench figures asan wheel campaign campaigns format stubs api types $(CAMPAIGNS) \
     gpu gpu-rehearsal gpu-kit clean ready ready-to-test
 .DELETE_ON_ERROR:
@@ -59,6 +59,7 @@ DRAWS ?= 25000
 LOADERS ?= 10000
 SOAK_SECONDS ?= 7200
 CHAOS_SECONDS ?= 600
+TIMES ?= 10
 GPU_RESULTS ?= benchmarks/results/gpu
 RUNS ?= a b c
 
@@ -73,6 +74,19 @@ test: ready-to-test  ## all tests; PYTEST_FLAGS="-q tests/plan" for a folder's
 	-.ci/system-packages $(PYTHON) chromium
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS)
 
+# A failure ends it. Each second time two busy loops run beside it.
+repeated: ready-to-test  #: the suite ten times in a row, half of them on a busy machine; TIMES=10
+	for time in $$(seq $(TIMES)); do \
+	    busy=; \
+	    if [ $$((time % 2)) = 0 ]; then \
+	        for loop in 1 2; do (while :; do :; done) & busy="$$busy $$!"; done; \
+	    fi; \
+	    $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS); \
+	    status=$$?; \
+	    [ -z "$$busy" ] || kill $$busy; \
+	    [ $$status = 0 ] || exit $$status; \
+	done
+
 # What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
 campaign: unknown = $(filter-out $(CAMPAIGNS),$(NAME))
 campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
@@ -81,7 +95,7 @@ campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
 	    sort | awk '{printf "make campaign NAME=%-13s", $$1; $$1 = ""; print}')
 
 # A JSON line for each is added to benchmarks/results/campaigns.ndjson, and docs/how/campaigns.md written.
-campaigns: ready-to-test  ## all of them, for a day and a half; ONLY="chaos soak" for some
+campaigns: ready-to-test  ## all of them, for two days; ONLY="chaos soak" for some
 	$(BIN)/python -m benchmarks.campaigns $(ONLY)
 
 kills: ready-to-test  #: processes killed at random; KILLS=150

@@ -1,6 +1,6 @@
 """Runs campaigns one after the other, keeps what each has said, and writes the page that shows it.
 
-    make campaigns                        # all, which takes about a day and a half on two cores
+    make campaigns                        # all, which takes about two days on two cores
     make campaigns ONLY="chaos soak"
     python -m benchmarks.campaigns --page # writes docs/how/campaigns.md again
 
@@ -85,6 +85,7 @@ ALL = (
     Campaign("wheel", 2.0),
     *map(_suite, ("3.10", "3.12", "3.13")),
     Campaign("oldest"),
+    Campaign("repeated", 4.0),
     Campaign("audit", 0.2),
 )
 
