@@ -38,8 +38,7 @@ class Area:
             read, write = os.pipe()
             self.records.add(number, member, read, self.staging.recover)
             self.pipes.append(write)
-            fds = self.staging.control_fd, self.staging.data_fd
-            self.workers.append(_native.WorkerQueue(*fds, number))
+            self.workers.append(_native.WorkerQueue(*self.staging.fds, number))
             self.workers[-1].announce(os.getpid())
 
     def finish_all(self, number):

@@ -41,8 +41,7 @@ class Job:
         """Returns a worker of that number, and its end of the pipe, which is closed at its end."""
         read, write = os.pipe()
         self.ask({"do": "worker", "number": number}, (read,))
-        fds = self.staging.control_fd, self.staging.data_fd
-        worker = _native.WorkerQueue(*fds, number)
+        worker = _native.WorkerQueue(*self.staging.fds, number)
         worker.announce(os.getpid())
         return worker, write
 

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 import torch
+from chaos.epoch_process import opened
 from support.batches import same_batches
 from support.campaigns import SEED
 from support.notes import HAS_NOTES, said
@@ -319,6 +320,25 @@ def test_samples_that_kill_are_named_after_an_exception_behind_a_death(death):
         n for n in range(0, 4 * BATCHES, 4) if n != 8
     ]
     loader.close()
+
+
+@pytest.mark.parametrize("kind", ["plan", "rows", "whole batches"])
+def test_an_exception_at_any_step_of_the_start_leaves_no_descriptor(eval_set, kind, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's keeps what it gets
+    loader = FusionLoader(**{"num_workers": 1} | KINDS[kind](eval_set))
+
+    def left():
+        gc.collect()
+        return opened() - before
+
+    count = Steps("engine/manager").count(lambda: iter(loader))
+    gc.collect()
+    before = opened()
+    for position in sampled(count, 20, SEED):
+        steps = Steps("engine/manager")
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), lambda: iter(loader))
+        wait_until(lambda: not left(), f"descriptors are left: {steps.place}")
 
 
 def test_an_exception_at_any_step_of_the_end_leaves_no_worker():

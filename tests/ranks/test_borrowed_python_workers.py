@@ -207,7 +207,7 @@ def test_memory_for_other_ranks_is_used_again_and_within_its_limit():
     rows, acquire = batches._manager._memory._rows, batches._manager._memory._acquire_room
     given = []
     batches._manager._memory._acquire_room = lambda: given.append(acquire()) or given[-1]
-    view = MemberView(batches._manager._control_fd, batches._manager._arena.fd)
+    view = MemberView(batches._manager._control.fd, batches._manager._arena.fd)
     view.watch(True)  # as when other ranks have idle workers
     assert torch.cat(list(batches)).tolist() == list(range(200))
     rooms = [room.number for room in given if room is not None]

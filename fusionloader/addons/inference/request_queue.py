@@ -15,7 +15,6 @@ that was admitted.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -83,10 +82,9 @@ class RequestQueue:
         self._workers = LoaderWorkers(manager_options, workers)
         self._arena = Arena()
         self._ring_size = 2 * options.max_queued + 2
-        self._control_fd = objects.create_queue(workers, self._ring_size)
-        self._queue = _native.ManagerQueue(
-            self._control_fd, self._arena.fd, workers, self._ring_size
-        )
+        self._control = objects.ControlBlock(workers, self._ring_size)
+        fds = self._control.fd, self._arena.fd
+        self._queue = _native.ManagerQueue(*fds, workers, self._ring_size)
         self._descriptors = SizedSlots(self._arena, self._queue, steps=1)
         self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
         self._table = DatasetTable.of_files([], [])  # images come with their requests
@@ -97,7 +95,6 @@ class RequestQueue:
         self._warned = False  # of workers that cannot be replaced
         self._published_then = 0  # sequence at the last search
         try:
-            fds = self._control_fd, self._arena.fd
             hub = Hub(self._queue, *fds, workers, workers)
             self._workers.start(hub, starter(self._table))
         except BaseException:
@@ -339,4 +336,4 @@ class RequestQueue:
         self._queue.stop()
         self._workers.end()
         self._arena.close()
-        os.close(self._control_fd)
+        self._control.close()

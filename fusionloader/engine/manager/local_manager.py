@@ -91,7 +91,7 @@ class LocalManager(Manager):
         self._ring_size = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
         self._workers = LoaderWorkers(options, self._most)
         self._arena = Arena()
-        self._control_fd, self.queue = self._make_queue()
+        self._control, self.queue = self._make_queue()
         self.in_flight = InFlight(self.queue, self._ring_size)
         if options.passes is not None:
             options.passes.follow(self.in_flight)
@@ -99,7 +99,7 @@ class LocalManager(Manager):
         self._worker_failures: list[messages.Failure] = []  # not raised yet
         named = partial(sample_name, in_flight=self.in_flight)
         self._hung = HungWorkers(self._workers, options.stall_timeout, named)
-        self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
+        self.trace = ManagerTrace(self._control.fd, self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size)
         self.closed = False
         try:
@@ -108,23 +108,23 @@ class LocalManager(Manager):
             self.close()
             raise
 
-    def _make_queue(self) -> tuple[int, _native.ManagerQueue]:
-        """Returns the control block's descriptor and the queue in it.
+    def _make_queue(self) -> tuple[objects.ControlBlock, _native.ManagerQueue]:
+        """Returns the control block and the queue in it.
 
         Raises:
             SharedMemoryExhausted: the address space has too little room.
         """
         own = self._workers
         workers, ring = own.first_guest_slot, self._ring_size
-        fd = objects.create_queue(workers + own.guest_slots, ring)
+        control = objects.ControlBlock(workers + own.guest_slots, ring)
         shared = (own.guest_slots, own.shareable, own.event_fd)
         try:
-            return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
+            queue = _native.ManagerQueue(control.fd, self._arena.fd, workers, ring, *shared)
         except OSError as error:
-            nbytes = os.fstat(fd).st_size
-            os.close(fd)
+            nbytes = os.fstat(control.fd).st_size
             objects.raise_exhausted(error, nbytes, "a queue")
             raise
+        return control, queue
 
     def _begin(self, layout: Layout | None, start: StartWorker) -> None:
         if layout is not None:
@@ -135,7 +135,7 @@ class LocalManager(Manager):
             warn_refused(error, "CPU workers make all samples", "gpu_worker")
             self._workers.participants = self._memory.without_writer(self.participants)
             buffers = []
-        fds = self._control_fd, self._arena.fd
+        fds = self._control.fd, self._arena.fd
         hub = Hub(self.queue, *fds, self._options.workers, self._most, buffers)
         self._workers.start(hub, start)
 
@@ -411,7 +411,7 @@ class LocalManager(Manager):
             lambda: self._memory.close(self.in_flight),
             self.in_flight.jobs.clear,
             self._arena.close,
-            lambda: os.close(self._control_fd),
+            self._control.close,
         ]
         failed: BaseException | None = None
         self.closed = True

@@ -117,8 +117,7 @@ class Group:
         member.equal, member.workers = equal, numbers
         member.in_flight, member.limit = int(fields["in_flight"]), fields["limit"]
         member.joined = True
-        fds = self._staging.control_fd, self._staging.data_fd
-        member.reply({"joined": numbers.start}, fds=fds)
+        member.reply({"joined": numbers.start}, fds=self._staging.fds)
 
     def _joined(self) -> Iterable[GroupMember]:
         return (member for member in self.members.values() if member.joined)

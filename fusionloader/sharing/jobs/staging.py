@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 from collections import Counter
 from copy import copy
@@ -96,8 +95,8 @@ class Staging:
     def __init__(self, workers: WorkerRecords) -> None:
         self._workers = workers
         self._arena = Arena()
-        self.control_fd = objects.create_queue(MOST_WORKERS, RING)
-        self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST_WORKERS, RING)
+        self._control = objects.ControlBlock(MOST_WORKERS, RING)
+        self.queue = _native.ManagerQueue(*self.fds, MOST_WORKERS, RING)
         self._descriptors = SlotPool(self._arena, self.queue, spare=RING)
         self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)
         self.settings: RowSettings | None = None
@@ -106,8 +105,9 @@ class Staging:
         self._quarantined: list[_Quarantined] = []
 
     @property
-    def data_fd(self) -> int:
-        return self._arena.fd
+    def fds(self) -> tuple[int, int]:
+        """The descriptors of the control block and of the slots."""
+        return self._control.fd, self._arena.fd
 
     @property
     def busy(self) -> bool:
@@ -331,4 +331,4 @@ class Staging:
         """Stops the queue, which ends its workers, and closes the descriptors."""
         self.queue.stop()
         self._arena.close()
-        os.close(self.control_fd)
+        self._control.close()

@@ -117,9 +117,9 @@ class PoolProcesses:
         self._bindings: dict[int, weakref.ref[PoolBinding]] = {}
         self._last = 0
         self._assigned_to = 0
-        self._control_fd = objects.create_queue(workers, 1)
-        self._queue = _native.ManagerQueue(self._control_fd, -1, workers, 1, 0, workers)
-        self._member = _native.MemberView(self._control_fd, -1)
+        self._control = objects.ControlBlock(workers, 1)
+        self._queue = _native.ManagerQueue(self._control.fd, -1, workers, 1, 0, workers)
+        self._member = _native.MemberView(self._control.fd, -1)
 
     # ---- loaders -------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class PoolProcesses:
         ours.setblocking(False)
         method = self._context.get_start_method()
         parent = 0 if method == "forkserver" and user_code else os.getpid()
-        fds = {"control_fd": self._control_fd, "loaders_fd": theirs.fileno()}
+        fds = {"control_fd": self._control.fd, "loaders_fd": theirs.fileno()}
         config, cpus = PoolWorkerConfig(worker, parent, **fds), self._cores.cpus(worker)
         with theirs:
             if method == "fork":
@@ -277,7 +277,7 @@ class PoolProcesses:
             for worker in list(self._handles):
                 self._drop(worker)
             self._cores.close()
-            os.close(self._control_fd)
+            self._control.close()
             if self._end is not None:
                 self._end.detach()  # it would keep the control block mapped as long as its owner
 

@@ -51,17 +51,22 @@ def create(
         raise
 
 
-def create_queue(records: int, ring_size: int) -> int:
-    """Returns a file descriptor of a queue's control block; the caller closes it.
+class ControlBlock(OwnedDescriptor):
+    """The control block of a queue. The rings for traces are allocated when a trace begins.
 
-    The rings for traces are allocated when a trace begins.
-
-    Raises:
-        SharedMemoryExhausted: there is too little memory.
+    Attributes:
+        fd: its file descriptor, for other processes to map.
     """
-    size = _native.ManagerQueue.control_bytes(records, ring_size)
-    untraced = _native.ManagerQueue.untraced_bytes(records, ring_size)
-    return create(size, "queue", allocated=untraced)
+
+    def __init__(self, records: int, ring_size: int) -> None:
+        """Makes the control block.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
+        size = _native.ManagerQueue.control_bytes(records, ring_size)
+        untraced = _native.ManagerQueue.untraced_bytes(records, ring_size)
+        self.fd = create(size, "queue", allocated=untraced)
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
