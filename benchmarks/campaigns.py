@@ -8,7 +8,8 @@ Each is a process of ``make`` with a limit of time. One that fails, or is ended 
 not keep the next one from running. One whose recipe exits with 77 cannot run on this machine, which
 is no failure: its line that begins with "fusionloader:" says why. Each adds a line of JSON to
 ``results/campaigns.ndjson``: what was run, on which code and machine, with which seed, for how
-long, with which exit status, and the last line that it printed, which has its counts.
+long, with which exit status, and the last line that it printed, which has its counts. All that it
+printed is in ``build/campaigns`` until its next run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -32,6 +32,7 @@ from fusionloader.cli.environment import provenance
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "campaigns.ndjson"
+PRINTED = ROOT / "build" / "campaigns"
 PAGE = ROOT / "docs" / "how" / "campaigns.md"
 ENDED = "ended at its limit"
 CANNOT_RUN = "cannot run here"
@@ -119,7 +120,9 @@ def run(campaign: Campaign) -> Run:
         command.append(f"PYTHON={_python(campaign.python)}")
     known = provenance()
     began = time.monotonic()
-    with tempfile.TemporaryFile() as output:  # not a pipe, which daemons may keep open
+    PRINTED.mkdir(parents=True, exist_ok=True)
+    # Not a pipe, which daemons may keep open.
+    with (PRINTED / f"{campaign.name}.txt").open("w+b") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,

@@ -27,7 +27,8 @@ def test_each_campaign_is_a_target_with_words_and_no_run_is_of_another():
         ("@echo begun; sleep 600", campaigns.ENDED, "begun"),
     ],
 )
-def test_what_is_kept_of_a_run(tmp_path, recipe, status, said):
+def test_what_is_kept_of_a_run(tmp_path, monkeypatch, recipe, status, said):
+    monkeypatch.setattr(campaigns, "PRINTED", tmp_path / "printed")
     (tmp_path / "Makefile").write_text(f"tried:\n\t{recipe}\n")
     seconds = 2 if status == campaigns.ENDED else 60
     tried = Campaign("tried", seconds / 3600, ("-f", str(tmp_path / "Makefile"), "tried"))
@@ -35,6 +36,7 @@ def test_what_is_kept_of_a_run(tmp_path, recipe, status, said):
     found = campaigns.run(tried)
     assert (found["status"], found["said"].partition(" in ")[0]) == (status, said)
     assert time.monotonic() - began < 60 and found["source"] and found["machine"]
+    assert said in (tmp_path / "printed/tried.txt").read_text()
 
 
 def test_the_latest_run_has_the_row():
