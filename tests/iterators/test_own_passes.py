@@ -108,6 +108,30 @@ def test_batches_are_torchs_in_every_epoch(dataset, workers, options):
     assert same_batches(found[0], found[2]) and same_batches(found[1], found[3])
 
 
+class ItsOwnIterator(IterableDataset):
+    def __iter__(self):
+        self.left = list(range(21))
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_iter_is_called_once_an_epoch(workers, batch_size):
+    datasets = [ItsOwnIterator() for _ in range(2)]
+    loaders = [
+        loader_class(dataset, batch_size, num_workers=workers)
+        for loader_class, dataset in zip((DataLoader, FusionLoader), datasets, strict=True)
+    ]
+    for _ in range(2):
+        expected, found = map(list, loaders)
+        assert len(found) == len(expected) and same_batches(found, expected)
+
+
 def loader_of(dataset, **options):
     torch.manual_seed(7)
     return FusionLoader(dataset, 4, num_workers=2, timeout=PATIENCE, **options)

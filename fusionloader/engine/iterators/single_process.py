@@ -155,7 +155,8 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             self._samples = []
         missing = wanted - len(self._samples)
         if missing and not fetcher.ended:
-            fresh = itertools.islice(fetcher.dataset_iter, missing)
+            # Not islice, which calls iter(): a dataset that is its own iterator begins anew there.
+            fresh = map(next, itertools.repeat(fetcher.dataset_iter, missing))
             try:
                 self._samples.extend(fresh)
             except Exception:
