@@ -74,14 +74,14 @@ test: ready-to-test  ## all tests; PYTEST_FLAGS="-q tests/plan" for a folder's
 	-.ci/system-packages $(PYTHON) chromium
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS)
 
-# A failure ends it. Each second time two busy loops run beside it.
+# A failure ends it. Each second time two busy loops run beside it, as long as this shell does.
 repeated: ready-to-test  #: the suite ten times in a row, half of them on a busy machine; TIMES=10
 	for time in $$(seq $(TIMES)); do \
 	    busy=; \
 	    if [ $$((time % 2)) = 0 ]; then \
-	        for loop in 1 2; do (while :; do :; done) & busy="$$busy $$!"; done; \
+	        for loop in 1 2; do (while kill -0 $$$$; do :; done) & busy="$$busy $$!"; done; \
 	    fi; \
-	    $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS); \
+	    $(MAKE) --no-print-directory test; \
 	    status=$$?; \
 	    [ -z "$$busy" ] || kill $$busy; \
 	    [ $$status = 0 ] || exit $$status; \

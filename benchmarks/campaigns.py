@@ -99,18 +99,16 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - {each.name for each in ALL}:
         parser.error(f"no campaign is called {', '.join(sorted(unknown))}")
+    chosen = [each for each in ALL if not options.names or each.name in options.names]
     failed = 0
-    if not options.page:
-        for campaign in ALL:
-            if not options.names or campaign.name in options.names:
-                found = run(campaign)
-                with RECORD.open("a") as record:
-                    record.write(json.dumps(found) + "\n")
-                PAGE.write_text(page(read(RECORD)))  # a test compares it: the next may be a suite
-                print(f"{campaign.name}: {found['said']} ({result(found)})", flush=True)
-                failed += found["status"] not in (0, CANNOT_RUN)
-    else:
-        PAGE.write_text(page(read(RECORD)))
+    for campaign in [] if options.page else chosen:
+        found = run(campaign)
+        with RECORD.open("a") as record:
+            record.write(json.dumps(found) + "\n")
+        PAGE.write_text(page(read(RECORD)))  # a test compares it: the next may be a suite
+        print(f"{campaign.name}: {found['said']} ({result(found)})", flush=True)
+        failed += found["status"] not in (0, CANNOT_RUN)
+    PAGE.write_text(page(read(RECORD)))
     return int(failed > 0)
 
 

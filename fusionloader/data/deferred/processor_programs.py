@@ -199,6 +199,7 @@ def _holder(value: Any) -> Any:
 
 _INNER: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 _INNER[functools._lru_cache_wrapper] = "__wrapped__"
+# Of compiled functions, and of hints of types.
 _BUILTIN = {"builtins", "typing", "typing_extensions", "types", "collections.abc"}
 
 
