@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 from chaos.campaign import missing
+from chaos.epoch_process import begin_at
 from chaos.kinds.setting import EpochKind, Setting
 from chaos.registry import KINDS
 from support.images import photo
 
-from soak.held import held, named_semaphores, private_bytes
+from soak.held import held, private_bytes
 from soak.loaders import drop_some
 
 _MOST_GROWTH = 1 << 20  # bytes an hour
@@ -68,12 +69,12 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
     began, epochs, rounds = time.monotonic(), 0, []
     while len(rounds) <= _WARM_UP + 1 or time.monotonic() - began < seconds:
         for kind in kinds:
-            epochs += _epochs(kind, folder, len(rounds))
+            epochs += epochs_of(kind, folder, len(rounds))
         for number in range(_ROUNDS_OF_LOADERS):
             drop_some(f"{folder}/images", number)
         rounds.append(
             {
-                "held": dict(held(), semaphores=named_semaphores()),
+                "held": held(),
                 "bytes": private_bytes(),
                 "seconds": round(time.monotonic() - began, 1),
                 "epochs": epochs,
@@ -83,20 +84,21 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
     return rounds
 
 
-def _epochs(kind: EpochKind, folder: str, number: int) -> int:
+def epochs_of(kind: EpochKind, folder: str, number: int) -> int:
     """Takes an epoch of each part of a kind, beside one another."""
     own = Path(folder) / kind.name.replace(" ", "-").replace(",", "")
     own.mkdir(exist_ok=True)
     images = own / "images"
     if not images.exists():
         images.symlink_to(Path(folder) / "images")
-    epochs = kind.make(Setting(kind.name, "", str(own), word=f"soak-{number}"))
+    epochs = kind.make(Setting(kind.name, "", str(own), str(own), word=f"soak-{number}"))
+    for part in epochs.parts:
+        begin_at(part, number)
     iterators = [iter(part.loader) for part in epochs.parts]
-    parts = len(iterators)
     while iterators:
         iterators = [iterator for iterator in iterators if next(iterator, None) is not None]
     epochs.close()
-    return parts
+    return len(epochs.parts)
 
 
 def _slope(rounds: list[dict]) -> float:

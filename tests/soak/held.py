@@ -38,11 +38,6 @@ def held() -> Counter[str]:
     return counts
 
 
-def named_semaphores() -> int:
-    """How many named semaphores the machine has, of all processes."""
-    return len(list(Path("/dev/shm").glob("sem.*")))
-
-
 def _kind(target: str) -> str:
     """Returns what a descriptor is of: ``socket``, ``pipe``, ``memfd``, or the file's path."""
     if target.startswith("/memfd:"):

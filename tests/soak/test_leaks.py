@@ -2,8 +2,10 @@
 
 from collections import Counter
 
+from chaos.registry import KINDS
 from support.campaigns import LOADERS
 
+from soak.__main__ import epochs_of
 from soak.held import held, private_bytes
 from soak.loaders import drop_some
 
@@ -24,3 +26,11 @@ def test_loaders_that_are_made_and_dropped_leave_nothing(image_folder):
         grown = private_bytes() - memory
         print(f"{count} loaders, {grown} bytes more: {grown / count:.0f} for each")
         assert grown < ALLOWED_BYTES * count
+
+
+def test_epochs_of_a_kind_that_writes_leave_nothing(image_folder, tmp_path):
+    (tmp_path / "images").symlink_to(image_folder)
+    epochs_of(KINDS["trace"], str(tmp_path), 0)
+    before = held()
+    epochs_of(KINDS["trace"], str(tmp_path), 1)
+    assert held() - before == Counter()
