@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import threading
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
@@ -146,9 +147,24 @@ def test_closing_at_once_raises_for_what_is_queued(make, jpegs, gate):
     gate.wait_until_begun()
     closing = threading.Thread(target=prepare.close, kwargs={"wait": False})
     closing.start()
-    assert all(isinstance(future.exception(), PreprocessorClosed) for future in futures)
+    errors = {future.exception() for future in futures}
+    assert len(errors) == len(futures) and {*map(type, errors)} == {PreprocessorClosed}
     gate.open()
     closing.join()
+
+
+def test_a_refused_image_is_not_kept(make, jpegs):
+    class Encoded(bytearray):
+        """Of which a weak reference can be kept."""
+
+    prepare = make()
+    prepare.close()
+    image = Encoded(jpegs[0])
+    kept = weakref.ref(image)
+    with pytest.raises(PreprocessorClosed):
+        prepare.submit(image)
+    del image
+    assert kept() is None
 
 
 def test_a_model_has_its_last_batch_when_it_is_closed(make, jpegs):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusionloader.addons.inference.errors import QueueFull
+from fusionloader.addons.inference.errors import PreprocessorClosed, QueueFull
 from fusionloader.addons.inference.options import WhenFull
 
 _Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]"
@@ -40,7 +40,7 @@ class Admission:
         self._condition = threading.Condition(self._lock)
         self._waiting_tasks: deque[_Waiter] = deque()
         self._making_room: set[int] = set()  # threads
-        self.closed: Exception | None = None
+        self.closed: str | None = None
         self._closed_for_begun = False
 
     @property
@@ -109,7 +109,7 @@ class Admission:
 
     def _try(self, places: AdmissionPlaces, most: int, begun: bool) -> int:
         if self.closed is not None and (self._closed_for_begun or not begun):
-            raise self.closed
+            raise PreprocessorClosed(self.closed)
         taken = min(most, self._most - self._taken) if self._has_room() else 0
         self._taken += taken
         places.count += taken
@@ -142,7 +142,7 @@ class Admission:
                 loop.call_soon_threadsafe(_wake_task, future)
                 count -= 1
 
-    def close(self, why: Exception, also_begun: bool = False) -> None:
+    def close(self, why: str, also_begun: bool = False) -> None:
         """Refuses new requests with ``why``; with ``also_begun`` the rest of begun ones, too."""
         with self._lock:
             self.closed = why

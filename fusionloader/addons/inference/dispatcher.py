@@ -69,7 +69,7 @@ class Dispatcher:
         self._due: deque[ImageRequest] = deque()
         self._whole: deque[DynamicBatch] = deque()
         self._lists: set[ListRequest] = set()
-        self._stop: Exception | None = None  # why nothing is answered any more
+        self._stop: str | None = None  # why nothing is answered any more
         self._finishing = False
         self._busy = 0.0
         self._runner: ModelRunner | None = None
@@ -176,7 +176,7 @@ class Dispatcher:
         It takes no lock, so that a finalizer may call it.
         """
         if self._stop is None:
-            self._stop = PreprocessorClosed(why)
+            self._stop = why
         self._queue.wake()
 
     def _end_at_exit(self) -> None:
@@ -208,7 +208,7 @@ class Dispatcher:
         except BaseException as error:
             self._cannot_go_on(error)
         try:
-            why = self._stop or PreprocessorClosed("this Preprocessor was closed")
+            why = self._stop or "this Preprocessor was closed"
             self._admission.close(why, also_begun=True)
             self._fail_all(why)
         finally:
@@ -216,7 +216,8 @@ class Dispatcher:
 
     def _cannot_go_on(self, error: BaseException) -> None:
         """Ends this thread and fails unanswered requests; the model's thread calls it, too."""
-        self._stop = error if isinstance(error, Exception) else PreprocessorClosed(repr(error))
+        is_reason = isinstance(error, PreprocessorClosed)
+        self._stop = str(error) if is_reason else f"this Preprocessor cannot go on: {error!r}"
         log.error("the Preprocessor cannot go on", exc_info=error)
         self._queue.wake()
 
@@ -336,7 +337,7 @@ class Dispatcher:
         if self._finishing:
             self._queue.wake()
 
-    def _fail_all(self, why: Exception) -> None:
+    def _fail_all(self, why: str) -> None:
         with self._queue.lock:
             self._queue.refusal = why
             lists = list(self._lists)
@@ -350,13 +351,13 @@ class Dispatcher:
             except BaseException:
                 log.exception("a request is not answered")
         for listed in lists:
-            listed.fail(why)
+            listed.fail(PreprocessorClosed(why))
         for each in (self._due, self._whole, self._batches, self._requests):
             each.clear()
 
-    def _fail(self, request: ImageRequest, why: Exception) -> None:
+    def _fail(self, request: ImageRequest, why: str) -> None:
         future = request.future
         if future.done() and not future.cancelled():
             return
         is_running = future.running() or future.set_running_or_notify_cancel()
-        self._answer(request, None, why if is_running else None)
+        self._answer(request, None, PreprocessorClosed(why) if is_running else None)

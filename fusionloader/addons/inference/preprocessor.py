@@ -25,7 +25,7 @@ from fusionloader.addons.inference.compiled_processors import (
     is_image_processor,
 )
 from fusionloader.addons.inference.dispatcher import Dispatcher
-from fusionloader.addons.inference.errors import PreprocessorClosed, bad_image, raise_forked
+from fusionloader.addons.inference.errors import bad_image, raise_forked
 from fusionloader.addons.inference.model_runner import Infer
 from fusionloader.addons.inference.options import PreprocessorOptions, WhenFull, check_number
 from fusionloader.addons.inference.request_queue import Image, RequestQueue, Target
@@ -351,13 +351,13 @@ class Preprocessor:
         """
         if os.getpid() != self._pid:
             return  # in a forked child the workers are its parent's
-        why = PreprocessorClosed("this Preprocessor was closed")
+        why = "this Preprocessor was closed"
         if self._admission.closed is None:
             self._admission.close(why)
         if wait:
             self._dispatcher.finish()
         else:
-            self._dispatcher.abandon(str(why))
+            self._dispatcher.abandon(why)
         self._dispatcher.join(wait)
 
     def __enter__(self) -> Preprocessor:

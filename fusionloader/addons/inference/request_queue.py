@@ -69,7 +69,7 @@ class RequestQueue:
         """``leaf`` describes a row; ``starter`` returns a function that starts workers."""
         self._options, self._leaf = options, leaf
         self.lock = threading.Lock()
-        self.refusal: Exception | None = None
+        self.refusal: str | None = None
         workers = options.num_workers
         manager_options = ManagerOptions(
             workers=workers,
@@ -180,7 +180,7 @@ class RequestQueue:
 
     def _refuse_after(self, error: BaseException) -> None:
         """Refuses further publications, after an exception such as Ctrl-C during one."""
-        self.refusal = PreprocessorClosed(
+        self.refusal = (
             f"this Preprocessor cannot go on: {error!r} was raised while an image was published, "
             "and what of it is in the queue is not known: make another one"
         )
@@ -188,7 +188,7 @@ class RequestQueue:
 
     def check_open(self) -> None:
         if self.refusal is not None:
-            raise self.refusal
+            raise PreprocessorClosed(self.refusal)
 
     def withdraw(self, job: RequestJob) -> None:
         """Keeps workers from beginning further images of a job; the lock is held."""
