@@ -190,7 +190,11 @@ audit: $(INSTALLED)  #: known vulnerabilities of what the package requires
 	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && \
 	    build/audit/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'; }
 	$(BIN)/python .ci/requirements > build/audit/requirements.txt
-	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/audit/requirements.txt $(ARGS)
+	@build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/audit/requirements.txt $(ARGS) \
+	    > build/audit/said 2>&1 || { status=$$?; cat build/audit/said; \
+	    ! sed -n 's/.*:\(.*\): Dependency not found on PyPI.*/fusionloader: this package index has no records of \1/p' \
+	        build/audit/said | grep . || exit 77; exit $$status; }
+	@cat build/audit/said
 
 format: $(TEST_INSTALLED)  ## what ruff and clang-format change by themselves
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
 """Epochs of all kinds in one process, for hours: ``make soak``.
 
-A line of JSON for each round through the kinds; at the end the slope of the memory that the process
-alone has, by least squares over the second half of the time.
+A line of JSON for each round through the kinds; at the end the slope of its memory that belongs to
+no file, by least squares over the second half of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaos.kinds.setting import EpochKind, Setting
 from chaos.registry import KINDS
 from support.images import photo
 
-from soak.held import held, private_bytes
+from soak.held import anonymous_bytes, held
 from soak.loaders import drop_some
 
 _MOST_GROWTH = 1 << 20  # bytes an hour
@@ -75,7 +75,7 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
         rounds.append(
             {
                 "held": held(),
-                "bytes": private_bytes(),
+                "bytes": anonymous_bytes(),
                 "seconds": round(time.monotonic() - began, 1),
                 "epochs": epochs,
             }

@@ -45,6 +45,7 @@ def _kind(target: str) -> str:
     return target.split(":")[0] if ":[" in target else _NUMBER.sub("N", target)
 
 
-def private_bytes() -> int:
-    """Bytes of memory that this process alone has."""
-    return int(psutil.Process().memory_full_info().uss)
+def anonymous_bytes() -> int:
+    """Bytes of memory in use that belong to no file, which other processes would change."""
+    rollup = (_SELF / "smaps_rollup").read_text()
+    return int(re.findall(r"^Anonymous: *(\d+) kB", rollup, re.MULTILINE)[0]) << 10

@@ -6,7 +6,7 @@ from chaos.registry import KINDS
 from support.campaigns import LOADERS
 
 from soak.__main__ import epochs_of
-from soak.held import held, private_bytes
+from soak.held import anonymous_bytes, held
 from soak.loaders import drop_some
 
 WARM_UP = 8
@@ -18,12 +18,12 @@ def test_loaders_that_are_made_and_dropped_leave_nothing(image_folder):
     count = max(few, LOADERS)
     for number in range(WARM_UP):
         drop_some(str(image_folder), number)
-    before, memory = held(), private_bytes()
+    before, memory = held(), anonymous_bytes()
     for number in range(count):
         drop_some(str(image_folder), number)
     assert held() - before == Counter()  # what a test before this one held may go meanwhile
     if count > few:
-        grown = private_bytes() - memory
+        grown = anonymous_bytes() - memory
         print(f"{count} loaders, {grown} bytes more: {grown / count:.0f} for each")
         assert grown < ALLOWED_BYTES * count
 
