@@ -31,9 +31,8 @@ _PLANS = (
 # Longer sides are refused (docs/guide/decoding.md).
 _LONGEST_SIDE = 1 << 20
 _MOST_BYTES = 1 << 30
-# Of a pixel, of images with more of them than Pillow decodes without a warning: Pillow's decoder
-# of WebP has four images of 4 bytes a pixel at a time.
-_BYTES_OF_LARGE = 17
+# Pillow's decoder of WebP has four images of 4 bytes a pixel at a time.
+_BYTES_OF_PIXEL = 17
 Outcome = torch.Tensor | str
 
 
@@ -125,9 +124,8 @@ def read_by_pillow(path: Path, number: int, plan: int) -> PillowsView:
 
 
 def allowed_bytes(views: list[PillowsView]) -> int:
-    """What a worker may take for files: 1 GB, unless Pillow itself warns that one is large."""
-    most = max(view.pixels for view in views)
-    return _MOST_BYTES if most <= Image.MAX_IMAGE_PIXELS else _BYTES_OF_LARGE * most
+    """What a worker may take for files: 1 GB, or what Pillow may need for the largest one."""
+    return max(_MOST_BYTES, _BYTES_OF_PIXEL * max(view.pixels for view in views))
 
 
 def _pixels_of(path: Path) -> int:
