@@ -98,7 +98,7 @@ campaign:  ## longer checks by NAME, as NAME=chaos; without one, a list of them
 campaigns: ready-to-test  ## all of them, for two days; ONLY="chaos soak" for some
 	$(BIN)/python -m benchmarks.campaigns $(ONLY)
 
-kills: ready-to-test  #: processes killed at random; KILLS=150
+kills: ready-to-test  #: processes killed at random, 150 of each kind of epochs; KILLS=150
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
 
 # Expected failures are those in which torch's own code aborts.

@@ -13,13 +13,15 @@ from chaos.registry import KINDS
 LIMIT = {"kills": KILLS} if KILLS else {"runs": 1}
 
 
-@pytest.mark.kills
+def marks_of(kind):
+    marks = [] if kind.in_suite else [pytest.mark.matrix]
+    # There are no processes to kill where samples are made in the training process.
+    return marks if kind.in_training else [*marks, pytest.mark.kills]
+
+
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, id=name, marks=[] if kind.in_suite else pytest.mark.matrix)
-        for name, kind in KINDS.items()
-    ],
+    [pytest.param(kind, id=name, marks=marks_of(kind)) for name, kind in KINDS.items()],
 )
 @pytest.mark.timeout(300 + 10 * KILLS)
 def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):
