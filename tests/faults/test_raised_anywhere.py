@@ -334,7 +334,7 @@ def test_an_exception_at_any_step_of_the_start_leaves_no_descriptor(eval_set, ki
     count = Steps("engine/manager").count(lambda: iter(loader))
     gc.collect()
     before = opened()
-    for position in sampled(count, 20, SEED):
+    for position in sampled(count, 8, SEED):
         steps = Steps("engine/manager")
         with contextlib.suppress(KeyboardInterrupt):
             steps.raise_at(position, KeyboardInterrupt(), lambda: iter(loader))

@@ -170,7 +170,7 @@ def write_many(folder, number, barrier):
 
 
 def test_two_processes_that_write_at_once_leave_whole_files(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     barrier = context.Barrier(3)
     writers = [
         context.Process(target=write_many, args=(tmp_path, number, barrier)) for number in (1, 2)
