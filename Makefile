@@ -253,6 +253,7 @@ fuzz: $(FUZZERS)  #: the decoders under libFuzzer, which needs clang; FUZZ_SECON
 	        -dict=tests/fuzz/$$format.dict -artifact_prefix=$(FUZZ)/found- -print_final_stats=1 \
 	        $(FUZZ)/$$kind $$(ls -d tests/fuzz/corpus/$$kind 2> /dev/null) || exit 1; \
 	done
+	@echo "nothing found by $(words $(FUZZERS)) fuzzers in $(FUZZ_SECONDS) s each"
 
 $(FUZZ)/window-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-address: SANITIZE := fuzzer,address,undefined

@@ -42,6 +42,7 @@ def main() -> int:
     found = {"seed": options.seed, "all": whole.as_dict()}
     found["kinds"] = {name: tally.as_dict() for name, tally in tallies.items()}
     print(json.dumps(found["all"], indent=2))
+    print(whole.in_words())
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found, indent=2) + "\n")

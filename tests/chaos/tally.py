@@ -57,3 +57,12 @@ class Tally:
         """Returns all counts as plain values."""
         counts = {name: getattr(self, name) for name in self.__slots__}
         return {k: dict(v) if isinstance(v, Counter) else v for k, v in counts.items()}
+
+    def in_words(self) -> str:
+        """Returns what was done and what went wrong, in a line."""
+        done = (
+            f"{self.runs} runs, {self.samples} samples, {self.faults.total()} faults, "
+            f"{self.kills.total()} signals"
+        )
+        wrong = f"{self.lost} lost, {self.doubled} doubled, {self.altered} altered"
+        return f"{done}: {wrong}, {self.hangs} hung, {self.left_behind} left behind"
