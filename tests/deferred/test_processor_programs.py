@@ -232,11 +232,12 @@ def test_the_oldest_results_are_forgotten(files, monkeypatch):
 
 def test_another_generator_of_numpy(files):
     processor = processor_of("ViT", size={"height": 32, "width": 32})
+    before = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(1))
     try:
         assert_runs(1, processor, files)
     finally:
-        np.random.set_bit_generator(np.random.MT19937(1))
+        np.random.set_bit_generator(before)
 
 
 def test_files_are_not_loaded_before_arguments_are_checked(files):

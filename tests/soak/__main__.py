@@ -52,6 +52,7 @@ def main() -> int:
         "curve": [(entry["seconds"], entry["bytes"]) for entry in rounds],
     }
     print(json.dumps({name: value for name, value in found.items() if name != "curve"}, indent=2))
+    print(f"{found['epochs']} epochs, {found['bytes_an_hour']} bytes an hour, more held: {grown}")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found) + "\n")
