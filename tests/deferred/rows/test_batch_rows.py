@@ -1,6 +1,8 @@
 """Batches made of rows: they are what stacking makes, and nothing else looks into them."""
 
 import gc
+import os
+import weakref
 
 import pytest
 import torch
@@ -22,8 +24,9 @@ class Worker:
     """What a worker does with samples, and the slots that it does it in."""
 
     def __init__(self, most=5):
-        self.memory = objects.create(0, grows=True)
-        self.sender = Sender(Sends(0, Descriptor(self.memory), most))
+        memory = objects.create(0, grows=True)
+        weakref.finalize(self, os.close, memory)
+        self.sender = Sender(Sends(0, Descriptor(memory), most))
         self.rows = BatchRows(self.sender)
         self.collate = collating.default_collate(self.rows)
         self.made = 0
