@@ -145,7 +145,7 @@ ray: ready-to-test  #: remote workers that Ray starts, on real clusters
 oldest: ready-to-test  #: loaders on the oldest torch that is supported
 	test -x $(OLDEST)/bin/python || $(BIN)/python -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --no-compile 'torch==2.6.0' torchvision pytest \
-	    'numpy<2.3' pytest-timeout pytest-xdist hypothesis psutil nvidia-dali-cuda120 aiohttp s3fs \
+	    'numpy<2.3' pytest-timeout pytest-xdist hypothesis psutil nvidia-dali-cuda120 posix_ipc tqdm aiohttp s3fs \
 	    'moto[s3]' flask flask-cors
 	PYTHONPATH=. $(OLDEST)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal \
 	    $(PYTEST_FLAGS) $(addprefix tests/,$(OLDEST_TESTS)) -k 'not compiler_is_found_beside_torch'
