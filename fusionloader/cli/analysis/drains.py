@@ -13,7 +13,7 @@ from fusionloader.observe.statistics.snapshot import LoaderStats
 from fusionloader.observe.statistics.stages import StageStats
 from fusionloader.options.aliases import AnyLoader, Batch
 
-_FEWEST = 2  # mini-batches of a drain, and no fewer than workers, each of whom may make one at once
+_FEWEST = 2  # mini-batches of a drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,11 @@ def _unsettled(loader: AnyLoader) -> int:
 
 def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> Drain:
     counted = samples = 0
+    # Those ahead may all be ready, and none of what they cost is in this measurement.
+    fewest = max(_FEWEST, _unsettled(loader))
     started, cpu = time.perf_counter(), time.thread_time()
     now = started
-    while now - started < seconds or counted < max(_FEWEST, loader.num_workers):
+    while now - started < seconds or counted < fewest:
         samples += batch_length(next(batches)) or loader.batch_size or 1
         counted += 1
         now = time.perf_counter()
