@@ -50,7 +50,7 @@ def rank_main(arguments: dict[str, Any]) -> None:
         pass
     print("filled", flush=True)
     input()
-    memory = loader._iterator_factory._kept.memory
+    memory = loader._iterator_factory._cache.memory
     found = [os.fstat(fd) for fd in memory.fds().values()]
     print(json.dumps({info.st_ino: 512 * info.st_blocks for info in found}), flush=True)
     input()

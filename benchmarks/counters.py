@@ -46,7 +46,7 @@ def seconds_of(loader: DataLoader[Any], clock: Any = None) -> float:
 
 def ns_per_step() -> float:
     """Returns the cost of the clock for one next()."""
-    clock = WaitClock(Waits(), [])
+    clock = WaitClock(Waits(), [], lambda: None)
 
     def step() -> None:
         with clock:
