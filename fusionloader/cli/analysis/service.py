@@ -148,8 +148,8 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[SampleCo
                 dataset[index]
             else:
                 source.load(SampleKey(index, 0, 0, number, 0))
-            seconds = time.thread_time() - started
-            waiting = time.perf_counter() - began - seconds - (_run_delay() - delayed)
+            seconds, delay = time.thread_time() - started, _run_delay() - delayed
+            waiting = time.perf_counter() - began - seconds - delay
             costs.append(SampleCost(sizes[index], seconds, max(0.0, waiting)))
     return costs[min(_WARM_UP, len(indices)) :]
 
