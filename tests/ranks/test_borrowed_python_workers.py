@@ -89,7 +89,7 @@ def expected(folder, common):
     ("method", "pool"),
     [("fork", 0), ("spawn", 1), pytest.param("spawn", 0, marks=pytest.mark.matrix)],
 )
-@workers_of("tail", "samples", "whole batches")
+@workers_of("whole batches", "samples", "tail")
 @pytest.mark.few(1)
 def test_borrowed_workers_run_user_code_for_the_same_batches(
     folder, common, expected, method, pool, tmp_path
