@@ -11,6 +11,8 @@ from chaos.campaign import campaign, chosen, laboratory
 from chaos.registry import KINDS
 from chaos.tally import Tally
 
+_SEVERAL = 5  # runs, in one of which no fault ends the help early
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
@@ -46,7 +48,18 @@ def main() -> int:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found, indent=2) + "\n")
-    return 0
+    if unhelped := [name for name, tally in tallies.items() if _is_unhelped(name, tally)]:
+        print(f"only workers of a loader's own made anything in: {', '.join(unhelped)}")
+    return int(bool(unhelped))
+
+
+def _is_unhelped(name: str, tally: Tally) -> bool:
+    """Whether what a kind is about has not happened in several runs."""
+    return (
+        tally.runs >= _SEVERAL
+        and bool(KINDS[name].made_by)
+        and not tally.made_by[KINDS[name].made_by]
+    )
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ class Run:
             "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
             "XDG_CACHE_HOME": self.setting.written,
         }
-        if self.kind.processes == 1:
+        if not self.kind.ranks:
             ranks = {}
         job = {"TORCHELASTIC_RUN_ID": f"chaos-{setting.word}"}
         return Trainer(self.laboratory.disk.starter, setting, {**system, **own, **job, **ranks})
@@ -205,12 +205,16 @@ class Run:
 
     def go(self, steps: int, faults: list[Any]) -> None:
         """Takes so many batches, or all of all epochs, and has faults before some of them."""
+        turn = None
         for self.step in range(steps):
             self._come_due(self.step)
             open_parts = self._open_parts()
             if not open_parts:
                 break
-            trainer, part = self.chance.choice(open_parts)
+            # A rank that is ahead for a while has idle workers, which others borrow.
+            if not self.kind.ranks or turn not in open_parts or self.chance.random() < 0.1:
+                turn = self.chance.choice(open_parts)
+            trainer, part = turn
             strike = None
             if self.chance.random() < STRIKES:
                 strike = self.chance.choice(faults)
@@ -221,22 +225,34 @@ class Run:
                     continue
             trainer.tell("next", part, self.chance.random() < 0.1, self._planted)
             self._planted = None
+            others = self._together(trainer, open_parts)
+            for other in others:
+                other.tell("next", part)
             if strike is not None and not strike.asks:  # while training waits
                 strike.strike(self, trainer, part)
                 strike = None
-            self._take(trainer, part)
+            for each in (trainer, *others):
+                self._take(each, part)
             if strike is not None:
                 strike.strike(self, trainer, part)
         self._come_due(None)
 
     def _open_parts(self) -> list[tuple[Trainer, int]]:
-        """Returns whose next batch is known."""
-        return [
+        """Returns whose next batch is known; of jobs those that are behind, to begin together."""
+        parts = [
             (trainer, part)
             for trainer in self.trainers
             for part in range(len(trainer.parts))
             if self._begun[trainer.setting.rank, part] < self.laboratory.epochs
         ]
+        if not self.kind.jobs:
+            return parts
+        begun = [self._begun[trainer.setting.rank, part] for trainer, part in parts]
+        return [each for each, epochs in zip(parts, begun, strict=True) if epochs == min(begun)]
+
+    def _together(self, trainer: Trainer, parts: list[tuple[Trainer, int]]) -> list[Trainer]:
+        """Returns the jobs that take a batch when a training does, without it."""
+        return [each for each, _ in parts if each is not trainer] if self.kind.jobs else []
 
     def _come_due(self, step: int | None) -> None:
         due = [what for at, what in self._afterwards if step is None or at <= step]

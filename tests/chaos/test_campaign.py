@@ -12,16 +12,19 @@ from support.raised_at import Steps
 from support.waiting import wait_until
 
 import fusionloader
+from chaos.campaign import missing
 from chaos.checks import Course, Excuse
 from chaos.faults.fault import Fault
 from chaos.kinds.image_plans import KINDS as PLANS
 from chaos.kinds.jobs import job
 from chaos.kinds.setting import BATCH, EpochKind
+from chaos.registry import KINDS as REGISTRY
 from chaos.run import Laboratory, Run
 from chaos.trainer import ROLES
 from fusionloader.engine.manager import publications
 from fusionloader.system.shm.objects import SharedPage
 
+NO_FAULT = Fault("none", lambda run, trainer, part: False)
 PACKAGE = Path(fusionloader.__file__).parent
 
 
@@ -38,6 +41,31 @@ def modules_that_are_started():
 
 def test_every_role_is_that_of_a_process_and_every_process_has_one():
     assert modules_that_are_started() == set(ROLES)
+
+
+# ---- kinds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if kind.in_suite else pytest.mark.matrix)
+        for name, kind in REGISTRY.items()
+        if kind.made_by
+    ],
+)
+def test_without_faults_batches_are_made_by_those_whom_a_kind_is_about(place, name):
+    kind = REGISTRY[name]
+    if lacking := missing(kind):
+        pytest.skip(f"not installed: {', '.join(lacking)}")
+    run = Run(place, kind, 0)
+    try:
+        run.begin()
+        run.go(200, [NO_FAULT])
+        run.finish()
+    finally:
+        run.clean()
+    assert run.tally.made_by[kind.made_by] > 0
 
 
 # ---- limits --------------------------------------------------------------------------------------
@@ -107,9 +135,6 @@ class Scripted:
 
 def rows_of(epoch, batch):
     return [f"{epoch}-{batch}-{row}" for row in range(BATCH)]
-
-
-NO_FAULT = Fault("none", lambda run, trainer, part: False)
 
 
 def ran(tmp_path, script, fault=NO_FAULT):

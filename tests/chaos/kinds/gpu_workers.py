@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchvision import transforms
 
-from chaos.kinds.image_plans import epochs_of, images_of, part_of
+from chaos.kinds.image_plans import epochs_of, helped, images_of, part_of
 from chaos.kinds.setting import EpochKind, Epochs, Setting
 from fusionloader import GpuWorker
 
@@ -14,7 +14,8 @@ def _worker(setting: Setting) -> Epochs:
     # Of which the decoders of both ends make the same pixels.
     crop = transforms.Compose([transforms.CenterCrop(24), transforms.PILToTensor()])
     options = {"gpu_worker": None if setting.plain else worker, "persistent_workers": True}
-    return epochs_of(part_of(images_of(setting, crop), setting, **options))
+    made = epochs_of(part_of(images_of(setting, crop), setting, **options))
+    return made if setting.plain else helped(made, lambda stats: stats.gpu_worker["samples"])
 
 
-KINDS = (EpochKind("GPU worker", _worker, in_suite=True),)
+KINDS = (EpochKind("GPU worker", _worker, in_suite=True, made_by="samples by GPU workers"),)

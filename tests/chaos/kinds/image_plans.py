@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from support.images import train_transform
+from support.waiting import wait_until
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -22,6 +24,7 @@ from chaos.kinds.setting import (
 )
 from chaos.traps import WorkerInit, spring
 from fusionloader import FusionLoader
+from fusionloader.observe.statistics.snapshot import LoaderStats
 
 
 class Tail:
@@ -60,6 +63,19 @@ def epochs_of(*parts: Part) -> Epochs:
             part.loader.close()
 
     return Epochs(list(parts), close)
+
+
+def helped(epochs: Epochs, samples: Callable[[LoaderStats], int]) -> Epochs:
+    """Returns the epochs when others than the loader's own workers make samples of it, too."""
+    (part,) = epochs.parts
+
+    def is_helped() -> bool:
+        for _ in part.loader:
+            pass
+        return samples(part.loader.stats()) > 0
+
+    wait_until(is_helped, "nobody helps the loader's own workers")
+    return epochs
 
 
 def _plan(setting: Setting) -> Epochs:

@@ -65,11 +65,19 @@ def _shared(setting: Setting) -> dict[str, Any]:
     return {"num_workers": 1, "share": share, "prefetch_factor": 4}
 
 
+_RANKS: dict[str, Any] = {
+    "processes": 2,
+    "ranks": True,
+    "made_by": "samples by borrowed workers",
+    "leaves": 1,  # gloo's pipe
+}
+_JOBS: dict[str, Any] = {"processes": 2, "made_by": "batches by jobs together"}
+
 KINDS = (
-    EpochKind("ranks", _rank, processes=2, leaves=1),  # gloo's pipe
-    EpochKind("ranks with Python workers", _rank_in_python, processes=2, leaves=1),
-    EpochKind("ranks with whole batches", _rank_of_whole_batches, processes=2, leaves=1),
-    EpochKind("jobs that share preparation", job, processes=2),
-    EpochKind("jobs that share user code", _job_of_user_code, processes=2),
-    EpochKind("jobs that share whole batches", _job_of_whole_batches, processes=2),
+    EpochKind("ranks", _rank, **_RANKS),
+    EpochKind("ranks with Python workers", _rank_in_python, **_RANKS),
+    EpochKind("ranks with whole batches", _rank_of_whole_batches, **_RANKS),
+    EpochKind("jobs that share preparation", job, **_JOBS),
+    EpochKind("jobs that share user code", _job_of_user_code, **_JOBS),
+    EpochKind("jobs that share whole batches", _job_of_whole_batches, **_JOBS),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.remote_workers import RemoteWorker
 
-from chaos.kinds.image_plans import epochs_of, images_of, part_of
+from chaos.kinds.image_plans import epochs_of, helped, images_of, part_of
 from chaos.kinds.setting import EpochKind, Epochs, Setting
 from fusionloader import Remote
 
@@ -22,6 +22,7 @@ def _remote(setting: Setting) -> Epochs:
     remote = Remote(servers=addresses, token_file=str(token), offload="all")
     options = {"num_workers": 1, "remote": remote, "persistent_workers": True}
     made = epochs_of(part_of(images_of(setting), setting, **options))
+    helped(made, lambda stats: stats.remote.samples)
 
     def recover() -> None:
         for number, worker in enumerate(workers):
@@ -37,4 +38,12 @@ def _remote(setting: Setting) -> Epochs:
     return Epochs(made.parts, close, recover)
 
 
-KINDS = (EpochKind("remote workers", _remote, in_suite=True, needs=("cryptography",)),)
+KINDS = (
+    EpochKind(
+        "remote workers",
+        _remote,
+        in_suite=True,
+        made_by="samples by remote workers",
+        needs=("cryptography",),
+    ),
+)

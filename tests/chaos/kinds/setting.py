@@ -93,6 +93,9 @@ class EpochKind:
         name: of the kind.
         make: makes the loaders, in their process.
         processes: that train beside one another.
+        ranks: whether they are the ranks of one training.
+        made_by: what of ``Tally.made_by`` has to happen; empty where workers of a loader's own make
+            all.
         subject_to: groups of faults.
         traps: places in user code that can be made to fail, of ``chaos.traps``.
         any_order: whether batches can be delivered as they are done.
@@ -106,6 +109,8 @@ class EpochKind:
     name: str
     make: Callable[[Setting], Epochs]
     processes: int = 1
+    ranks: bool = False
+    made_by: str = ""
     subject_to: frozenset[str] = frozenset()
     traps: tuple[str, ...] = ()
     any_order: bool = True
@@ -114,6 +119,11 @@ class EpochKind:
     in_training: bool = False
     in_suite: bool = False
     needs: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> bool:
+        """Whether each process is a training by itself, which shares with the others."""
+        return self.processes > 1 and not self.ranks
 
 
 def order_of(count: int, part: int = 0, repeats: int = REPEATS) -> list[int]:
