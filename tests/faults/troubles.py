@@ -207,7 +207,7 @@ FAULTS: dict[str, Fault] = {
     "one of these is the cause: index …": dies,
     "DataLoader worker (pid …) made no progress for … s (stall_timeout) at index … and was "
     "killed": hangs,
-    "DataLoader timed out after … seconds. worker … (pid …) at index … for … s": times_out,
+    "DataLoader timed out after … seconds. … worker … (pid …) at index … for … s": times_out,
     "DataLoader worker (pid(s) …) exited unexpectedly: three in a row ended before they asked for "
     "work (the last one …)": dies_at_start,
     "Caught OSError in DataLoader worker process …. Original Traceback … worker_init_fn": (
