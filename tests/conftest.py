@@ -39,6 +39,16 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """The same for what a module's tests have imported, and leave for the rest of the session."""
+    result = yield
+    if nextitem is None or nextitem.module is not item.module:
+        gc.collect()
+        gc.freeze()
+    return result
+
+
 @pytest.fixture(autouse=True)
 def _own_caches(tmp_path_factory, monkeypatch):
     """No test finds what another one has kept of the same files."""

@@ -10,7 +10,8 @@ import threading
 
 import psutil
 import pytest
-from support.raised_at import CALLS, Steps
+from support.campaigns import SEED, examples
+from support.raised_at import CALLS, Steps, sampled
 
 from fusionloader.system import processes, training_signals
 from fusionloader.workers.worker_set import WorkerSet
@@ -48,6 +49,7 @@ def test_no_signal_stays_blocked_whatever_is_raised_where_they_are_held_back():
     assert not blocked
 
 
+@pytest.mark.properties
 def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_started():
     """It would wait for ever: its launcher keeps the pipe open that it reads from."""
     left, begun = {}, []
@@ -61,7 +63,7 @@ def test_no_process_waits_for_its_argument_whatever_is_raised_while_it_is_starte
     steps = Steps("system/processes.py", events=EVENTS)
     count = steps.count(begin)
     gc.collect()  # what other tests have left
-    for position in range(count):
+    for position in sampled(count, examples(16, count), SEED):
         earlier, opened = children(), len(os.listdir("/proc/self/fd"))
         with contextlib.suppress(MemoryError):
             steps.raise_at(position, MemoryError(), begin)
