@@ -48,12 +48,12 @@ def main() -> int:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found, indent=2) + "\n")
-    if unhelped := [name for name, tally in tallies.items() if _is_unhelped(name, tally)]:
-        print(f"only workers of a loader's own made anything in: {', '.join(unhelped)}")
-    return int(bool(unhelped))
+    if untried := [name for name, tally in tallies.items() if _is_untried(name, tally)]:
+        print(f"what it is about has not happened in: {', '.join(untried)}")
+    return int(bool(untried))
 
 
-def _is_unhelped(name: str, tally: Tally) -> bool:
+def _is_untried(name: str, tally: Tally) -> bool:
     """Whether what a kind is about has not happened in several runs."""
     return (
         tally.runs >= _SEVERAL

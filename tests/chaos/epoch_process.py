@@ -311,7 +311,7 @@ class Commands:
         return changed
 
     def made_by(self) -> dict[str, int]:
-        """Samples, or batches, that others than the loaders' own CPU workers have made."""
+        """Counts samples, batches and files by the part of the package that had to do with them."""
         made: Counter[str] = Counter()
         for part in self._epochs.parts:
             stats = part.loader.stats().as_dict() if hasattr(part.loader, "stats") else {}
@@ -320,6 +320,8 @@ class Commands:
             made["samples by GPU workers"] += (stats.get("gpu_worker") or {}).get("samples", 0)
             shared = stats.get("shared_prep") or {}
             made["batches by jobs together"] += shared.get("shared_batches", 0)
+            made["samples from a cache"] += stats.get("cache_hits", 0)
+            made["deferred files"] += (stats.get("deferred_images") or {}).get("files", 0)
         return +made
 
     def close(self) -> list[str]:

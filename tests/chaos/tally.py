@@ -13,7 +13,7 @@ class Tally:
 
     Attributes:
         faults: by name; ``kills`` of them, by the role of who was killed.
-        made_by: samples and batches, where others than a loader's own workers make them.
+        made_by: samples, batches and files by the part of the package that had to do with them.
         errors: that training was told, as it should be.
         lost, doubled, altered: samples.
     """

@@ -22,7 +22,8 @@ def _decoded(setting: Setting) -> Epochs:
     return _with(DecodedCache("16MiB"), setting)
 
 
+_HITS = "samples from a cache"
 KINDS = (
-    EpochKind("cache in memory", _memory),
-    EpochKind("cache of decoded images", _decoded, in_suite=True),
+    EpochKind("cache in memory", _memory, made_by=_HITS),
+    EpochKind("cache of decoded images", _decoded, in_suite=True, made_by=_HITS),
 )

@@ -94,6 +94,7 @@ def _tensors(setting: Setting) -> Epochs:
 _BOTH: dict[str, Any] = {
     "subject_to": frozenset({FILES, SKIPS}),
     "traps": ("sample", "worker_init_fn"),
+    "made_by": "deferred files",
 }
 
 KINDS = (

@@ -94,8 +94,7 @@ class EpochKind:
         make: makes the loaders, in their process.
         processes: that train beside one another.
         ranks: whether they are the ranks of one training.
-        made_by: what of ``Tally.made_by`` has to happen; empty where workers of a loader's own make
-            all.
+        made_by: what of ``Tally.made_by`` has to happen; empty where nothing is counted.
         subject_to: groups of faults.
         traps: places in user code that can be made to fail, of ``chaos.traps``.
         any_order: whether batches can be delivered as they are done.
