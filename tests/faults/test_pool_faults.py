@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import itertools
 import os
 import resource
 import time
@@ -305,8 +306,9 @@ def test_workers_that_could_not_receive_a_loader_are_replaced(pool):
     batches = [next(iterator)]
     pids = [worker.pid for worker in iterator._workers]
     for pid in pids:  # they may open nothing
-        used = len(os.listdir(f"/proc/{pid}/fd"))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, used))
+        opened = set(map(int, os.listdir(f"/proc/{pid}/fd")))
+        free = next(fd for fd in itertools.count() if fd not in opened)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, free))
     found = iter(second)
     wait_until(lambda: all(map(gone, pids)), "workers serve on without a loader")
     assert same_batches(alone(Noise()), list(found))
