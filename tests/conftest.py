@@ -41,7 +41,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """The same for what a module's tests have imported, and leave for the rest of the session."""
+    """Nor does it look at what the tests of other modules have imported and kept."""
     result = yield
     if nextitem is None or nextitem.module is not item.module:
         gc.collect()

@@ -21,7 +21,8 @@ def keep_freed_memory(most_bytes: int) -> None:
     freed memory holds instead.
     """
     # No other variables: a worker whose code reads its rank serves no other rank.
-    if any(map(os.environ.get, _SETTINGS)) or _TUNABLE.search(os.environ.get("GLIBC_TUNABLES", "")):
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if any(name in os.environ for name in _SETTINGS) or _TUNABLE.search(tunables):
         return
     with contextlib.suppress(AttributeError, OSError):  # C libraries other than glibc
         mallopt = ctypes.CDLL(None).mallopt

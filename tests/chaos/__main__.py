@@ -11,7 +11,7 @@ from chaos.campaign import campaign, chosen, laboratory
 from chaos.registry import KINDS
 from chaos.tally import Tally
 
-_SEVERAL = 5  # runs, in one of which no fault ends the help early
+_SEVERAL = 5  # runs, in at least one of which it has to happen
 
 
 def main() -> int:
@@ -55,11 +55,8 @@ def main() -> int:
 
 def _is_untried(name: str, tally: Tally) -> bool:
     """Whether what a kind is about has not happened in several runs."""
-    return (
-        tally.runs >= _SEVERAL
-        and bool(KINDS[name].made_by)
-        and not tally.made_by[KINDS[name].made_by]
-    )
+    made_by = KINDS[name].made_by
+    return bool(made_by) and tally.runs >= _SEVERAL and not tally.made_by[made_by]
 
 
 if __name__ == "__main__":

@@ -221,11 +221,11 @@ class Run:
             if strike is not None and self.chance.random() < 0.5:
                 strike.strike(self, trainer, part)
                 strike = None
-                if (trainer, part) not in self._open_parts():  # it has taken the last epoch
+                if (trainer, part) not in self._open_parts():  # ended, or ahead of other jobs
                     continue
             trainer.tell("next", part, self.chance.random() < 0.1, self._planted)
             self._planted = None
-            others = self._together(trainer, open_parts)
+            others = [each for each, _ in open_parts if self.kind.jobs and each is not trainer]
             for other in others:
                 other.tell("next", part)
             if strike is not None and not strike.asks:  # while training waits
@@ -249,10 +249,6 @@ class Run:
             return parts
         begun = [self._begun[trainer.setting.rank, part] for trainer, part in parts]
         return [each for each, epochs in zip(parts, begun, strict=True) if epochs == min(begun)]
-
-    def _together(self, trainer: Trainer, parts: list[tuple[Trainer, int]]) -> list[Trainer]:
-        """Returns the jobs that take a batch when a training does, without it."""
-        return [each for each, _ in parts if each is not trainer] if self.kind.jobs else []
 
     def _come_due(self, step: int | None) -> None:
         due = [what for at, what in self._afterwards if step is None or at <= step]

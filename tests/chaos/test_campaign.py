@@ -54,7 +54,7 @@ def test_every_role_is_that_of_a_process_and_every_process_has_one():
         if kind.made_by
     ],
 )
-def test_without_faults_batches_are_made_by_those_whom_a_kind_is_about(place, name):
+def test_without_faults_a_kind_does_what_it_is_about(place, name):
     kind = REGISTRY[name]
     if lacking := missing(kind):
         pytest.skip(f"not installed: {', '.join(lacking)}")
