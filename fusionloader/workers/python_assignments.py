@@ -52,8 +52,10 @@ class _WantedAtHome(BaseException):
 class BorrowedBatchWorker(_Borrowed, BatchWorker):
     """Writes whole mini-batches into the memory that another rank has for them.
 
-    One may take long. So the worker looks between two samples whether its own rank needs it, and
-    gives the mini-batch back then.
+    One may take long. So the worker looks between two samples whether its own rank needs it: that
+    is, has a mini-batch to claim, and none that is complete. Then it gives back what is less than
+    half made. To give back every mini-batch would waste most of the work, since ranks ask for a
+    batch more often than a slow one is made.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class BorrowedBatchWorker(_Borrowed, BatchWorker):
         super().__init__(config, home.source, queue, None, collating)
         self._home = home
         self._seen_at_home: int | None = None
+        self._begun = 0  # samples of the claim
 
     def _serve_claim(self, claim: _native.Claim) -> None:
-        self._seen_at_home = None
+        self._seen_at_home, self._begun = None, 0
         try:
             super()._serve_claim(claim)
         except _WantedAtHome:
@@ -80,6 +83,7 @@ class BorrowedBatchWorker(_Borrowed, BatchWorker):
         def make_unless_wanted(key: Any) -> Any:
             if self._is_wanted_at_home():
                 raise _WantedAtHome
+            self._begun += 1
             return make(key)
 
         return make_unless_wanted
@@ -88,6 +92,9 @@ class BorrowedBatchWorker(_Borrowed, BatchWorker):
         queue = self._home.queue
         if queue.stopping or self._home.is_recalled:
             return True
+        assert self._claim is not None
+        if queue.ready() or 2 * self._begun > self._claim.samples:
+            return False
         seen = queue.work_word
         if seen == self._seen_at_home:
             return False

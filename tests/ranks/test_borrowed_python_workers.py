@@ -20,7 +20,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader._native import MemberView, process_identity
+from fusionloader._native import End, MemberView, TinyBatchState, process_identity
 from fusionloader.sharing.pool.served_loader import ServedLoader
 from fusionloader.system.fd_messages import FdMessage
 from fusionloader.system.shm.descriptor import Descriptor
@@ -216,16 +216,16 @@ def test_memory_for_other_ranks_is_used_again_and_within_its_limit():
 
 
 class Noting(Numbers):
-    """Notes its samples, and calls ``at_2`` with the third one."""
+    """Notes its samples, and calls ``then`` with that of an index."""
 
-    def __init__(self, at_2):
+    def __init__(self, index, then):
         super().__init__(8)
-        self.at_2, self.made = at_2, []
+        self.index, self.then, self.made = index, then, []
 
     def __getitem__(self, index):
         self.made.append(index)
-        if index == 2:
-            self.at_2()
+        if index == self.index:
+            self.then()
         return super().__getitem__(index)
 
 
@@ -236,20 +236,39 @@ def worker_of(home, dataset):
     return PythonWorker(config, source, home.attach(), None)
 
 
-@pytest.mark.parametrize("own_work", [True, False])
-def test_a_whole_mini_batch_is_given_back_when_the_workers_rank_has_work(
-    make_control_block, own_work
+def wake(home):
+    home.manager.withdraw()
+
+
+def ask(home):
+    home.publish(home.manager.published, 2)
+
+
+def ask_beside_a_complete_one(home):
+    ask(home)
+    (queue,) = home.workers
+    while (claim := queue.claim(End.SMALL, 0, 1)) is not None:
+        queue.finish(claim, claim.first, TinyBatchState.COMPLETED)
+    ask(home)
+
+
+@pytest.mark.parametrize(
+    ("index", "then", "made"),
+    [(2, ask, 3), (2, wake, 8), (2, ask_beside_a_complete_one, 8), (5, ask, 8)],
+)
+def test_a_whole_mini_batch_is_given_back_if_the_workers_rank_would_wait(
+    make_control_block, index, then, made
 ):
     home, other = make_control_block(1), make_control_block(1, 8, 1, 1)
-    dataset = Noting(lambda: home.publish(0, 2) if own_work else home.manager.withdraw())
+    dataset = Noting(index, lambda: then(home))
     worker, guest = worker_of(home, dataset), other.attach()
     other.publish(0, 8, tiny_size=8, payload_bytes=1 << 16)
     assert guest.take_guest_slot(1, process_identity(os.getpid()))
     borrowed = BorrowedBatchWorker(worker, worker.config, guest, Collating(torch.stack, True, 1))
     borrowed.serve_claim(guest.claim_as_borrowed(0))
-    assert len(dataset.made) == (3 if own_work else 8)
-    assert other.open(0) == (int(own_work), 0)
-    assert not own_work or home.open(0) == (2, 0)
+    assert len(dataset.made) == made
+    assert other.open(0) == (int(made < 8), 0)
+    assert then is wake or home.open(home.manager.published - 1) == (2, 0)
 
 
 def test_a_worker_of_a_pool_leaves_the_memory_of_another_rank_with_its_loader(make_control_block):
