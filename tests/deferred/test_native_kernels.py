@@ -180,6 +180,7 @@ def test_each_older_function_is_torchvisions(name, layout):
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("simd", simd_levels())
+@pytest.mark.few(28)
 def test_each_instruction_set_gives_the_same(name, simd, monkeypatch):
     calls = ("adjust", "scale", "normalize", "blur", "warp", "resize")
     for call in (f"{call}_tensor" for call in calls):

@@ -94,6 +94,7 @@ def test_chains_are_torchs(beginning, names, size, data):
 
 
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.few(30)
 def test_each_operation_is_torchs(name):
     for size in SIZES:
         assert_is_as_usual(lambda size=size: STEPS[name](FLOAT(decoded(size))))

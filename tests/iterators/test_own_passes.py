@@ -97,7 +97,7 @@ WITH_STATE = [KnowsItsPlace, IteratorKnowsItsPlace, Counting]
     [{}, {"drop_last": True}, {"batch_size": None}, {"persistent_workers": True}],
     ids=lambda options: next(iter(options), "batches"),
 )
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_batches_are_torchs_in_every_epoch(dataset, workers, options):
     found = []
     for loader_class in (DataLoader, FusionLoader):

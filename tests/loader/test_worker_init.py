@@ -59,7 +59,7 @@ CHANGES = [_replace, _alter, _to_python, _relabel, _shorten]
 
 @pytest.mark.parametrize("init", CHANGES)
 @pytest.mark.parametrize("subset", [False, True])
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_a_dataset_changed_in_the_workers_is_the_one_that_they_read(eval_set, init, subset):
     dataset = Subset(eval_set, range(20)) if subset else eval_set
     given = {"batch_size": 6, "num_workers": 2, "worker_init_fn": init}

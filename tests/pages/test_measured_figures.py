@@ -146,10 +146,10 @@ def test_a_file_says_how_it_is_measured_anew():
         *("--contenders", "a,b", "--json", "benchmarks/results/cpu/tiny.json"),
     ]
     assert command_of(file, {"flags": {**common, "data": "train"}}) is None
-    part = RESULTS / "cpu/breadth-frames.json"
+    part = RESULTS / "cpu/breadth-part.json"
     assert command_of(part, {"flags": {"only": ["frames"]}}) == [
         *("-m", "benchmarks.breadth", "--only", "frames"),
-        *("--json", "benchmarks/results/cpu/breadth-frames.json"),
+        *("--json", "benchmarks/results/cpu/breadth-part.json"),
     ]
     assert command_of(file, {}) is None
 

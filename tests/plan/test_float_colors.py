@@ -120,6 +120,7 @@ def assert_is_torchvision_s(steps, conversion, image, module, index=0):
 @pytest.mark.parametrize("conversion", CONVERSIONS)
 @pytest.mark.parametrize("module", [v1, v2])
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.few(90)
 def test_each_transform_has_the_bits_of_torchvision(name, module, conversion):
     functional = older if module is v1 and name != "distort" else newer
     for index in range(4):

@@ -167,6 +167,7 @@ def test_a_resize_has_the_levels_of_torch(name, before, after, seed):
 
 @pytest.mark.parametrize("module", [v1, v2])
 @pytest.mark.parametrize("name", SAME)
+@pytest.mark.few(24)
 def test_what_is_compiled_after_the_conversion_has_the_levels_of_torch(name, module):
     step = SAME[name](module)
     for number in range(20):

@@ -160,6 +160,7 @@ for module in (v1, v2):
     "setting",
     ["MKL_ENABLE_INSTRUCTIONS=AVX2", "MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=default"],
 )
+@pytest.mark.few(1)
 def test_nearest_warps_are_native_where_torch_multiplies_otherwise(setting):
     environment = {**os.environ, **dict([setting.split("=")])}
     subprocess.run([sys.executable, "-c", UNFUSED], env=environment, check=True, timeout=100)
