@@ -7,7 +7,12 @@ import pickle
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
-from fusionloader.data.deferred.sample_source import without_deferral, without_descriptors
+from fusionloader.data.deferred import patches
+from fusionloader.data.deferred.sample_source import (
+    DeferringSource,
+    without_deferral,
+    without_descriptors,
+)
 from fusionloader.data.epochs.sampling import SampledBatch
 from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
@@ -195,6 +200,8 @@ class PythonBackend:
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole, address)
             return start_in_pool(binding, Payload((code, None), fds, user_code=True), sends)
         context, _ = find_context(options)
+        if isinstance(source, DeferringSource) and context.get_start_method() == "fork":
+            patches.prepare()
 
         def start(connection: WorkerConnection) -> Process:
             made_by: Whole | None = None

@@ -42,7 +42,7 @@ from fusionloader.workers.claims import (
 from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.sample_errors import BadSample, resolve
 
-_CLAIM_SECONDS = 0.5e-3  # work in a claim, if samples are cheap
+_CLAIM_SECONDS = 2e-3  # work in a claim, if samples are cheap
 _MOST_TINY_BATCHES = 64
 IDLE_SECONDS = 0.5
 

@@ -33,6 +33,29 @@ def test_many_workers_and_kept_batches_need_few_descriptors(image_folder):
     assert run(script, image_folder, begin=BEGIN) == ["1200"]
 
 
+def test_forked_workers_that_can_open_nothing_make_samples_of_memory(image_folder):
+    script = """
+    from torch.utils.data import Dataset
+    from fusionloader import FusionLoader
+
+    class Squares(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return index * index
+
+    def open_nothing(_):
+        limit(resource.RLIMIT_NOFILE, 0)
+
+    options = {"num_workers": 2, "worker_init_fn": open_nothing, "multiprocessing_context": "fork"}
+    for collate in (None, list):
+        loader = FusionLoader(Squares(), 8, collate_fn=collate, **options)
+        print(sum(int(sample) for batch in loader for sample in batch))
+    """
+    assert run(script, image_folder, begin=BEGIN) == ["20540"] * 2
+
+
 @pytest.mark.matrix
 def test_two_loaders_need_few_descriptors(image_folder):
     script = """
