@@ -63,7 +63,7 @@ def state_of(study: Study) -> str:
 def command_of(file: Path, study: Study) -> list[str] | None:
     """Returns the arguments of Python that measure a file anew, ``None`` if it does not say.
 
-    The file of a study with some of its settings, such as ``breadth-floats``, has the study's name
+    The file of a study with some of its settings, such as ``breadth-avx2``, has the study's name
     before the dash.
     """
     flags, name = study.get("flags", {}), file.stem.partition("-")[0]
