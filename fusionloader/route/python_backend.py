@@ -199,8 +199,8 @@ class PythonBackend:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole, address)
             return start_in_pool(binding, Payload((code, None), fds, user_code=True), sends)
-        context, _ = find_context(options)
-        if isinstance(source, DeferringSource) and context.get_start_method() == "fork":
+        context, method = find_context(options)
+        if isinstance(source, DeferringSource) and method == "fork":
             patches.prepare()
 
         def start(connection: WorkerConnection) -> Process:
