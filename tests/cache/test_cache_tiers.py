@@ -71,7 +71,7 @@ def make_unreadable(folder):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("tiers", TIERS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_epochs_are_those_without_and_later_ones_read_nothing(folder, tmp_path, tiers, on_disk):
     reference, _ = epochs(plan(folder), 3)
     where = {"path": tmp_path / "disk"} if on_disk else {}
@@ -94,6 +94,7 @@ def listed(samples):
     return torch.stack([image for image, _ in samples]), torch.tensor([t for _, t in samples])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [{}, {"collate_fn": listed}])
 @pytest.mark.parametrize("tiers", [("encoded",), ("index", "encoded", "decoded")])
 def test_files_that_user_code_opens_are_kept_too(folder, tiers, options):
@@ -145,6 +146,7 @@ def test_a_budget_for_two_loaders_is_the_budget_of_both(image_folder):
     assert first.tiers["encoded"].images + second.tiers["encoded"].images < 2 * COUNT
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tiers", TIERS)
 def test_a_file_that_was_replaced_is_read_anew(folder, tiers):
     loader = FusionLoader(plan(folder), 5, num_workers=2, seed=3, cache=Cache("64MiB", tiers=tiers))

@@ -114,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("tiers", "damage"), CASES)
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_damage_costs_a_read_and_no_pixel(image_folder, tmp_path, reference, tiers, damage):
     _, loader = epoch(image_folder, tmp_path, tiers)
     del loader

@@ -34,7 +34,7 @@ def test_two_iterators_of_a_loader_deliver_their_own_epochs(word, train_set):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("held", ["batches", "iterators", "nothing"])
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_an_epoch_may_be_begun_again(word, train_set, shuffle, held):
     found = []
     for share in (None, word):

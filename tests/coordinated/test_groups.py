@@ -187,7 +187,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_a_job_that_differs_is_refused_with_what_differs(group, train_set, name):
     options, message = DIFFERENT[name]
     first, other = group(), group(**options)

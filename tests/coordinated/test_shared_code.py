@@ -122,7 +122,7 @@ def begin(jobs):
 
 
 @pytest.mark.parametrize("name", CODE)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_jobs_with_user_code_have_the_batches_that_they_would_make_alone(group, name):
     dataset, options = CODE[name]
     jobs = group(2, dataset=dataset, **options)

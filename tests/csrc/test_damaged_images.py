@@ -131,6 +131,7 @@ def test_a_file_cut_anywhere_is_left_to_pillow(name):
     assert was_decoded(name, decoders, encoded), "the decoder is not as good as before"
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", FORMATS)
 def test_whatever_bytes_change_the_pixels_are_pillow_s_or_left_to_it(name):
     kind, random = FORMATS[name], Random(6)
@@ -201,6 +202,7 @@ def test_no_window_of_a_cut_file_is_read(name):
         assert READERS[BEST].read(encoded[:length], 0, 0, 8, 8) is None
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", SCANS)
 def test_windows_of_changed_files_have_pillow_s_pixels_or_are_left_to_it(name):
     original, random = of_scans(name, (60, 45), 4), Random(7)

@@ -47,6 +47,7 @@ TINY = [
 ]
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, "4:1:1", "RGB"])
 def test_a_window_has_the_pixels_of_the_whole_image(sampling, kind):

@@ -51,6 +51,7 @@ def test_any_script_of_scans_gives_pillow_s_pixels(size, sampling, density, larg
     assert READERS[level].started is (LIBJPEG if sampling == "4:1:1" else OWN)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("level", SIMD_LEVELS)
 @pytest.mark.parametrize("sampling", FACTORS)
 def test_sequential_scans_of_one_or_two_components_give_pillow_s_pixels(sampling, level):

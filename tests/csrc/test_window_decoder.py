@@ -75,7 +75,7 @@ FACTORS = [(0x11,), (0x11,) * 3, (0x21, 0x11, 0x11), (0x22, 0x11, 0x11)]
 @pytest.mark.parametrize("denominator", DENOMINATORS)
 @pytest.mark.parametrize("level", SIMD_LEVELS)
 @pytest.mark.parametrize("factors", FACTORS)
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 def test_any_coefficients_give_pillow_s_pixels(factors, level, denominator):
     random = Random(f"{factors} {level} {denominator}")
     least = 1 if denominator == 1 else 8
@@ -99,6 +99,7 @@ def test_any_coefficients_give_pillow_s_pixels(factors, level, denominator):
         assert READERS[level].started is (LIBJPEG if one_way else OWN)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("level", SIMD_LEVELS)
 @pytest.mark.parametrize(
     ("progressive", "denominator"), [(True, 1), *((False, d) for d in DENOMINATORS)]

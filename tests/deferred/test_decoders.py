@@ -352,6 +352,7 @@ class Arrays(Dataset):
         return self.read(self.path), index
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("read", "kind"),

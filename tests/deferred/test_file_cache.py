@@ -109,7 +109,7 @@ KEEPING = {
 
 @pytest.mark.parametrize("kept", KEEPING)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_epochs_are_those_without(way, kept, paths):
     dataset, options = WAYS[way](paths)
     expected, _ = _epochs(dataset, deferred_images="off", **options)

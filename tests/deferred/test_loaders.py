@@ -168,7 +168,7 @@ DATASETS = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [*DATASETS, *(f"tail, {name}" for name in TAILS), "encoded"])
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_batches_are_those_without(folder, mixed, kind, workers):
     tail = TAILS[kind.removeprefix("tail, ") if "tail" in kind else "two crops"]
     if kind in DATASETS:

@@ -145,6 +145,7 @@ def function_of(module, name):
     return (lambda *given: getattr(home, name)(*given)) if hasattr(home, name) else None
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -165,6 +166,7 @@ def test_each_function_is_torchvisions(name, layout, kind):
             assert native == times * (large and known and taken)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("layout", ["contiguous", "interleaved"])
 @pytest.mark.parametrize("name", native_operations.V1)
 def test_each_older_function_is_torchvisions(name, layout):
@@ -180,7 +182,7 @@ def test_each_older_function_is_torchvisions(name, layout):
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("simd", simd_levels())
-@pytest.mark.few(28)
+@pytest.mark.few(14)
 def test_each_instruction_set_gives_the_same(name, simd, monkeypatch):
     calls = ("adjust", "scale", "normalize", "blur", "warp", "resize")
     for call in (f"{call}_tensor" for call in calls):

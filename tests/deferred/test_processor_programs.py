@@ -167,6 +167,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_noticed(name, files):
     processor = processor_of("ViT", size={"height": 32, "width": 32})

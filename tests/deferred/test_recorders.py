@@ -435,6 +435,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_steps_that_change_lists_of_other_kinds_and_what_is_no_image_are_as_without(name):
     expected = PROGRAMS[name]()

@@ -94,7 +94,7 @@ def test_chains_are_torchs(beginning, names, size, data):
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.few(30)
+@pytest.mark.few(15)
 def test_each_operation_is_torchs(name):
     for size in SIZES:
         assert_is_as_usual(lambda size=size: STEPS[name](FLOAT(decoded(size))))
@@ -102,6 +102,7 @@ def test_each_operation_is_torchs(name):
             assert_is_as_usual(lambda size=size, begin=begin: STEPS[name](begin(size)))
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", COMPOSED)
 def test_lists_are_torchs(name):
     transform = (v1 if name == "v1" else v2).Compose(COMPOSED[name])
@@ -112,6 +113,7 @@ def test_lists_are_torchs(name):
         assert_is_as_usual(lambda: [transform(opened()) for _ in range(8)])
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize(
     ("first", "name"), [*((v2.ToImage, name) for name in COMPOSED), (v2.PILToTensor, "train")]
 )
@@ -358,6 +360,7 @@ def _listed(samples):
     return [[sample["image"] for sample in samples], [sample["index"] for sample in samples]]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("workers", "keeps", "collate", "read"),
     [

@@ -96,7 +96,7 @@ def outcome(use, path):
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.few(60)
+@pytest.mark.few(24)
 def test_the_result_or_the_error_is_pillows(files, use):
     for name, path in files.items():
         expected, error, *states = outcome(USES[use], path)

@@ -41,6 +41,7 @@ ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
 # ---- epochs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("converts", [True, False])
 def test_an_epoch_on_a_device_is_the_epoch(
@@ -90,7 +91,7 @@ def test_a_batch_that_is_taken_behind_a_later_one_is_not_returned_for_it(to_fake
 @pytest.mark.parametrize("copies_first", [True, False])
 @pytest.mark.parametrize("converts", [True, False])
 @pytest.mark.parametrize("kept", [0, 3])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_an_epoch_on_a_late_device_is_the_epoch(
     train_set, to_fake_device, fake_cuda, kept, converts, copies_first
 ):

@@ -90,7 +90,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_the_batches_are_those_of_cpu_workers(image_folder, to_fake_device, name):
     dataset = folder_of(image_folder, *PLANS[name])
     plain = FusionLoader(dataset, **ARGUMENTS)

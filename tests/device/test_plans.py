@@ -71,6 +71,7 @@ def check(transform, count: int, *, lanes=(1,), images: ImageKind | None = None)
             assert same, (index, number, operations)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_of_torchvision(policy):
     head = [v1.RandomResizedCrop(224), v1.RandomHorizontalFlip()]
@@ -78,6 +79,7 @@ def test_policies_of_torchvision(policy):
     check(v1.Compose([*head, POLICIES[policy], *FLOATS]), 4, lanes=(3,))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("spec", TIMM)
 def test_policies_of_timm(spec):
     create_transform = pytest.importorskip("timm.data.transforms_factory").create_transform

@@ -45,6 +45,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("any_may_die")
 @pytest.mark.parametrize("collate", [default_collate, torch.stack], ids=["rows", "whole batches"])
 @pytest.mark.parametrize("pooled", [False, True])

@@ -55,6 +55,7 @@ def odd(picture, name):
     return encoded(picture.convert(mode), format, **options)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_lists_and_single_images_have_torchvisions_pixels(make, jpegs, name):
     transform = TRANSFORMS[name]
@@ -83,6 +84,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_image_processors_have_the_pixels_of_transformers(make, jpegs, name):
     transformers = pytest.importorskip("transformers")
@@ -157,6 +159,7 @@ def failure_of_loader(folder, image):
     return caught.value
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fault", ["empty", "truncated", "no image", "cut PNG"])
 def test_a_bad_image_has_the_error_that_a_loader_has(make, jpegs, picture, tmp_path, fault):
     image = {

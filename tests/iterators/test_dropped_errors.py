@@ -88,6 +88,7 @@ def no_collector():
     gc.enable()
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("no_collector")

@@ -97,7 +97,7 @@ WITH_STATE = [KnowsItsPlace, IteratorKnowsItsPlace, Counting]
     [{}, {"drop_last": True}, {"batch_size": None}, {"persistent_workers": True}],
     ids=lambda options: next(iter(options), "batches"),
 )
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_batches_are_torchs_in_every_epoch(dataset, workers, options):
     found = []
     for loader_class in (DataLoader, FusionLoader):
@@ -119,6 +119,7 @@ class ItsOwnIterator(IterableDataset):
         return self.left.pop()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_iter_is_called_once_an_epoch(workers, batch_size):
@@ -146,7 +147,7 @@ def kill(iterator, worker):
 @pytest.mark.usefixtures("any_may_die")
 @pytest.mark.parametrize("dataset", WITH_STATE)
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"in_order": False}])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_nothing_is_lost_or_doubled_where_workers_die(dataset, options):
     generator = random.Random(3)
     undisturbed = loader_of(dataset(), **options)

@@ -65,7 +65,7 @@ def both(dataset, **arguments):
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("dataset", [Nested(), Words()], ids=["fixed", "strings"])
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_batches_are_those_of_dataloader(dataset, workers, drop_last):
     theirs, ours = both(
         dataset, batch_size=4, shuffle=True, num_workers=workers, drop_last=drop_last

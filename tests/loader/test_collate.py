@@ -17,6 +17,7 @@ def halved(batch, *, collate_fn_map=None):
     return torch.stack(batch) / 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["folder", "tensors"])
 def test_a_replaced_collate_function_is_used(monkeypatch, image_folder, workers, kind):

@@ -74,6 +74,7 @@ def epoch(kind, dataset, options):
     return batches, torch.rand(1)
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", [{"batch_size": 4, "shuffle": True}, {"batch_size": 7}])
 @pytest.mark.parametrize("name", DATASETS)

@@ -24,6 +24,7 @@ def words(batch):
     return [str(sample) for sample in batch]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kind", ["compiled", "gathered", "rows", "whole"])
@@ -76,6 +77,7 @@ def results(loader):
             found.append(type(error).__name__)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("kind", "on_error"),

@@ -70,6 +70,7 @@ def loader_of(dataset, **options):
     return FusionLoader(dataset, generator=torch.Generator().manual_seed(5), **options)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
 def test_batches_are_those_of_a_dataset_that_names_no_files(dataset):
     named, plain = loader_of(dataset(NamedClips)), loader_of(dataset(Clips))

@@ -106,6 +106,7 @@ def assert_levels_of_torchvision(name, rounding, pixels, *arguments):
         assert np.array_equal(got, expected), (name, rounding, pixels.shape, arguments, simd)
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize(("name", "rounding"), CASES)
 def test_the_levels_are_torchvision_s(name, rounding):
     every = 1 if rounding == PILLOW else 3 if name == "hue" else 2
@@ -115,6 +116,7 @@ def test_the_levels_are_torchvision_s(name, rounding):
             assert_levels_of_torchvision(name, rounding, pixels, *arguments)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("name", "rounding"), [("brightness", PILLOW), *((n, r) for n, r in CASES if n in BLENDS)]
 )
@@ -137,6 +139,7 @@ def test_grey_and_hue_of_colors_all_over_the_cube(rounding):
         assert_levels_of_torchvision("hue", rounding, cube, hue)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("rounding", MODULES)
 @pytest.mark.parametrize("shape", [(300, 301, 3), (521, 640, 1), (1031, 2049, 1), (1, 90007, 3)])
 def test_the_mean_of_many_pixels_is_rounded_as_torch_rounds_it(rounding, shape):

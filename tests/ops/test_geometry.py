@@ -66,6 +66,7 @@ def assert_pixels(expected: Image.Image, name: str, image: Image.Image, *argumen
 
 
 @images
+@pytest.mark.few(30)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("name", "operation", "most"),

@@ -109,6 +109,7 @@ def assert_batches_are_those_of_the_replay(dataset, convert):
         assert torch.equal(convert(replay(image, operations)), batches[index])
 
 
+@pytest.mark.few(50)
 @pytest.mark.parametrize("name", [*GREY_TOO, *COLOR])
 @pytest.mark.parametrize("image", IMAGES)
 def test_pixels_are_those_of_torchvision_on_pillow_images(name, image):

@@ -48,6 +48,7 @@ DETERMINISTIC = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_a_compiled_transform_is_bit_identical_to_torchvision(image_folder, name):
     compose = v2.Compose if name.startswith("v2") else v1.Compose

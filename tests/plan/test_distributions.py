@@ -114,7 +114,7 @@ def drawn(operations):
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_draws_are_distributed_as_torchvision_s(name, executor, recorded):
     ours = [drawn(executor.draw(11, 3, index, 0, *SIZE)) for index in range(OURS)]
     torch.manual_seed(1)

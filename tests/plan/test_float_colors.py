@@ -120,7 +120,7 @@ def assert_is_torchvision_s(steps, conversion, image, module, index=0):
 @pytest.mark.parametrize("conversion", CONVERSIONS)
 @pytest.mark.parametrize("module", [v1, v2])
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.few(90)
+@pytest.mark.few(45)
 def test_each_transform_has_the_bits_of_torchvision(name, module, conversion):
     functional = older if module is v1 and name != "distort" else newer
     for index in range(4):
@@ -209,6 +209,7 @@ def test_a_window_of_floats_is_resized_to_the_layout_of_torch(normalizing):
     assert assert_made_as_by_torchvision(steps).tail is None
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("filter", [v1.InterpolationMode.NEAREST, BILINEAR])
 @pytest.mark.parametrize("expand", [False, True])
 @pytest.mark.parametrize("angle", [0, 90, 180, 270, 360])

@@ -140,6 +140,7 @@ def bits(image):
     return image.dtype, image.shape, image.numpy().tobytes()
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_transform_has_the_bits_of_torchvision(name):
     steps, on_floats = WHOLE[name]
@@ -152,6 +153,7 @@ def test_a_whole_transform_has_the_bits_of_torchvision(name):
         assert bits(plan.apply(image, plan.draw(*image.size))) == bits(transform(image))
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_epoch_is_that_of_a_dataloader(folder, name):
     dataset = ImageFolder(str(folder), v1.Compose(WHOLE[name][0]))
@@ -187,6 +189,7 @@ def replayed(image, steps, operations):
     return image
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_windows_and_flips_have_the_bits_of_torchvision(folder, name):
     steps = RANDOM[name]

@@ -167,7 +167,7 @@ def test_a_resize_has_the_levels_of_torch(name, before, after, seed):
 
 @pytest.mark.parametrize("module", [v1, v2])
 @pytest.mark.parametrize("name", SAME)
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 def test_what_is_compiled_after_the_conversion_has_the_levels_of_torch(name, module):
     step = SAME[name](module)
     for number in range(20):
@@ -261,6 +261,7 @@ PLACED = {
 LEVELS, FLOATS = [v2.ToImage()], [v2.ToImage(), v2.ToDtype(torch.float32)]
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("first", [LEVELS, FLOATS, [v1.ToTensor()]], ids=["u8", "f32", "planar"])
 @pytest.mark.parametrize("name", PLACED)
 def test_code_that_follows_sees_the_strides_of_torch(name, first):
@@ -351,6 +352,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("first", [None, v2.CenterCrop((9, 13)), v2.Pad(1)])
 @pytest.mark.parametrize("module", [v1, v2])
 @pytest.mark.parametrize("name", CHAINS)

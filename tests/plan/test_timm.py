@@ -145,6 +145,7 @@ def test_sizes_of_resize_keep_ratio_are_timm_s(longest, size):
             assert drawn == expected[::-1]
 
 
+@pytest.mark.few(100)
 @pytest.mark.parametrize("name", sorted(aug.NAME_TO_OP))
 @pytest.mark.parametrize("magnitude", [0, 3, 7.6, 10, 14])
 @pytest.mark.parametrize("most", [None, 30])

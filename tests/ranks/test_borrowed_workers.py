@@ -35,7 +35,6 @@ def expected(uneven_folder):
     return digests
 
 
-@pytest.mark.few(1)
 def test_borrowed_workers_read_ranges_of_shards(uneven_folder, expected, tmp_path):
     dataset = shards_of(ImageFolder(str(uneven_folder), train_transform(224)), tmp_path)
     pickled = tmp_path / "dataset"

@@ -71,6 +71,7 @@ def test_batches_are_those_without(name, image_folder, start_worker, token_file)
     assert loader.stats().remote.samples >= stats.samples  # of a loader that was closed
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("data", ["shared", "ship"])
 @pytest.mark.parametrize("augment_per", ["sample", "tiny_batch"])
 def test_files_are_read_there_or_sent(data, augment_per, image_folder, start_worker, token_file):

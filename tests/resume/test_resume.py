@@ -21,7 +21,7 @@ def loader_of(dataset, workers=2, **arguments):
 
 @pytest.mark.parametrize("taken", [0, 1, 4])
 @pytest.mark.parametrize("resumed_workers", [0, 1, 3])
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_the_rest_of_a_compiled_epoch_is_identical(train_set, taken, resumed_workers):
     full = loader_of(train_set)
     list(full)

@@ -82,7 +82,7 @@ SAMPLERS = {
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("taken", [0, 1, 4])
 @pytest.mark.parametrize("epochs", [0, 1])
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_stateful_samplers_go_on_where_they_were(workers, kind, taken, epochs):
     def make():
         arguments = SAMPLERS[kind]()
@@ -111,7 +111,7 @@ def test_after_an_epoch_stateful_samplers_begin_the_next(kind):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("taken", [0, 1, 3, 7])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_streams_go_on_in_every_worker_without_reading_again(taken, persistent):
     def make():
         return FusionLoader(

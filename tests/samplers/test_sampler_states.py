@@ -164,6 +164,7 @@ def test_torchs_loader_goes_on_after_what_training_had(make, workers):
 
 
 @both
+@pytest.mark.few(4)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("taken", [0, 5])
 def test_torchdatas_loader_goes_on_where_it_was(make, workers, taken):

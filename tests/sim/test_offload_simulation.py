@@ -36,6 +36,7 @@ def test_there_are_the_papers_seven_workloads_and_one_of_our_own():
     assert {w.cores for w in WORKLOADS.values() if "measured" not in w.name} <= set(range(7, 31))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("lanes", [2, 64])
 def test_balance_comes_near_the_best_possible(name, lanes):
@@ -70,6 +71,7 @@ HARSH = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("policy", [Policy.BALANCE, Policy.FASTFLOW])
 @pytest.mark.parametrize("name", HARSH)
 def test_remote_workers_that_do_not_help_make_training_no_slower(name, policy):

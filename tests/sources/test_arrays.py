@@ -131,6 +131,7 @@ def _type_of(target):
     return f"{type(target).__name__} {getattr(target, 'dtype', '')}"
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("subset", [False, True])
 @pytest.mark.parametrize("transformed", [False, True])

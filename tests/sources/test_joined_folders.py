@@ -20,6 +20,7 @@ def with_tail():
     return v1.Compose([eval_transform(), v1.Lambda(torch.neg)])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("transform", [eval_transform, with_tail])
 def test_batches_are_data_loaders(image_folder, transform, workers):

@@ -9,6 +9,7 @@ from PIL import Image
 from fusionloader.data.sources.pillow_pixels import rgb_bytes
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "F"])
 @pytest.mark.parametrize("size", [(40, 30), (1, 1), (1500, 1401), (3, 700_001), (1_048_580, 2)])
 def test_the_bytes_are_those_of_the_converted_image(mode, size):

@@ -73,6 +73,7 @@ def test_native_workers_make_the_same(both, method):
     assert loader.stats().pillow_samples and "ranges of 3 files: native" in loader.explain()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -88,6 +89,7 @@ def test_options_make_no_difference(both, options):
     assert_both_same(both(), **options)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("transform", [TAIL, USER_CODE])
 def test_code_behind_the_plan_gets_the_same_images(both, transform, workers):

@@ -1,7 +1,7 @@
 """``@pytest.mark.few(n)``: the suite tries n of a test's cases, and ``make matrix`` tries them all.
 
-Which ones is drawn from the test's name: always the same, and of all parameters some of each.
-Cases that are marked ``matrix`` themselves do not count.
+Which ones depends on the test's name alone. Each value of each parameter is in one of them as far
+as n suffices. Cases that are marked ``matrix`` themselves do not count.
 """
 
 from __future__ import annotations
@@ -14,13 +14,36 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    cases = defaultdict(list)
+    cases: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("few") and item.get_closest_marker("matrix") is None:
+        few = item.get_closest_marker("few") and item.get_closest_marker("matrix") is None
+        if few and isinstance(item, pytest.Function):
             cases[item.nodeid.partition("[")[0]].append(item)
     for test, found in cases.items():
         marker = found[0].get_closest_marker("few")
         assert marker is not None
         (most,) = marker.args
-        for item in random.Random(test).sample(found, max(len(found) - most, 0)):
+        assert hasattr(found[0], "callspec"), f"{test} has one case"
+        random.Random(test).shuffle(found)
+        for item in _least_like_others(found)[most:]:
             item.add_marker(pytest.mark.matrix)
+
+
+def _least_like_others(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Orders cases: each next one has the most values that those before it do not have."""
+    ordered: list[pytest.Function] = []
+    seen: set[tuple[str, int]] = set()
+    left = list(cases)
+    while left:
+        best = max(left, key=lambda case: len(_values(case) - seen))
+        if not _values(best) - seen:
+            seen.clear()  # all values have been tried: once more
+        seen |= _values(best)
+        left.remove(best)
+        ordered.append(best)
+    return ordered
+
+
+def _values(case: pytest.Function) -> set[tuple[str, int]]:
+    """Parameters with their values, which are the same objects in all cases."""
+    return {(name, id(value)) for name, value in case.callspec.params.items()}

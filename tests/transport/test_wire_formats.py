@@ -127,6 +127,7 @@ def assert_read_or_refused(wire, raw, may_be_read=True):
     assert again == raw or not wire.exact
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=50)
 @given(st.data())

@@ -24,6 +24,7 @@ class Gated:
         return evaluate(model, batches)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("parts", [1, 2, 3, 30])
 def test_every_epoch_has_the_result_of_a_serial_validation_to_the_last_bit(parts):
     model, loader = model_of(), loader_of()

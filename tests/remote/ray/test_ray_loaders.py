@@ -15,7 +15,6 @@ def serving(loader):
     return [each for each in loader.stats().remote.workers if each.state == "serving"]
 
 
-@pytest.mark.few(1)
 def test_a_loader_trains_with_workers_of_a_cluster(cluster, image_folder):
     remote = Remote(workers=2, address=cluster.address, offload="all")
     found = []

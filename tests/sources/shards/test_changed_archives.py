@@ -63,6 +63,7 @@ def test_the_error_names_archive_member_and_remedy(folder, change):
 
 
 @changes
+@pytest.mark.few(3)
 @pytest.mark.parametrize("on_error", ["skip", "substitute"])
 def test_the_epoch_goes_on_without_what_is_lost(folder, change, on_error):
     found = list(in_mid_epoch(folder, change, on_error=on_error))

@@ -27,6 +27,7 @@ def shuffled(dataset):
     return FusionLoader(dataset, 4, shuffle=True, num_workers=2, seed=5, generator=generator)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_those_of_torch_and_of_the_folder(opened, eval_set, workers):
     dataset = opened(eval_transform())
@@ -35,14 +36,14 @@ def test_batches_are_those_of_torch_and_of_the_folder(opened, eval_set, workers)
     assert same_batches(DataLoader(eval_set, 8), ours)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_shuffled_and_augmented_batches_are_those_of_the_folder(opened, train_set):
     dataset = opened(train_transform())
     assert compile_dataset(dataset).complete
     assert same_batches(shuffled(train_set), shuffled(dataset))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_a_loader_goes_on_where_another_one_stopped(opened):
     whole = list(shuffled(opened(train_transform())))
     first = shuffled(opened(train_transform()))

@@ -72,6 +72,7 @@ def test_another_number_of_ranks_delivers_what_is_left(images, before, after):
     assert sorted(delivered) == list(range(sum(COUNTS)))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("trial", range(examples(6, 60)))
 def test_ranks_that_die_behind_their_last_states_lose_and_repeat_nothing(images, trial):
     """What a rank was given behind its last state is lost with it, and delivered again."""
