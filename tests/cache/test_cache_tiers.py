@@ -94,7 +94,7 @@ def listed(samples):
     return torch.stack([image for image, _ in samples]), torch.tensor([t for _, t in samples])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"collate_fn": listed}])
 @pytest.mark.parametrize("tiers", [("encoded",), ("index", "encoded", "decoded")])
 def test_files_that_user_code_opens_are_kept_too(folder, tiers, options):
@@ -113,7 +113,7 @@ MORE = [pytest.param(kib, marks=pytest.mark.matrix) for kib in (16, 200)]
 
 @pytest.mark.parametrize("kib", [12, 64, 600, *MORE])
 @pytest.mark.parametrize("data", [plan, Photos])
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_hits_of_an_epoch_are_the_items_held_and_the_budget_is_never_exceeded(
     image_folder, data, kib
 ):
@@ -146,7 +146,7 @@ def test_a_budget_for_two_loaders_is_the_budget_of_both(image_folder):
     assert first.tiers["encoded"].images + second.tiers["encoded"].images < 2 * COUNT
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tiers", TIERS)
 def test_a_file_that_was_replaced_is_read_anew(folder, tiers):
     loader = FusionLoader(plan(folder), 5, num_workers=2, seed=3, cache=Cache("64MiB", tiers=tiers))
@@ -158,6 +158,7 @@ def test_a_file_that_was_replaced_is_read_anew(folder, tiers):
     assert loader.stats().cache.epoch_misses == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cache", [None, "64MiB"])
 def test_a_substitute_is_never_what_was_read_before(folder, cache):
     numbers = [*range(7), 10**6, *range(7, 10)]  # one that the dataset does not have

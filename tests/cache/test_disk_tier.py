@@ -29,6 +29,7 @@ def reference(image_folder):
     return list(FusionLoader(dataset, 5, num_workers=2, seed=3))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tiers", [("encoded",), ("decoded",)])
 def test_the_next_job_finds_it(image_folder, tmp_path, reference, tiers):
     _, loader = epoch(image_folder, tmp_path, tiers)
@@ -114,7 +115,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("tiers", "damage"), CASES)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_damage_costs_a_read_and_no_pixel(image_folder, tmp_path, reference, tiers, damage):
     _, loader = epoch(image_folder, tmp_path, tiers)
     del loader

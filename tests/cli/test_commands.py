@@ -94,7 +94,7 @@ def test_the_bench_writes_every_figure_of_every_contender(images, tmp_path):
 
 
 @pytest.mark.parametrize("workload", ["tiny", "tabular", "mnist", "handmade"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_bench_measures_workloads_without_files(workload, tmp_path):
     out = tmp_path / "figures.json"
     few = ["--samples", "500", "--epochs", "1", "--retries", "0"]

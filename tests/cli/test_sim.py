@@ -29,7 +29,7 @@ def short(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "fig", ["8", "12", "15a", "15b", pytest.param("offload", marks=pytest.mark.matrix)]
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert main(["sim", "--fig", fig, "--json", "table.json"]) == 0
     out = capsys.readouterr().out

@@ -44,7 +44,7 @@ def rest(jobs):
 
 
 @pytest.mark.parametrize("with_workers", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_killed_job_delays_nobody(group, train_set, many, with_workers):
     victim, *others = begun(group, 3, **many)
     expected = alone(train_set, **many)[0]
@@ -58,7 +58,7 @@ def test_a_killed_job_delays_nobody(group, train_set, many, with_workers):
 
 
 @pytest.mark.parametrize("with_workers", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_stopped_job_leaves_and_goes_on_alone_when_it_wakes_up(
     group, train_set, many, with_workers
 ):

@@ -53,6 +53,7 @@ def test_each_mini_batch_is_prepared_once_by_all_workers(group, train_set):
     assert sum(each.made_here for each in stats) == len(train_set)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_job_may_keep_all_its_batches(word, train_set, persistent):
     options = {"persistent_workers": persistent}
@@ -82,6 +83,7 @@ def test_another_epoch_follows_after_a_break(group, train_set):
     assert together(jobs, 10) == [expected[1]] * 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_no_batch_of_an_epoch_that_was_left_comes_in_the_next(group, train_set, persistent):
     options = {"in_order": False, "persistent_workers": persistent}
@@ -154,7 +156,7 @@ def test_jobs_that_resume_alike_go_on_together(group, train_set, word):
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "substitute"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_bad_samples_are_for_every_job_what_they_are_alone(group, tmp_path, train_set, on_error):
     shutil.copytree(train_set.root, tmp_path / "images")
     damaged = ImageFolder(str(tmp_path / "images"), train_transform())
@@ -187,7 +189,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_a_job_that_differs_is_refused_with_what_differs(group, train_set, name):
     options, message = DIFFERENT[name]
     first, other = group(), group(**options)

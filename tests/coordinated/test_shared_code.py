@@ -153,7 +153,7 @@ def test_batches_may_be_of_any_type(word):
 
 
 @pytest.mark.parametrize("collate", [default_collate, named], ids=["tensors", "long pickles"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_job_may_keep_all_batches_of_user_code(word, collate):
     expected = make_loader(Noisy(), None, {"collate_fn": collate})
     loader = make_loader(Noisy(), word, {"collate_fn": collate})

@@ -109,7 +109,7 @@ KEEPING = {
 
 @pytest.mark.parametrize("kept", KEEPING)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_epochs_are_those_without(way, kept, paths):
     dataset, options = WAYS[way](paths)
     expected, _ = _epochs(dataset, deferred_images="off", **options)
@@ -166,6 +166,7 @@ def long_files(paths):
     return paths
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", [*KEEPING, "encoded"])
 def test_files_that_are_read_in_two_parts_are_as_pillow_opens_them(kept, long_files):
     keeping = {**KEEPING, "encoded": lambda: {"cache": Cache(BUDGET, tiers=("encoded",))}}
@@ -176,6 +177,7 @@ def test_files_that_are_read_in_two_parts_are_as_pillow_opens_them(kept, long_fi
     assert stats.deferred_images["files"] > FILES
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["png", "webp"])
 def test_other_formats_are_kept_too(kind, paths, tmp_path):
     made = []
@@ -219,6 +221,7 @@ def test_kept_pixels_are_what_is_used(paths):
     assert [_leaves(batch) for batch in plain] != second
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", KEEPING)
 def test_a_changed_file_is_read_anew(kept, paths):
     options = {"batch_size": 4, "num_workers": 2, "seed": 3}
@@ -291,6 +294,7 @@ class Shard(Photos):
             return STEPS["jitter"](Image.open(part).convert("RGB")), index
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", KEEPING)
 def test_parts_of_a_file_are_not_taken_for_it(kept, paths, tmp_path):
     dataset = Shard(paths, str(tmp_path / "shard"))

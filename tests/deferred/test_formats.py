@@ -184,6 +184,7 @@ def count_pixels(content):
         return 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_whatever_changes_the_story_is_pillow_s(kind):

@@ -153,6 +153,7 @@ class Files(Dataset):
         return self.steps(rgb())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_goes_on_and_is_told_once(workers, monkeypatch, as_in_training, caplog):
     plant(monkeypatch, recorders.TransformRecorder, "record")

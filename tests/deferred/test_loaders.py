@@ -198,6 +198,7 @@ def test_batches_are_those_without(folder, mixed, kind, workers):
         assert "deferred" not in plain.explain()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchs_own_loader_gives_the_same_where_it_draws_the_same(folder, workers):
     dataset = ListsSeededByIndex(Files(folder))

@@ -199,6 +199,7 @@ def is_unparsed(opened, path):
         return unparsed.UNPARSED in vars(opened(path))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["segments", "damaged"])
 def test_whatever_a_file_says_and_whatever_is_asked_first(path, kind, monkeypatch):
     monkeypatch.setattr(opening._Attempts, "FIRST", 1 << 30)

@@ -407,6 +407,7 @@ class ManyTypes(Types):
         return [self[index] for index in indices]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [Types, ManyTypes])
 def test_each_loader_of_a_pool_has_its_own_choice(kind, photos):
     with WorkerPool(1) as pool:

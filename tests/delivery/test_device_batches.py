@@ -235,6 +235,7 @@ def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_dev
             assert same_batches(batches, expected)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("converts", "interrupted"), [(False, False), (True, False), (True, True)])
 def test_a_thread_writes_into_the_buffers_of_the_device(
     image_folder, to_fake_device, fake_cuda, monkeypatch, converts, interrupted

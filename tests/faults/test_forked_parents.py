@@ -53,6 +53,7 @@ def labels(batches):
     return [batch[1].tolist() for batch in batches]
 
 
+@pytest.mark.few(1)
 def test_a_child_that_iterates_has_workers_of_its_own(loader):
     everything = labels(loader)
     iterator = iter(loader)
@@ -69,6 +70,7 @@ def test_a_child_that_iterates_has_workers_of_its_own(loader):
     assert labels(loader) == everything
 
 
+@pytest.mark.few(1)
 def test_a_child_takes_no_batch_from_its_parents_iterator(loader):
     everything = labels(loader)
     iterator = iter(loader)

@@ -171,6 +171,7 @@ def test_a_worker_that_cannot_be_replaced_at_once_is_replaced_later(workers):
     assert labels([*batches, *iterator]) == fours(16)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_killed_as_they_start_are_replaced(method, train_set):
     arguments = {"num_workers": 2, "seed": 1, "multiprocessing_context": method}

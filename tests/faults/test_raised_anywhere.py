@@ -247,6 +247,7 @@ def test_an_exception_at_any_step_of_next_loses_no_batch(eval_set, kind, trouble
     assert whole > 0, why
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [{}, {"collate_fn": of_one_length}])
 @pytest.mark.parametrize(
     ("under", "positions"),
@@ -297,6 +298,7 @@ class Killing(Numbers):
 
 
 @needs_returns
+@pytest.mark.few(1)
 @pytest.mark.parametrize("death", range(3))
 def test_samples_that_kill_are_named_after_an_exception_behind_a_death(death):
     loader = FusionLoader(Killing(), 4, num_workers=2)
@@ -322,6 +324,7 @@ def test_samples_that_kill_are_named_after_an_exception_behind_a_death(death):
     loader.close()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["plan", "rows", "whole batches"])
 def test_an_exception_at_any_step_of_the_start_leaves_no_descriptor(eval_set, kind, monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's keeps what it gets

@@ -14,6 +14,7 @@ from fusionloader.addons.inference import BadImage
 THREADS, ROUNDS = 6, 40
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("infer", [None, list], ids=["rows", "model"])
 def test_every_client_gets_what_it_has_asked_for(make, jpegs, infer):
     prepare = make(max_queued=16, max_batch=8, max_delay="1ms", infer=infer)

@@ -84,7 +84,7 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_image_processors_have_the_pixels_of_transformers(make, jpegs, name):
     transformers = pytest.importorskip("transformers")

@@ -157,7 +157,7 @@ def arrays_as_tensors(batch):
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_batches_are_dataloaders(shards, name):
     dataset = PIPELINES[name](shards)
     expected, _ = batches_of(DataLoader, dataset, 6)
@@ -169,7 +169,7 @@ def test_batches_are_dataloaders(shards, name):
 
 
 @pytest.mark.parametrize("name", BATCHED)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_batches_of_the_pipeline_are_dataloaders(shards, name):
     dataset = BATCHED[name](shards)
     expected, _ = batches_of(DataLoader, dataset, None)

@@ -198,6 +198,7 @@ def test_out_of_order_a_worker_that_waits_keeps_no_other_waiting():
     assert found == [[1, number] for number in range(10)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("any_may_die")
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_worker_whose_part_has_ended_gives_nothing_once_more(batch_size):

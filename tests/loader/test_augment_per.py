@@ -53,6 +53,7 @@ def test_a_tiny_batch_shares_its_augmentations_but_not_its_flips(one_image):
     assert np.mean(differ) > 0.7  # 1 - 2 / 2**4 of them
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("per", ["sample", "tiny_batch"])
 def test_neither_workers_nor_sizes_change_the_draws(one_image, per):
     steps = [v1.RandomResizedCrop(SIDE), v1.RandAugment(), v1.ColorJitter(0.4, 0.4)]
@@ -72,6 +73,7 @@ def test_groups_within_a_batch_are_whole(one_image):
     assert not (alone.all(2) | ~alone.any(2)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("per", "size"), [("sample", 4), ("tiny_batch", 4), ("tiny_batch", 8)])
 def test_an_operation_comes_up_as_often_but_in_larger_lots(one_image, per, size):
     """Section 4.3 of FusionFlow.

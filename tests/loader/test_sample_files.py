@@ -70,7 +70,7 @@ def loader_of(dataset, **options):
     return FusionLoader(dataset, generator=torch.Generator().manual_seed(5), **options)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
 def test_batches_are_those_of_a_dataset_that_names_no_files(dataset):
     named, plain = loader_of(dataset(NamedClips)), loader_of(dataset(Clips))
@@ -84,6 +84,7 @@ def test_indices_of_any_type_find_their_samples():
     assert same_batches(loader_of(NamedClips(), **options), loader_of(Clips(), **options))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("on_error", ["raise", "skip", "substitute"])
 def test_bad_samples_are_reported_as_without_files(on_error):
     def found(kind):

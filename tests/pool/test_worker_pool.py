@@ -97,7 +97,7 @@ def test_epoch_after_epoch_the_batches_are_those_without_a_pool(sets, pool, trai
 
 @pytest.mark.parametrize("validation", KINDS)
 @pytest.mark.parametrize("training", KINDS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_training_goes_on_after_a_validation_in_mid_epoch(sets, pool, training, validation):
     train_set, val_set = sets[training][0], sets[validation][1]
     iterator = iter(pooled(train_set, pool))
@@ -108,6 +108,7 @@ def test_a_training_goes_on_after_a_validation_in_mid_epoch(sets, pool, training
     assert same_batches(alone(train_set), [*batches, *iterator])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loader_that_was_begun_first_may_be_asked_last(sets, pool, kind):
     train_set, val_set = sets[kind]
@@ -116,6 +117,7 @@ def test_a_loader_that_was_begun_first_may_be_asked_last(sets, pool, kind):
     assert same_batches(alone(train_set), list(train))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kinds", [KINDS, ["plan", "plan"], ["user code", "user code"]])
 def test_two_loaders_may_be_iterated_alternately(sets, pool, kinds):
     first, second = sets[kinds[0]][0], sets[kinds[1]][0]
@@ -126,6 +128,7 @@ def test_two_loaders_may_be_iterated_alternately(sets, pool, kinds):
         assert same_batches(expected[: len(found)], found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_threads_may_ask_two_loaders_at_the_same_time(sets, pool, kind):
     found = {}

@@ -237,6 +237,7 @@ def images_of(batches):
     return [image.numpy().tobytes() for images, _ in batches for image in images]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("resumed_workers", [0, 1, 3])
 def test_samples_are_drawn_as_in_an_uninterrupted_epoch(train_set, resumed_workers):
     expected = images_of(loader_of(train_set, 1, 0, batch_size=4, workers=1))
@@ -299,6 +300,7 @@ def signal_all(pids, number):
 
 
 @with_dali
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("with_gpu", "ranks"),
     [

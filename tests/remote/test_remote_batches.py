@@ -156,6 +156,7 @@ def test_formats_that_pillow_decodes_are_made_here(
         assert_same(found, expected(alone, found))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on_error", ["raise", "skip", "substitute"])
 def test_a_bad_file_is_reported_as_without(
     on_error, image_folder, start_worker, token_file, tmp_path
@@ -214,6 +215,7 @@ def test_a_trace_shows_what_they_did(image_folder, start_worker, token_file, tmp
     assert any(kinds[span.worker] == "remote" and span.samples for span in timeline.spans)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("offload", ["balance", "fastflow"])
 def test_every_policy_gives_the_same_batches(
     offload, image_folder, start_worker, token_file, tmp_path, monkeypatch

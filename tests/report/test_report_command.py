@@ -11,6 +11,7 @@ from fusionloader.observe.trace.files import write_timeline
 from fusionloader.observe.trace.timeline import Timeline
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ending", ["pftrace", "json"])
 def test_a_trace_becomes_a_page(tmp_path, capsys, ending):
     path, out = tmp_path / f"run.{ending}", tmp_path / "page.html"

@@ -168,6 +168,7 @@ class Late(Dataset):
         return str(index)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("collate", [None, list])
 def test_what_came_out_of_order_in_whole_batches_does_not_come_again(tmp_path, collate):
     dataset = Late(Flag(tmp_path / "may come"))

@@ -111,7 +111,7 @@ def test_after_an_epoch_stateful_samplers_begin_the_next(kind):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("taken", [0, 1, 3, 7])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_streams_go_on_in_every_worker_without_reading_again(taken, persistent):
     def make():
         return FusionLoader(

@@ -50,6 +50,7 @@ def assert_same(ours, reference):
     assert all(same_batches(a, b) for a, b in zip(ours, reference, strict=True))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_every_epoch_has_the_batches_that_it_has_without_a_cache(mixed_folder, persistent):
     steps = [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandAugment(), v1.ToTensor()]
@@ -67,6 +68,7 @@ def test_every_epoch_has_the_batches_that_it_has_without_a_cache(mixed_folder, p
     assert 3 * pixels <= found.bytes <= 3 * pixels + 64 * (2 + 2 * len(dataset))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.matrix)]
 )
@@ -85,6 +87,7 @@ def test_workers_of_every_start_method_fill_it(image_folder, method):
         assert loader.stats().decoded_cache.images == 40
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", ["size", "time"])
 def test_a_file_that_changed_is_read_anew(tmp_path, change):
     (tmp_path / "a").mkdir()

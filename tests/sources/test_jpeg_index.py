@@ -19,6 +19,7 @@ def folder(tmp_path):
     return kinds_of_files(tmp_path / "files")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"cache": DecodedCache(200 << 10)}, {"decode": "fast"}])
 def test_every_epoch_has_the_batches_that_it_has_without_one(folder, options):
     dataset = ImageFolder(str(folder), train_transform())
@@ -45,6 +46,7 @@ def test_a_saved_index_is_what_the_next_loader_begins_with(folder, tmp_path):
     assert second.stats().jpeg_index == first.stats().jpeg_index
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("damage", [b"", b"nonsense"])
 def test_a_damaged_or_foreign_index_is_made_anew(folder, tmp_path, damage, caplog):
     saved = tmp_path / "index"

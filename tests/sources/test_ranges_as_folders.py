@@ -67,13 +67,14 @@ def assert_both_same(datasets, **options):
     return loader
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_native_workers_make_the_same(both, method):
     loader = assert_both_same(both(), multiprocessing_context=method)
     assert loader.stats().pillow_samples and "ranges of 3 files: native" in loader.explain()
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -96,6 +97,7 @@ def test_code_behind_the_plan_gets_the_same_images(both, transform, workers):
     assert_both_same(both(transform), num_workers=workers)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_transforms_of_targets_run(both, workers):
     assert_both_same(both(target_transform=float), num_workers=workers)
@@ -198,6 +200,7 @@ def test_two_loaders_share_the_cache_of_the_same_ranges(both):
     assert found == [COUNT, 0, 10]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"cache": DecodedCache(200 << 10)}])
 def test_an_entry_index_is_made_and_used(both, options):
     folder, ranges = both()

@@ -56,7 +56,7 @@ def epochs(dataset, count=1, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"multiprocessing_context": "spawn"}, {"num_workers": 0}])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_batches_are_those_of_the_folder(served, options):
     ours, loader = epochs(served.remote(), **options)
     assert same_batches(ours, epochs(served.folder, **options)[0])
@@ -89,7 +89,7 @@ def test_a_url_that_is_not_there_is_the_error_of_its_samples(served):
 
 
 @pytest.mark.parametrize("on_error", ["skip", "substitute"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_an_epoch_goes_on_without_the_samples_of_a_url(served, on_error, caplog):
     remote = served.remote(names=["train-0.bin", "503", "train-2.bin"])
     options = {"batch_size": 1, "shuffle": False}

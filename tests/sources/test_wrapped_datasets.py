@@ -141,6 +141,7 @@ def joined_datasets(image_folder):
     yield "other sources", ConcatDataset([Transformed(first, grey), FakeDigits(step())])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_parts_may_have_a_plan_each(image_folder, workers):
     for name, dataset in joined_datasets(image_folder):

@@ -104,7 +104,7 @@ def kill_one(iterator):
 
 
 @pytest.mark.parametrize("kind", ["plan", "persistent", "own", "whole", "in process"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_counters_only_grow_through_epochs_breaks_kills_and_ends(kind, image_folder):
     with loader_of(kind, str(image_folder)) as loader, watched(loader):
         list(loader)

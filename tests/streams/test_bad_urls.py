@@ -73,7 +73,7 @@ def loader_of(server, fault, **options):
 
 
 @faults
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_error_names_shard_sample_and_remedy(server, fault):
     loader = loader_of(server, fault)
     with pytest.raises(FAULTS[fault][1]) as caught:
@@ -87,7 +87,7 @@ def test_the_error_names_shard_sample_and_remedy(server, fault):
     ("fault", "on_error"),
     [*((fault, "skip") for fault in FAULTS), ("503", "substitute"), ("replaced", "substitute")],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_epoch_goes_on_without_its_samples(server, fault, on_error):
     loader = loader_of(server, fault, on_error=on_error)
     targets = sorted(target for _, found in loader for target in found.tolist())

@@ -143,6 +143,7 @@ def test_another_pass_drops_what_was_announced_for_the_last(server, images):
         assert len(server.ranges()) == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("passes", [1, 3])
 def test_another_pass_takes_nothing_from_a_worker_that_waits(server, images, passes):
     asked, go_on = threading.Event(), threading.Event()
@@ -177,6 +178,7 @@ def test_dropped_samples_free_their_bytes(server, images):
 # ---- errors ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("status", "kind"), [(403, UrlDenied), (404, UrlAbsent), (500, ServerFailed)]
 )
@@ -261,6 +263,7 @@ def connections(reader):
     return sum(reader.files.address in each.laddr for each in found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", ["a connection", "its memory"])
 def test_a_process_that_may_open_nothing_for_a_worker_is_replaced(images, what):
     with reading(images) as (reader, fetcher):
@@ -338,6 +341,7 @@ def error_in_child(action):
     return text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("spare", range(3), ids=["no connection", "no memory", "no map"])
 def test_a_worker_that_may_open_no_more_files_says_so_at_once(server, images, spare):
     def read_with_few():

@@ -27,6 +27,7 @@ def of_user_code():
     return psutil.Process(pid)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "fork",
     [lambda: processes.start(FORK, signal.pause), of_user_code],

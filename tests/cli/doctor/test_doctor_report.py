@@ -78,6 +78,7 @@ def test_what_is_not_ok_says_what_to_type():
         assert bool(check.remedy) == (check.state != "ok"), check
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("broken", ["fusionloader._native", "torch"])
 def test_a_broken_installation_is_examined_to_the_end(broken):
     code = f"import sys; sys.modules[{broken!r}] = None; from fusionloader.__main__ import main"

@@ -42,6 +42,7 @@ def targets_of(batches):
     return [target for _, targets in batches for target in targets.tolist()]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_goes_on_with_the_very_batches(images, num_workers):
     whole = targets_of(loader_of(images, num_workers=num_workers))
@@ -72,7 +73,7 @@ def test_another_number_of_ranks_delivers_what_is_left(images, before, after):
     assert sorted(delivered) == list(range(sum(COUNTS)))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("trial", range(examples(6, 60)))
 def test_ranks_that_die_behind_their_last_states_lose_and_repeat_nothing(images, trial):
     """What a rank was given behind its last state is lost with it, and delivered again."""
