@@ -136,7 +136,8 @@ studies: ready-to-test  #: whether all studies in benchmarks/ still run
 
 # Ends of processes and ways to start them, damage to caches, vector kernels, examples of properties.
 matrix: ready-to-test  #: all cases of what the suite tries in part
-	FUSIONLOADER_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'matrix or properties'
+	FUSIONLOADER_THOROUGH=1 $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal \
+	    $(PYTEST_FLAGS) -m 'matrix or properties'
 
 ray: ready-to-test  #: remote workers that Ray starts, on real clusters
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
