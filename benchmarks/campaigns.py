@@ -37,6 +37,7 @@ PAGE = ROOT / "docs" / "how" / "campaigns.md"
 ENDED = "ended at its limit"
 CANNOT_RUN = "cannot run here"
 Run = dict[str, Any]
+_SUMMARY = re.compile(r"\d+ (passed|failed|skipped)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def _python(version: str) -> str:
 def last_words(said: str) -> str:
     """Returns the line with the counts: pytest's summary if there is one, else the last line."""
     lines = [line.strip(" =") for line in said.splitlines() if line.strip(" =")]
-    counts = [line for line in lines if re.match(r"\d+ (passed|failed|skipped)\b", line)]
+    counts = [line for line in lines if _SUMMARY.match(line)]
     lines = [line for line in counts or lines if not line.startswith("make")]
     return lines[-1][:200] if lines else ""
 
@@ -177,9 +178,7 @@ def last_words(said: str) -> str:
 def result(found: Run) -> str:
     """Returns how a run ended, in a word or two."""
     status = found["status"]
-    if status == 0:
-        return "passed"
-    return status if isinstance(status, str) else f"failed: status {status}"
+    return status if isinstance(status, str) else "failed" if status else "passed"
 
 
 def read(record: Path) -> list[Run]:
@@ -200,9 +199,19 @@ def _row(campaign: Campaign, found: Run | None) -> str:
         source = found["source"]
         code = f"{source['commit'][:8]}{' and changes' if source['uncommitted'] else ''}"
         duration = f"{found['seconds'] / 60:.0f} min"
-        said = found["said"].replace("|", "/")
-        cells[2:] = [found["date"][:10], code, duration, f"{result(found)}: {said}"]
+        cells[2:] = [found["date"][:10], code, duration, _outcome(found)]
     return f"| {' | '.join(cells)} |"
+
+
+def _outcome(found: Run) -> str:
+    """Returns how a run ended, with its last words; of pytest's, the counts of tests that ran."""
+    said = found["said"].replace("|", "/")
+    if _SUMMARY.match(said):
+        counts = said.partition(" in ")[0].split(", ")
+        said = ", ".join(c for c in counts if not c.endswith(("deselected", "warning", "warnings")))
+        if found["status"] == 0:
+            return said
+    return f"{result(found)}: {said}"
 
 
 def tries(name: str) -> str:

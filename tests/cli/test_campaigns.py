@@ -39,7 +39,17 @@ def test_what_is_kept_of_a_run(tmp_path, monkeypatch, recipe, status, said):
     assert said in (tmp_path / "printed/tried.txt").read_text()
 
 
-def test_the_latest_run_has_the_row():
+@pytest.mark.parametrize(
+    ("status", "said", "cell"),
+    [
+        (2, "a | b", "failed: a / b"),
+        (0, "9 runs: 0 lost", "passed: 9 runs: 0 lost"),
+        (0, "3 passed, 9 deselected, 1 warning in 61.0s (0:01:01)", "3 passed"),
+        (2, "1 failed, 3 passed, 2 skipped in 2.1s", "failed: 1 failed, 3 passed, 2 skipped"),
+        (campaigns.ENDED, "begun", f"{campaigns.ENDED}: begun"),
+    ],
+)
+def test_the_latest_run_has_the_row(status, said, cell):
     run = {
         "campaign": "soak",
         "date": "2026-01-02T03:04:05",
@@ -48,9 +58,9 @@ def test_the_latest_run_has_the_row():
         "status": 0,
         "said": "nothing",
     }
-    runs = [run, {**run, "status": 2, "said": "a | b", "seconds": 600}]
+    runs = [run, {**run, "status": status, "said": said, "seconds": 600}]
     (row,) = [line for line in page(runs).splitlines() if line.startswith("| `soak`")]
-    assert row.endswith("| 2026-01-02 | 01234567 and changes | 10 min | failed: status 2: a / b |")
+    assert row.endswith(f"| 2026-01-02 | 01234567 and changes | 10 min | {cell} |")
 
 
 def test_words_without_an_end():
