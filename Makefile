@@ -31,6 +31,8 @@ ASAN := build/asan
 # The tests that call the native code directly.
 NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue tests/ops tests/device \
     tests/fuzz)
+# Not what compiles for all architectures, what mutates the code, and what has a target of its own.
+NATIVE_CASES := (matrix or not matrix) and not architectures and not mutants
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
 OLDEST := build/oldest
@@ -121,7 +123,7 @@ soak: ready-to-test  #: whether memory grows in hours of epochs; SOAK_SECONDS=72
 	FUSIONLOADER_LOADERS=$(LOADERS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -s --timeout=0 tests/soak
 
 draws: ready-to-test  #: what is drawn, compared with torchvision and timm; DRAWS=25000
-	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \
+	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'matrix or not matrix' \
 	    tests/plan/test_distributions.py tests/plan/test_timm_distributions.py
 
 mutants: ready-to-test  #: whether the tests of lent memory notice mistakes in the native code
@@ -240,7 +242,8 @@ asan: $(TEST_INSTALLED)  ## the tests of csrc/ with the address and undefined sa
 	$(BIN)/python setup.py build_ext --build-temp build/asan-objects --build-lib $(ASAN) \
 	    -DFUSIONLOADER_SANITIZE=ON
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
-	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
+	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys -m '$(NATIVE_CASES)' \
+	    $(NATIVE_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS)
 
 # What it finds is left in build/fuzz.
