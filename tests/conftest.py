@@ -5,7 +5,9 @@ import itertools
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 
 import numpy as np
 import pytest
@@ -30,6 +32,15 @@ os.environ["FUSIONLOADER_STRICT"] = "1"
 multiprocessing.set_forkserver_preload(["torchvision.datasets", "torchvision.transforms"])
 
 _runs = itertools.count()
+
+
+def pytest_configure():
+    """Jobs of a user share caches. Those of another checkout's tests may be of another version."""
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="fusionloader-tests-")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)
