@@ -20,6 +20,7 @@ from torchvision.transforms import functional, v2
 from fusionloader.data.deferred import canvas, patches
 from fusionloader.data.deferred.core import Blank, DeferredCore
 from fusionloader.data.deferred.scope import deferring
+from fusionloader.data.deferred.unparsed import UNPARSED
 
 OWNERS = [
     Image.Image,
@@ -153,6 +154,7 @@ for _ in range(2):
             "Image.Image.resize = lambda self, size: self.copy()",
             "resize of Image was replaced by the program",
         ),
+        ("Image.open = lambda file, old=Image.open: old(file)", "open of PIL.Image was replaced"),
     ],
 )
 @pytest.mark.few(1)
@@ -161,6 +163,21 @@ def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, wh
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("images are not deferred") == 1
     assert why in done.stderr
+
+
+def test_a_function_that_opens_images_with_pillows_is_called_as_before(caplog, path, monkeypatch):
+    """As ultralytics, which registers a format of a package when Pillow knows none."""
+    opened = []
+    scope = {"_open": Image.open, "opened": opened, "__name__": "of_a_program"}
+    exec("def open_image(file):\n    opened.append(file)\n    return _open(file)", scope)
+    pillows = scope["_open"]
+    monkeypatch.setattr(patches, "_made", functools.cache(patches._made.__wrapped__))
+    monkeypatch.setattr(Image, "open", scope["open_image"])
+    with deferring():
+        assert type(rgb(path)._im) is DeferredCore
+        assert UNPARSED in vars(Image.open(path))
+    assert (opened, caplog.text) == ([path, path], "")
+    assert Image.open is scope["open_image"] and scope["_open"] is pillows
 
 
 def test_what_is_left_of_another_library_is_said(caplog, path, monkeypatch):

@@ -46,6 +46,7 @@ class Patch:
             it computes the value.
         make: used in place of ``attempt``; makes the replacement from the original.
         added: whether the library has no such attribute.
+        library: module of the package that defines the original, if that is not the owner's.
     """
 
     owner: Any
@@ -53,6 +54,7 @@ class Patch:
     attempt: Callable[..., Any] | None = None
     make: Callable[[Any], Any] | None = None
     added: bool = False
+    library: types.ModuleType | None = None
 
     def get(self) -> Any:
         """Returns the current value; ``None`` if there is none."""
@@ -99,7 +101,7 @@ def _pillow() -> list[Patch]:
     }
     kinds, base = enhancing.ENHANCERS, ImageEnhance._Enhance
     opened = [
-        Patch(Image, "open", opening.open_image),
+        Patch(*_find_open(Image), opening.open_image, library=Image),
         Patch(image, "__getattr__", make=lambda _: unparsed.missing_attribute, added=True),
     ]
     if hasattr(ImageOps, "_new_with_fill"):  # since Pillow 13
@@ -127,6 +129,20 @@ def _pillow() -> list[Patch]:
         *(Patch(ImageOps, name, enhancing.recording(each)) for name, each in functions.items()),
         Patch(ImageOps, "expand", enhancing.expand),
     ]
+
+
+def _find_open(image: types.ModuleType) -> tuple[Any, str]:
+    """Returns an owner of Pillow's ``Image.open``, and its name there.
+
+    If a program has replaced it by a function that calls Pillow's, as ultralytics does, it is the
+    global variable of that function. So the function stays, and opens images as before.
+    """
+    scope = getattr(image.open, "__globals__", {})
+    if scope is not vars(image):
+        for name, value in scope.items():
+            if getattr(value, "__name__", "") == "open" and is_defined_by(value, image):
+                return scope, name
+    return image, "open"
 
 
 def _torchvision() -> list[Patch]:
@@ -462,7 +478,7 @@ def _unexpected(patch: Patch) -> str:
     if patch.added:
         return ""
     function = found.fget if isinstance(found, property) else found
-    owner = patch.owner
+    owner = patch.library or patch.owner
     if isinstance(owner, dict):
         owner = sys.modules["torchvision"]
     if not (
