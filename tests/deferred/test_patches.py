@@ -35,6 +35,9 @@ OWNERS = [
 ]
 
 
+_pillows_open = Image.open
+
+
 @pytest.fixture
 def path(tmp_path):
     file = tmp_path / "photo.jpg"
@@ -167,18 +170,20 @@ def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, wh
 
 def test_a_function_that_opens_images_with_pillows_is_called_as_before(caplog, path, monkeypatch):
     """As ultralytics, which registers a format of a package when Pillow knows none."""
-    opened = []
-    scope = {"_open": Image.open, "opened": opened, "__name__": "of_a_program"}
-    exec("def open_image(file):\n    opened.append(file)\n    return _open(file)", scope)
-    pillows = scope["_open"]
+    opened, pillows = [], _pillows_open
+
+    def open_image(file):
+        opened.append(file)
+        return _pillows_open(file)
+
     monkeypatch.setattr(patches, "_made", functools.cache(patches._made.__wrapped__))
-    monkeypatch.setattr(Image, "open", scope["open_image"])
+    monkeypatch.setattr(Image, "open", open_image)
     monkeypatch.setattr(opening._Attempts, "made", 0)  # files of other tests may not be worth it
     with deferring():
         assert type(rgb(path)._im) is DeferredCore
         assert UNPARSED in vars(Image.open(path))
     assert (opened, caplog.text) == ([path, path], "")
-    assert Image.open is scope["open_image"] and scope["_open"] is pillows
+    assert Image.open is open_image and _pillows_open is pillows
 
 
 def test_what_is_left_of_another_library_is_said(caplog, path, monkeypatch):

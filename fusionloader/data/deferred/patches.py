@@ -140,7 +140,7 @@ def _find_open(image: types.ModuleType) -> tuple[Any, str]:
     scope = getattr(image.open, "__globals__", {})
     if scope is not vars(image):
         for name, value in scope.items():
-            if getattr(value, "__name__", "") == "open" and is_defined_by(value, image):
+            if getattr(value, "__globals__", None) is vars(image) and value.__name__ == "open":
                 return scope, name
     return image, "open"
 
@@ -166,6 +166,7 @@ def _torchvision() -> list[Patch]:
 
 
 def _torchvision_v2() -> list[Patch]:
+    import torchvision
     from PIL import Image
     from torchvision.transforms import v2
     from torchvision.transforms.v2 import functional
@@ -178,7 +179,7 @@ def _torchvision_v2() -> list[Patch]:
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
-        return Patch(kernels, Image.Image, functionals.recording(recorder))
+        return Patch(kernels, Image.Image, functionals.recording(recorder), library=torchvision)
 
     pil_to_tensor = functionals.converting(functionals.pil_to_tensor)
     return [
@@ -203,6 +204,7 @@ def _plain_tensors() -> list[Patch]:
 
 def _plain_tensors_v2() -> list[Patch]:
     import torch
+    import torchvision
     from torchvision import tv_tensors
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _geometry, _utils
@@ -213,7 +215,7 @@ def _plain_tensors_v2() -> list[Patch]:
     registries = {name: _utils._KERNEL_REGISTRY[getattr(functional, name)] for name in V2}
     return [
         *(
-            Patch(kernels, kind, kernel(name, kind, "torch_v2"))
+            Patch(kernels, kind, kernel(name, kind, "torch_v2"), library=torchvision)
             for name, kernels in registries.items()
             for kind in (torch.Tensor, tv_tensors.Image, tv_tensors.Video)
             if kind in kernels  # there is none of rgb_to_grayscale for videos
@@ -227,6 +229,7 @@ def _plain_tensors_v2() -> list[Patch]:
 
 def _tensors() -> list[Patch]:
     import torch
+    import torchvision
     from torchvision import tv_tensors
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _type_conversion, _utils
@@ -239,9 +242,9 @@ def _tensors() -> list[Patch]:
         return Patch(torch.Tensor, name, make=lambda _: made, added=True)
 
     def kernels(kind: type, recorders: dict[str, Any]) -> list[Patch]:
-        registry = _utils._KERNEL_REGISTRY
+        registry = {name: _utils._KERNEL_REGISTRY[getattr(functional, name)] for name in recorders}
         return [
-            Patch(registry[getattr(functional, name)], kind, recorded.kernel(recorder))
+            Patch(registry[name], kind, recorded.kernel(recorder), library=torchvision)
             for name, recorder in recorders.items()
         ]
 
@@ -478,12 +481,9 @@ def _unexpected(patch: Patch) -> str:
     if patch.added:
         return ""
     function = found.fget if isinstance(found, property) else found
-    owner = patch.library or patch.owner
-    if isinstance(owner, dict):
-        owner = sys.modules["torchvision"]
     if not (
         isinstance(function, _COMPILED)
-        or is_defined_by(function, owner)
+        or is_defined_by(function, patch.library or patch.owner)
         or _is_torchs(function, patch.name)
     ):
         return f"{patch.name} of {where} was replaced by the program"
