@@ -31,7 +31,7 @@ ASAN := build/asan
 # The tests that call the native code directly.
 NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue tests/ops tests/device \
     tests/fuzz)
-# Not what compiles for all architectures, what mutates the code, and what has a target of its own.
+# All their cases, without those that compile for all architectures or mutate the code.
 NATIVE_CASES := (matrix or not matrix) and not architectures and not mutants
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60

@@ -25,23 +25,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         (most,) = marker.args
         assert hasattr(found[0], "callspec"), f"{test} has one case"
         random.Random(test).shuffle(found)
-        for item in _least_like_others(found)[most:]:
+        for item in set(found).difference(_spread(found, most)):
             item.add_marker(pytest.mark.matrix)
 
 
-def _least_like_others(cases: list[pytest.Function]) -> list[pytest.Function]:
-    """Orders cases: each next one has the most values that those before it do not have."""
-    ordered: list[pytest.Function] = []
+def _spread(cases: list[pytest.Function], most: int) -> list[pytest.Function]:
+    """Chooses cases: each next one has the most values that those before it do not have."""
+    chosen: list[pytest.Function] = []
     seen: set[tuple[str, int]] = set()
     left = list(cases)
-    while left:
+    while left and len(chosen) < most:
         best = max(left, key=lambda case: len(_values(case) - seen))
         if not _values(best) - seen:
             seen.clear()  # all values have been tried: once more
         seen |= _values(best)
         left.remove(best)
-        ordered.append(best)
-    return ordered
+        chosen.append(best)
+    return chosen
 
 
 def _values(case: pytest.Function) -> set[tuple[str, int]]:
