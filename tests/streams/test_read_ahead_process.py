@@ -274,7 +274,7 @@ def test_a_process_that_may_open_nothing_for_a_worker_is_replaced(images, what):
             fetcher._connected()
             wait_until(lambda: connections(reader) == 2)
         resource.prlimit(reader.pid, resource.RLIMIT_NOFILE, (3, 3))
-        assert brought(fetcher, [1]) == {1: ALL[1]}
+        assert fetcher.read(1) == ALL[1]
         assert reader.stats().restarts == 1
 
 
