@@ -126,9 +126,10 @@ def test_a_hedged_request_that_fails_leaves_the_first_one_its_chance(server):
         store._hedging = Hedging(share=1.0)  # else what is late by chance uses up its share
         for _ in range(30):
             await store.read(server.url("a.bin"), 0, 10)
-        server.faults.extend([0.3, 404])
         return await store.read(server.url("a.bin"), 10, 30)
 
+    faults = iter([0.3, 404])  # not of the thirty, some of which may be sent again and be late
+    server.fault_of = lambda asked: next(faults) if asked.start == 10 else None
     data, counts = run(work, hedge=True, timeout=60.0, retries=0)
     assert data == DATA[10:30]
     assert counts.hedged >= 1
