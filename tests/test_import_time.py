@@ -45,6 +45,21 @@ def test_the_loader_loads_nothing_beyond_torch_but_its_own_modules(beyond_torch)
     assert names - sys.stdlib_module_names == {"fusionloader"}
 
 
+def test_an_epoch_loads_torchvision_only_if_the_dataset_does():
+    epoch = """
+import sys
+from fusionloader import FusionLoader
+class Modules(list):
+    def __getitem__(self, index):
+        return len({"torchvision", "sympy", "triton"} & set(sys.modules))
+for workers in (0, 1):
+    batches = list(FusionLoader(Modules(range(9)), 4, num_workers=workers))
+    assert len(batches) == 3 and not any(map(any, batches)), batches
+"""
+    names = {name.split(".")[0] for name in loaded_by(epoch, after="import torch.utils.data")}
+    assert not names & {"torchvision", "sympy", "triton"}
+
+
 @pytest.mark.parametrize(
     "room",
     [

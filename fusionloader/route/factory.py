@@ -14,7 +14,6 @@ from fusionloader.data.deferred.file_cache import NO_STORES
 from fusionloader.data.deferred.sample_source import DeferringSource
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.fingerprint import Fingerprint
-from fusionloader.data.sources.plan_source import make_source
 from fusionloader.engine.delivery.first_calls import call_once
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.in_process import GatheredIterator, InProcessIterator
@@ -119,7 +118,7 @@ class IteratorFactory:
             return PythonBackend(
                 source, parts, remember, self._cache.epoch_ended, whole, passes, offers, order
             )
-        planned: Source = make_source(options.dataset, plan)
+        planned = _planned(options.dataset, plan)
         if plan.has_tail and options.deferred_images != "off":
             tensors = options.deferred_images == "tensors"
             planned = DeferringSource(planned, NO_STORES, tensors)
@@ -199,7 +198,13 @@ def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:
         source = DatasetSource(dataset)
         source.seeding = Seeding(False, False, False)  # this process's generators are the user's
         return source
-    return make_source(dataset, compiled, in_worker=False)
+    return _planned(dataset, compiled, in_worker=False)
+
+
+def _planned(dataset: AnyDataset, compiled: Compiled, in_worker: bool = True) -> Source:
+    from fusionloader.data.sources.plan_source import make_source  # loads torchvision
+
+    return make_source(dataset, compiled, in_worker)
 
 
 def _renewed_source_here(options: LoaderOptions) -> Source:

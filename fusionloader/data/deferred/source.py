@@ -20,7 +20,6 @@ from fusionloader.data.deferred.file_cache import KnownFile
 from fusionloader.data.deferred.guard import comes_from_elsewhere
 from fusionloader.data.deferred.pillow import PillowImage
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES, file_decoder
-from fusionloader.transforms.executors.replay import replay
 from fusionloader.transforms.plan.stages import Operation
 
 Pixels = npt.NDArray[np.uint8]
@@ -179,6 +178,8 @@ class EncodedSource:
 
     def replayed(self, operations: Operations) -> Image.Image:
         """Returns the result of Pillow, for operations that the native executor refuses."""
+        from fusionloader.transforms.executors.replay import replay  # loads torchvision
+
         if self._whole is None:
             self._whole = self._decode()
         return replay(Image.fromarray(self._whole[..., :3]), operations)

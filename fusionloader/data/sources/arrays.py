@@ -38,6 +38,10 @@ class PixelArrays:
         return int(self.targets[index]) if self.given is None else self.given[index]
 
 
+UNKNOWN = "not a dataset that is known, and without read_encoded(index)"
+"""Why a dataset that is none of these has no plan."""
+
+
 def pixel_arrays(dataset: Any) -> PixelArrays | str:
     """Returns the arrays of a dataset of these families, or the reason why it has none.
 
@@ -65,7 +69,7 @@ def pixel_arrays(dataset: Any) -> PixelArrays | str:
             images = np.asarray(dataset.data).transpose(0, 2, 3, 1)
             targets = np.asarray(dataset.labels)
         else:
-            return "not a dataset that is known, and without read_encoded(index)"
+            return UNKNOWN
     except (AttributeError, TypeError, ValueError) as error:
         return f"its arrays are not as torchvision makes them: {error}"
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):

@@ -6,6 +6,7 @@ import dataclasses
 import operator
 import os
 import pickle
+import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import Dataset as TorchDataset
 
 from fusionloader.cache.range_reading import open_file
-from fusionloader.data.sources.arrays import PixelArrays, pixel_arrays
+from fusionloader.data.sources.arrays import UNKNOWN, PixelArrays, pixel_arrays
 from fusionloader.data.sources.encoded_images import EncodedImages
 from fusionloader.data.sources.nesting import (
     Transformed,
@@ -275,15 +276,15 @@ def _source_notes(kind: Kind, dataset: Any, name: str) -> tuple[Note, ...]:
 
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
     """Returns the kind, the known properties of the images, and why nothing can be compiled."""
-    try:
-        from torchvision.datasets import folder
-    except ImportError:
-        return "none", ImageKind(), "torchvision is not installed"
     if isinstance(dataset, EncodedImages) and _reads_ranges(type(dataset)):
         return "ranges", ImageKind(), ""
     why = _why_not_encoded(type(dataset))
     if why is not None:
         return ("none" if why else "encoded"), ImageKind(), why
+    if "torchvision.datasets" not in sys.modules:  # so it is none of those; loading takes seconds
+        return "none", ImageKind(), UNKNOWN
+    from torchvision.datasets import folder
+
     if isinstance(dataset, folder.DatasetFolder):
         why = _why_no_folder(dataset)
         return ("none" if why else "folder"), ImageKind(), why

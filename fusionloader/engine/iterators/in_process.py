@@ -16,7 +16,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fusionloader.data.epochs.epoch_state import EpochState, Returned
 from fusionloader.data.epochs.sampling import Draws, SampledBatch, make_keys, undelivered_batches
 from fusionloader.data.sources.fingerprint import Fingerprint
-from fusionloader.data.sources.plan_source import PlannedSource
 from fusionloader.data.sources.tensors import NotGathered, gather
 from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
@@ -160,7 +159,7 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     @property
     def _runs_user_code(self) -> bool:
-        return not isinstance(self._source, PlannedSource) or self._source.has_tail
+        return getattr(self._source, "has_tail", True)  # which sources with a plan have
 
     def _notice_changes(self) -> None:
         """Uses a dataset that was changed within the epoch in its new state, as torch does."""
