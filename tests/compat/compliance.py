@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("build/compliance"))
     parser.add_argument("--start-method", choices=("fork", "spawn", "forkserver"), default="fork")
     parser.add_argument("--select", default="", help="what pytest's -k takes")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds a test (60)")
+    parser.add_argument("--timeout", type=float, default=180, help="seconds a test (180)")
     parser.add_argument("--slow", action="store_true", help="also what PyTorch marks as slow")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what runs is ended then
