@@ -10,10 +10,11 @@ import sys
 from benchmarks.study import parser_of, publish
 from fusionloader.cli.progress import Progress
 
-# The last one is what a loader could not do without if it read transforms when it is imported.
+# The last one is what a loader could not do without if it read transforms of every dataset.
 STATEMENTS = (
     "import fusionloader",
     "from fusionloader import FusionLoader",
+    "from fusionloader import FusionLoader; list(FusionLoader([0]))",
     "import torchvision",
 )
 # A module that no other one has imported: its name has one space before it.
