@@ -33,8 +33,6 @@ OWNERS = [
     v2.Compose,
     v2.functional,
 ]
-
-
 _pillows_open = Image.open
 
 
