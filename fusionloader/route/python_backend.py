@@ -7,6 +7,9 @@ import pickle
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
+from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data.dataloader import _get_distributed_settings, _sharding_worker_init_fn
+
 from fusionloader.data.deferred import patches
 from fusionloader.data.deferred.sample_source import (
     DeferringSource,
@@ -49,6 +52,14 @@ log = logging.getLogger("fusionloader.route")
 
 _ITEMS = range(-(1 << 63), 1 << 63)  # indices that fit a descriptor's int64
 _DELIVERED = 4  # whole batches of a worker that training may still use after delivery
+
+
+def _init_fn(options: LoaderOptions) -> Callable[[int], None] | None:
+    """Returns what a worker calls first, which also shards a DataPipe, as torch's loader does."""
+    if not isinstance(options.dataset, (IterDataPipe, MapDataPipe)):
+        return options.worker_init_fn
+    ranks, rank = _get_distributed_settings()  # type: ignore[no-untyped-call]
+    return partial(_sharding_worker_init_fn, options.worker_init_fn, ranks, rank)
 
 
 class FileOrder:
@@ -160,7 +171,7 @@ class PythonBackend:
     def workforce(self, options: LoaderOptions, base_seed: int, on_device: bool) -> Workforce:
         """User code runs on other machines only with ``Remote(user_code=True)``."""
         participants: list[Participant] = []
-        is_for_remote = options.worker_init_fn is None and self.receiver is None
+        is_for_remote = _init_fn(options) is None and self.receiver is None
         if options.remote is not None and options.remote.user_code and is_for_remote:
             source = without_deferral(self._source)
             task = code_task(options, self._parts.link, source, base_seed)
@@ -179,7 +190,7 @@ class PythonBackend:
         source = without_deferral(self._source)
         # What a plan is compiled from, since the source has texts for messages, too.
         made_of = type(source), source.dataset, options.decode, options.strict
-        code: dict[str, object] = {"dataset": made_of, "worker_init_fn": options.worker_init_fn}
+        code: dict[str, object] = {"dataset": made_of, "worker_init_fn": _init_fn(options)}
         if self.receiver is not None:
             code["collate_fn"] = options.collate_fn, options.auto_collation
         return offers.make_for_code(**code)
@@ -188,7 +199,7 @@ class PythonBackend:
         self, options: LoaderOptions, base_seed: int, binding: PoolBinding | None, address: str
     ) -> StartWorker:
         """Returns a function that starts a worker in a multiprocessing process, or in a pool."""
-        init, on_error = options.worker_init_fn, options.on_error
+        init, on_error = _init_fn(options), options.on_error
         source, passes, whole, sends = self._source, self.passes, None, None
         if self.receiver is not None:
             most = options.in_flight + _DELIVERED

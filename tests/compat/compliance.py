@@ -24,7 +24,7 @@ from suite_run import Found, SuiteRun
 
 _MODULES = {
     "torch": ("expecttest", "psutil", "pytest_timeout"),
-    "stateful": ("expecttest", "psutil", "pytest_timeout", "torchdata"),
+    "stateful": ("expecttest", "psutil", "pytest_timeout", "torchdata", "parameterized"),
 }
 
 
@@ -53,6 +53,9 @@ def report(suite: str, was: dict[str, Found], now: dict[str, Found]) -> list[str
     served = Counter(served_by for test in now.values() for served_by in test.iterators)
     for served_by, tests in served.most_common():
         print(f"  {tests} tests served by {served_by}")
+    for name, test in was.items():
+        if test.outcome not in ("passed", "skipped"):
+            print(f"  not compared: {name}: {test.outcome} with the original: {test.said}")
     unexplained = sorted(set(failed) - set(exempt))
     for name in unexplained:
         print(f"  not exempt: {name}: {now.get(name, Found('was not run')).said}")

@@ -121,7 +121,9 @@ class _Code:
         # Code that is loaded again replaces that of methods, and the functions of modules.
         self._methods = [each for scope in scopes[: len(classes)] for each in _functions(scope)]
         codes = {each.__code__ for scope in scopes for each in _functions(scope)}
-        names = {name for code in codes for name in _names(code)} & vars(torch).keys()
+        # typing also has names of torch, as _deprecated of typing_extensions in Python 3.13.
+        may_use_torch = [code for code in codes if not _is_of_python(code.co_filename)]
+        names = {name for code in may_use_torch for name in _names(code)} & vars(torch).keys()
         self._of_torch = operator.itemgetter("cat", "stack", *names)
         self._then = self._now()
         self.is_known = _are_of_libraries([value for values in self._then for value in values])
@@ -204,8 +206,10 @@ _BUILTIN = {"builtins", "typing", "typing_extensions", "types", "collections.abc
 
 
 def _is_of_libraries(file: str) -> bool:
-    if file.startswith((*_FOLDERS, "<frozen ")):
-        return True
+    return file.startswith((*_FOLDERS, "<frozen ")) or _is_of_python(file)
+
+
+def _is_of_python(file: str) -> bool:
     inner = file.removeprefix(_PYTHON)
     return inner != file and not inner.startswith(("site-packages", "dist-packages", "unittest"))
 

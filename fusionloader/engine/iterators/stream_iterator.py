@@ -10,11 +10,16 @@ import pickle
 from collections.abc import Iterator
 from itertools import count, repeat
 
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _share_dist_seed,
+)
 
 from fusionloader.data.epochs.epoch_state import EpochState, Returned
 from fusionloader.data.epochs.sampling import Draws, SampledBatch
-from fusionloader.engine.iterators.backend import NO_ITEM
+from fusionloader.engine.iterators.backend import NO_ITEM, WorkerBackend
+from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.publications import MiniBatch
@@ -39,6 +44,13 @@ class _Endless(Draws[SampledBatch]):
 
 class StreamIterator(SlotIterator):
     """Serves an ``IterableDataset``, and datasets with ``state_dict()``."""
+
+    def __init__(
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState, backend: WorkerBackend
+    ) -> None:
+        super().__init__(loader, options, state, backend)
+        if self._shared_seed is not None:  # of a DataPipe: torch draws one more, without using it
+            _share_dist_seed(loader.generator, self._pg)  # type: ignore[no-untyped-call]
 
     @property
     def _passes(self) -> WorkerPasses:
