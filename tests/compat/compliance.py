@@ -41,15 +41,16 @@ def keep(path: Path, tests: dict[str, Found]) -> None:
     path.write_text(json.dumps({name: asdict(test) for name, test in tests.items()}, indent=1))
 
 
-def report(suite: str, was: dict[str, Found], now: dict[str, Found]) -> list[str]:
-    """Prints how FusionLoader does; returns the tests that fail for no reason that is known."""
+def report(suite: str, was: dict[str, Found], now: dict[str, Found]) -> tuple[str, list[str]]:
+    """Prints how FusionLoader does; returns that in a line, and the failures without a reason."""
     wanted = [name for name, test in was.items() if test.outcome == "passed"]
     failed = [name for name in wanted if name not in now or now[name].outcome != "passed"]
     exempt = [name for name in failed if reason(suite, name)]
-    print(
+    counts = (
         f"{len(wanted) - len(failed)} passed of {len(wanted)} that pass with the original; "
         f"{len(exempt)} failed of {len(EXEMPT[suite])} exempt by name"
     )
+    print(counts)
     served = Counter(served_by for test in now.values() for served_by in test.iterators)
     for served_by, tests in served.most_common():
         print(f"  {tests} tests served by {served_by}")
@@ -59,7 +60,7 @@ def report(suite: str, was: dict[str, Found], now: dict[str, Found]) -> list[str
     unexplained = sorted(set(failed) - set(exempt))
     for name in unexplained:
         print(f"  not exempt: {name}: {now.get(name, Found('was not run')).said}")
-    return unexplained
+    return f"{suite}: {counts}", unexplained
 
 
 def main() -> int:
@@ -74,7 +75,7 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what runs is ended then
     arguments.results.mkdir(parents=True, exist_ok=True)
-    method, unexplained, ran = arguments.start_method, 0, 0
+    method, counts, unexplained = arguments.start_method, list[str](), list[str]()
     for suite, source in sources(arguments.suites.resolve()).items():
         missing = [name for name in _MODULES[suite] if importlib.util.find_spec(name) is None]
         if arguments.suite not in (None, suite) or missing:
@@ -106,13 +107,15 @@ def main() -> int:
             if not arguments.select:
                 keep(path, tests[kind])
         print(f"{suite}, {method}: ", end="")
-        unexplained += len(report(suite, tests["original"], tests["ours"]))
-        ran += 1
-    if not ran:
+        line, failed = report(suite, tests["original"], tests["ours"])
+        counts.append(line)
+        unexplained += failed
+    if not counts:
         suites = arguments.suites
         print(f"fusionloader: no suite was run: is test_dataloader.py or stateful/ in {suites}?")
         return 77  # not a failure: benchmarks/campaigns.py
-    return int(unexplained > 0)
+    print(". ".join(counts))
+    return int(bool(unexplained))
 
 
 if __name__ == "__main__":
