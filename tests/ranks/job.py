@@ -18,6 +18,7 @@ from fusionloader.system import fd_messages
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
+MINI_BATCH = 8  # samples
 # Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
 UNEVEN = {"options": {0: {"step_seconds": 0.15}}, "large_rank": 1}
 
@@ -69,12 +70,15 @@ class Rank:
             assert kind == "end" or "end" not in self.lines, f"it has ended: {self.lines[-5:]}"
 
     def wait_for_a_borrowed_worker(self):
-        """Waits until a worker of another rank makes samples for this one."""
+        """Waits until a worker of another rank has made more for this one than a mini-batch.
+
+        Then it has ended a claim, and the trace has a span of it.
+        """
         seen = len(self.of("borrowed"))
 
         def has_borrowed():
             counts = [int(count) for count in self.of("borrowed")[seen:]]
-            return any(before < after for before, after in pairwise(counts))
+            return sum(max(after - before, 0) for before, after in pairwise(counts)) > MINI_BATCH
 
         wait_until(lambda: has_borrowed() or self.of("end"), "no worker is borrowed")
         assert has_borrowed(), f"it has ended: {self.lines[-5:]}"
