@@ -220,7 +220,7 @@ def test_any_tensor_gives_torchvisions_result(data, name, module):
     arguments = data.draw(
         st.one_of(
             st.sampled_from(ARGUMENTS[name]),
-            st.tuples(st.floats(-0.6, 3.0) | st.sampled_from([-1, math.nan, math.inf, 1001])),
+            st.tuples(st.floats(-0.6, 3.0) | st.sampled_from([-1, math.nan, math.inf, 101])),
             st.just((np.float32(0.3),)),
             st.just((torch.tensor(0.3),)),
         )
