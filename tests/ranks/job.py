@@ -18,7 +18,7 @@ from fusionloader.system import fd_messages
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
-MINI_BATCH = 8  # samples
+MINI_BATCH = 8  # samples, as in rank_script.py
 # Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
 UNEVEN = {"options": {0: {"step_seconds": 0.15}}, "large_rank": 1}
 

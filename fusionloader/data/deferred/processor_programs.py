@@ -121,7 +121,7 @@ class _Code:
         # Code that is loaded again replaces that of methods, and the functions of modules.
         self._methods = [each for scope in scopes[: len(classes)] for each in _functions(scope)]
         codes = {each.__code__ for scope in scopes for each in _functions(scope)}
-        # typing also has names of torch, as _deprecated of typing_extensions in Python 3.13.
+        # Python's own code uses none, but has equal names: typing of 3.13 has `_deprecated`.
         may_use_torch = [code for code in codes if not _is_of_python(code.co_filename)]
         names = {name for code in may_use_torch for name in _names(code)} & vars(torch).keys()
         self._of_torch = operator.itemgetter("cat", "stack", *names)
