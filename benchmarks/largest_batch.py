@@ -42,7 +42,6 @@ VARIANTS_ON_CPU = {
     "without": None,
     "own": GpuWorker(device="cpu", sharing="temporal", memory="own"),
 }
-_EPOCHS_SECONDS = 60.0
 
 
 def variants(options: argparse.Namespace) -> dict[str, GpuWorker | None]:
@@ -81,7 +80,7 @@ def trial(variant: str, batch_size: int, model: str, options: argparse.Namespace
         gpu_worker=gpu_worker,
         persistent_workers=True,
     ) as loader:
-        deadline = time.monotonic() + _EPOCHS_SECONDS
+        deadline = time.monotonic() + options.patience
         while True:
             for images, targets in loader:
                 loss = nn.functional.cross_entropy(network(images), targets % CLASSES)
@@ -125,6 +124,9 @@ def main() -> None:
     parser.add_argument("--device-gib", type=float, default=16.0, help="that training has (16)")
     parser.add_argument("--models", default="resnet18", help="torchvision's, by comma (resnet18)")
     parser.add_argument("--steps", type=int, default=6, help="of each trial (6)")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds for the worker's first samples (60)"
+    )
     parser.add_argument("--grain", type=int, default=32, help="of the batches that are tried (32)")
     parser.add_argument("--trial", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
