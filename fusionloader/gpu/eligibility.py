@@ -347,15 +347,14 @@ def _head_options(worker: GpuWorker) -> HeadOptions:
     """
     decoder = worker.decoder
     # In temporal sharing training waits for begun groups when its batch is done, so a second group
-    # is begun only in other modes. DALI's pipeline would make ``submit`` wait.
+    # is begun only in other modes.
     waits = worker.sharing != "spatial" and worker.where == "process"
-    beside = not waits and decoder != "dali"
     return HeadOptions(
         decoder=decoder if isinstance(decoder, str) else by_name.pickled(decoder),
         name=by_name.decoder_title(worker),
         threads=worker.threads,
         hw_decoder_load=worker.hw_decoder_load,
-        groups=2 if beside else 1,
+        groups=1 if waits else 2,
         timeout=worker.decoder_timeout,
         # A thread allocates from torch's pool, from which training can take what is free.
         keeps_memory=worker.where == "process",

@@ -53,21 +53,23 @@ def test_windows_are_pillows_pixels_of_the_file(head, mode):
 
 def test_good_files_take_one_run_and_one_pipeline(head, monkeypatch):
     """A group that DALI refuses is decoded in parts, each with a new pipeline."""
-    runs, run = [], Prebuilt.run
-    monkeypatch.setattr(Prebuilt, "run", lambda self, **given: runs.append(1) or run(self, **given))
+    runs, start = [], Prebuilt.start
+    monkeypatch.setattr(
+        Prebuilt, "start", lambda self, **given: runs.append(1) or start(self, **given)
+    )
     assert all(result.image is not None for result in head.run([encoded()] * 8, [WHOLE] * 8))
     assert len(runs) == 2  # of four
 
 
 def test_a_group_that_is_refused_without_a_bad_file_is_told(head, monkeypatch, caplog):
-    run = Prebuilt.run
+    start = Prebuilt.start
 
     def refuse_groups(self, encoded, **windows):
         if len(encoded) > 1:
             raise RuntimeError("encountered:\nstrided data")
-        return run(self, encoded=encoded, **windows)
+        return start(self, encoded=encoded, **windows)
 
-    monkeypatch.setattr(Prebuilt, "run", refuse_groups)
+    monkeypatch.setattr(Prebuilt, "start", refuse_groups)
     for _ in range(2):
         results = head.run([encoded()] * 4, [WHOLE] * 4)
         assert all(result.image is not None for result in results)
@@ -108,7 +110,7 @@ def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("CUDA runtime API error cudaErrorIllegalAddress (700)")
 
-    monkeypatch.setattr(Prebuilt, "run", fail)
+    monkeypatch.setattr(Prebuilt, "outputs", fail)
     with pytest.raises(RuntimeError, match="IllegalAddress"):
         head.run([encoded()] * 4, [WHOLE] * 4)
 

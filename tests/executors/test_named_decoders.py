@@ -72,6 +72,21 @@ def test_windows_are_pillows_bit_for_bit(head, data):
         assert np.array_equal(image, by_pillow(data, step))
 
 
+def test_groups_that_are_decoded_at_the_same_time_keep_apart(head):
+    window = (7, 5, 33, 41)
+    files = [[encoded(), encoded("L")], [encoded(quality=20)[:900], encoded(quality=20)]]
+    for _ in range(3):
+        begun = [head.begin(each, [HeadStep(window, 41, 33)] * 2) for each in files]
+        for group, given in zip(begun, files, strict=True):
+            for found, file in zip(head.finish(group), given, strict=True):
+                if len(file) == 900:
+                    assert found.image is None
+                else:
+                    expected = by_pillow(file, HeadStep(window, 41, 33))
+                    assert np.array_equal(np.array(found.image), expected)
+            head.release(group)
+
+
 def test_a_file_without_an_end_fails_alone_and_says_why(head):
     good = encoded()
     step = HeadStep((0, 0, WIDTH, HEIGHT), HEIGHT, WIDTH)

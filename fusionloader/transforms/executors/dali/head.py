@@ -33,6 +33,7 @@ log = logging.getLogger("fusionloader.gpu")
 Image = Any
 Window = tuple[int, int, int, int]
 """x, y, width and height, in pixels of the file."""
+File = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +105,26 @@ class DaliHead:
         Raises:
             RuntimeError: the device is lost, or memory ran out and more might be borrowed.
         """
-        results: list[DaliDecoded] = []
-        found = list(map(self._refusal, encoded, windows))
-        for reason in found:
-            results.append(DaliDecoded(None, reason))
-        good = [place for place, reason in enumerate(found) if not reason]
-        for begin in range(0, len(good), self._backend.max_batch):
-            places = good[begin : begin + self._backend.max_batch]
-            files = [np.frombuffer(encoded[place], np.uint8) for place in places]
-            made = self._decode(files, [windows[place] for place in places])
-            for place, decoded in zip(places, made, strict=True):
-                results[place] = decoded
+        most, results = self._backend.max_batch, []
+        for begin in range(0, len(encoded), most):
+            self.begin(encoded[begin : begin + most], windows[begin : begin + most])
+            results += self.finish()
         return results
+
+    def begin(self, encoded: Sequence[bytes], windows: Sequence[Window]) -> None:
+        """Starts to decode at most ``max_batch`` files; ``finish`` waits for them."""
+        self._refused = list(map(self._refusal, encoded, windows))
+        good = [place for place, reason in enumerate(self._refused) if not reason]
+        self._files = [np.frombuffer(encoded[place], np.uint8) for place in good]
+        self._windows = [windows[place] for place in good]
+        self._error = self._start(self._files, self._windows) if good else None
+
+    def finish(self) -> list[DaliDecoded]:
+        """Returns and raises what ``run`` does, for the files that were begun."""
+        files, windows, error = self._files, self._windows, self._error
+        self._files, self._windows, self._error = [], [], None
+        made = iter(self._made(files, windows, error) if files else ())
+        return [DaliDecoded(None, why) if why else next(made) for why in self._refused]
 
     def _refusal(self, file: bytes, window: Window) -> str:
         """Returns why DALI must not get a file, as one bad sample fails all; empty if it may."""
@@ -127,16 +136,29 @@ class DaliHead:
             return f"the window {window} is not within the image of {size[0]} x {size[1]}"
         return ""
 
-    def _decode(
-        self, files: Sequence[npt.NDArray[np.uint8]], windows: list[Window]
-    ) -> list[DaliDecoded]:
-        """Runs once; if that fails, once for each half, down to the bad files."""
+    def _start(self, files: Sequence[File], windows: list[Window]) -> RuntimeError | None:
+        """Starts a run; returns what DALI raised, without its traceback, which holds memory."""
         try:
-            (images,) = self._pipeline.run(encoded=files, **_values(windows))
-            return [DaliDecoded(image) for image in images]
+            self._pipeline.start(encoded=files, **_values(windows))
         except RuntimeError as error:
-            short, cause = is_shortage(error), _cause(error)
-            if is_device_lost(error) or (short and may_borrow(self._backend.device)):
+            return error.with_traceback(None)
+        return None
+
+    def _decode(self, files: Sequence[File], windows: list[Window]) -> list[DaliDecoded]:
+        return self._made(files, windows, self._start(files, windows))
+
+    def _made(
+        self, files: Sequence[File], windows: list[Window], error: RuntimeError | None
+    ) -> list[DaliDecoded]:
+        """Waits for a run; if it fails, decodes each half, down to the bad files."""
+        try:
+            if error is not None:
+                raise error
+            (images,) = self._pipeline.outputs()
+            return [DaliDecoded(image) for image in images]
+        except RuntimeError as failure:
+            short, cause = is_shortage(failure), _cause(failure)
+            if is_device_lost(failure) or (short and may_borrow(self._backend.device)):
                 raise
         # Outside of the handler: the error's traceback keeps the failed pipeline's memory alive.
         if short:  # halves need less of it at a time

@@ -38,8 +38,26 @@ class Prebuilt:
         Raises:
             RuntimeError: DALI failed. The pipeline is dropped, since DALI forbids using it again.
         """
+        self.start(**inputs)
+        return self.outputs()
+
+    def start(self, **inputs: object) -> None:
+        """Starts a run, as ``run`` does; ``outputs`` waits for it."""
         try:
-            return self._built().run(**inputs)
+            pipeline = self._built()
+            for name, values in inputs.items():
+                pipeline.feed_input(name, values)
+            pipeline.schedule_run()
+        except Exception:
+            self.drop()
+            raise
+
+    def outputs(self) -> Any:
+        """Waits for the run that was started; returns and raises what ``run`` does."""
+        if self._pipeline is None:
+            raise RuntimeError("the pipeline was dropped while it ran")
+        try:
+            return self._pipeline.outputs()
         except Exception:
             self.drop()
             raise

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from fusionloader.transforms.executors.dali.head import DaliHead
 from fusionloader.transforms.executors.decoders.interface import DecodeCommand, Decoded
 
 
 class DaliDecoder:
-    """Decodes windows by a prebuilt pipeline, into memory of DALI.
+    """Decodes windows into memory of DALI, by a prebuilt pipeline for each group in flight.
 
-    ``submit`` waits for the pixels: a pipeline that prefetches would need its inputs ahead.
+    A pipeline that prefetches would need its inputs ahead.
     """
 
     def __init__(
@@ -19,26 +21,34 @@ class DaliDecoder:
     ) -> None:
         """Arguments are those of ``DaliHead``."""
         self._threads, self._load, self._fancy = threads, hw_decoder_load, fancy_upsampling
-        self._done: list[Decoded] = []
+        self._busy: deque[tuple[DaliHead, Sequence[DecodeCommand]]] = deque()
 
     def start(self, device: int | None, capacity: int) -> None:
-        self._head = DaliHead(
+        self._make_head = partial(
+            DaliHead,
             *(device, capacity, self._threads),
             hw_decoder_load=self._load,
             fancy_upsampling=self._fancy,
         )
+        self._idle = [self._make_head()]
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
+        head = self._idle.pop() if self._idle else self._make_head()
         files = [command.encoded for command in commands]
-        made = self._head.run(files, [command.window for command in commands])
-        self._done += [
-            Decoded(command.ticket, each.image, each.reason)
-            for command, each in zip(commands, made, strict=True)
-        ]
+        head.begin(files, [command.window for command in commands])
+        self._busy.append((head, commands))
 
     def finished(self, seconds: float) -> Sequence[Decoded]:
-        done, self._done = self._done, []
-        return done
+        """Returns the oldest group, and waits for it as long as it takes."""
+        if not self._busy:
+            return ()
+        head, commands = self._busy.popleft()
+        self._idle.append(head)
+        return [
+            Decoded(command.ticket, each.image, each.reason)
+            for command, each in zip(commands, head.finish(), strict=True)
+        ]
 
     def close(self) -> None:
-        del self._head
+        self._busy.clear()
+        self._idle.clear()
