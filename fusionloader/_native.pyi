@@ -599,8 +599,11 @@ class ManagerQueue:
     def search(self, slot: int) -> None:
         """Has workers look for tiny-batches that somebody stopped in mid-claim has left out."""
 
-    def set_gpu(self, state: GpuState, threshold: int) -> None:
-        """CPU workers leave the last `threshold` tiny-batches of a mini-batch to the GPU worker."""
+    def set_gpu(self, state: GpuState, threshold: int, beside: bool = False) -> None:
+        """CPU workers leave the last `threshold` tiny-batches of a mini-batch to the GPU worker.
+
+        It works `beside` training, or only while training waits.
+        """
 
     def set_gpu_rows(self, slot: int, rows: int) -> None:
         """The device buffer for the GPU worker's rows, plus 1; 0: it leaves them alone."""
@@ -873,6 +876,10 @@ class WorkerQueue:
     def wake_manager(self) -> None: ...
     def work_of(self, first: int, count: int) -> tuple[int, float]:
         """Samples that so many workers have made, from the first on, and seconds for these."""
+
+    @property
+    def gpu_beside(self) -> bool:
+        """Whether the GPU worker works beside training."""
 
     @property
     def is_sent(self) -> bool:

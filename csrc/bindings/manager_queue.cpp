@@ -285,8 +285,10 @@ void bind_queue_of_manager(py::module_& m) {
            "Nobody claims anything of one mini-batch any more.")
       .def("withdraw", &ManagerQueue::withdraw,
            "Nobody claims anything of the published mini-batches any more.")
-      .def("set_gpu", &ManagerQueue::set_gpu, "state"_a, "threshold"_a,
-           "CPU workers leave the last `threshold` tiny-batches of a mini-batch to the GPU worker.")
+      .def("set_gpu", &ManagerQueue::set_gpu, "state"_a, "threshold"_a, "beside"_a = false,
+           "CPU workers leave the last `threshold` tiny-batches of a mini-batch to the GPU "
+           "worker.\n\n"
+           "It works `beside` training, or only while training waits.")
       .def_property_readonly("gpu_is_ready", &ManagerQueue::gpu_is_ready)
       .def_property_readonly("gpu_is_inside", &ManagerQueue::gpu_is_inside,
                              "Once it is not open any more, False: the GPU worker stays outside.")

@@ -267,6 +267,8 @@ void bind_queue_of_worker(py::module_& m) {
       .def("wake_manager", &WorkerQueue::wake_manager)
       .def("announce", &WorkerQueue::announce, "pid"_a)
       .def("gpu_ready", &WorkerQueue::gpu_ready, "The GPU worker has built what it needs.")
+      .def_property_readonly("gpu_beside", &WorkerQueue::gpu_beside,
+                             "Whether the GPU worker works beside training.")
       .def("leave", &WorkerQueue::leave, "Nothing of the GPU worker is on the device any more.")
       .def("take_guest_slot", &WorkerQueue::take_guest_slot, "guest_slot"_a, "identity"_a,
            "Makes this the queue of a worker of another rank; False where the slot is not free.")

@@ -43,6 +43,7 @@ struct alignas(kAlign) ControlHeader {
   Atomic32 gpu_ready;
   Atomic32 gpu_state;
   Atomic32 gpu_inside;  // it looks for work or works; set before it looks at gpu_state
+  Atomic32 gpu_beside;  // it works while training does, which waits for none of its launches
   Atomic32 threshold;
   alignas(kAlign) Atomic32 work_word;  // futex: changes when there is something to claim
   Atomic32 sleeping_workers;

@@ -208,8 +208,9 @@ void ManagerQueue::forget_gpu() {
   control_->header.gpu_inside.store(0);
 }
 
-void ManagerQueue::set_gpu(GpuState state, uint32_t threshold) {
+void ManagerQueue::set_gpu(GpuState state, uint32_t threshold, bool beside) {
   ControlHeader& header = control_->header;
+  header.gpu_beside.store(beside ? 1 : 0);
   header.threshold.store(threshold);
   header.gpu_state.store(static_cast<uint32_t>(state));
   wake_workers();

@@ -151,7 +151,7 @@ class ManagerQueue : public Shared {
   void forget_gpu();
   // Once it is not open any more, false means that the GPU worker stays off the device.
   bool gpu_is_inside() { return control_->header.gpu_inside.load() != 0; }
-  void set_gpu(GpuState state, uint32_t threshold);
+  void set_gpu(GpuState state, uint32_t threshold, bool beside);
   void stop();
   // Sleeps until a mini-batch may be done or a message may be there, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);

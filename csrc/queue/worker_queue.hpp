@@ -46,6 +46,7 @@ class WorkerQueue : public Shared {
   // Leaves a tiny-batch of the claim to CPU workers.
   void give_back(const Claim& claim, uint32_t tiny_batch);
   void gpu_ready() { control_->header.gpu_ready.store(1); }
+  bool gpu_beside() { return control_->header.gpu_beside.load() != 0; }
   // After a claim of the GPU worker: nothing of it is on the device any more.
   void leave();
   // Sleeps until there may be something to claim, at most `timeout_ns`.

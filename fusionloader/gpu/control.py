@@ -57,8 +57,7 @@ class GpuControl(Participant):
         self._most_samples = options.most_samples
         self._failure: messages.WorkerFailed | None = None
         self._refused: dict[str, int] = {}
-        self._state = GpuState.OFF
-        self._threshold = 0
+        self._told = GpuState.OFF, 0, False
         self._samples = 0
         self._search = ThresholdSearch()
         self._gate = TemporalGate()
@@ -169,7 +168,7 @@ class GpuControl(Participant):
 
     @property
     def longest_sleep(self) -> float:
-        waits_for_device = self._state is GpuState.CLOSED and self.is_temporal
+        waits_for_device = self._told[0] is GpuState.CLOSED and self.is_temporal
         return _DEVICE_SECONDS if waits_for_device else super().longest_sleep
 
     def asked(self) -> None:
@@ -186,7 +185,7 @@ class GpuControl(Participant):
         if (
             self._memory is not None
             and self._mode is Mode.TEMPORAL
-            and self._state is GpuState.OPEN
+            and self._told[0] is GpuState.OPEN
         ):
             self._memory.lend()
             if self._memory.short and self._choice is not None:
@@ -253,7 +252,7 @@ class GpuControl(Participant):
         shares = self._queue.shares(slot)
         begun, cpu, gpu = shares.begun_seconds, shares.cpu, shares.gpu
         self._samples += gpu.samples
-        if self._state is GpuState.OFF:
+        if self._told[0] is GpuState.OFF:
             return
         cpu_rate, gpu_rate = self._rates.since_last()
         self._search.finished(
@@ -340,9 +339,10 @@ class GpuControl(Participant):
             open_now = self._gate.open if self._mode is Mode.TEMPORAL else self._needed
             state = GpuState.OPEN if open_now else GpuState.CLOSED
         threshold = self._search.threshold if state is not GpuState.OFF else 0
-        if (state, threshold) != (self._state, self._threshold):
-            self._state, self._threshold = state, threshold
-            self._queue.set_gpu(state, threshold)
+        told = state, threshold, self._mode is Mode.SPATIAL
+        if told != self._told:
+            self._told = told
+            self._queue.set_gpu(*told)
 
     def _wait_until_outside(self) -> None:
         """Waits until the current launch is over, so that training has the device for itself."""

@@ -346,9 +346,9 @@ def _head_options(worker: GpuWorker) -> HeadOptions:
         pickle.PicklingError: the user's decoder cannot be pickled for the worker's process.
     """
     decoder = worker.decoder
-    # In temporal sharing training waits for begun groups when its batch is done, so a second group
-    # is begun only in other modes.
-    waits = worker.sharing != "spatial" and worker.where == "process"
+    # In temporal sharing training waits for begun groups when its batch is done, so that there is
+    # no second one.
+    waits = worker.sharing == "temporal"
     return HeadOptions(
         decoder=decoder if isinstance(decoder, str) else by_name.pickled(decoder),
         name=by_name.decoder_title(worker),

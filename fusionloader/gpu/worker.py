@@ -158,7 +158,7 @@ class _BegunClaim:
         samples: the encoded samples.
         targets: rows and the targets to be written there.
         bad: numbers of the tiny-batches that go to CPU workers.
-        task: the decoding that was begun; ``None`` if it begins only when memory was borrowed.
+        task: the decoding that was begun; ``None`` if it begins with memory that can be borrowed.
         start: time at which the claim was begun, in seconds.
     """
 
@@ -171,9 +171,10 @@ class _BegunClaim:
 
 
 class GpuWorkerLoop:
-    """Claims groups, up to ``head.groups`` at a time, and finishes them in order.
+    """Claims groups and finishes them in order.
 
-    With several, one group is decoded while the one before it is augmented.
+    Beside training up to ``head.groups`` at a time: one is decoded while the one before it is
+    augmented.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class GpuWorkerLoop:
         self._task.close()
 
     def _claim(self) -> _native.Claim | None:
-        if len(self._begun) >= self._config.head.groups:
+        if len(self._begun) >= (self._config.head.groups if self._queue.gpu_beside else 1):
             return None
         with self._inside():
             claim = self._queue.claim_next(self._group.size)
@@ -273,8 +274,19 @@ class GpuWorkerLoop:
             draws = (claim.seed, claim.epoch, entry.key, entry.occurrence, entry.group)
             samples.append(EncodedSample(encoded, *draws, self._place(claim, entry.row), position))
             targets.append((entry.row, int(self._table.targets[entry.item])))
-        task = self._task.begin(samples) if self._memory is None else None
+        task = self._begin_task(samples)
         return _BegunClaim(claim, samples, targets, bad, task, start)
+
+    def _begin_task(self, samples: list[EncodedSample]) -> BegunTask | None:
+        """Begins to decode, unless a launch may need memory that only training can lend."""
+        if self._memory is not None and (self._memory.short or not self._queue.gpu_beside):
+            return None
+        try:
+            return self._task.begin(samples)
+        except Exception as error:
+            if self._memory is None or not is_shortage(error):
+                raise
+        return None
 
     def _finish(self, begun: _BegunClaim) -> None:
         """Finishes the tiny-batches of a claim; those with refused samples go to CPU workers."""
@@ -337,7 +349,11 @@ class GpuWorkerLoop:
 
     def _run(self, begun: _BegunClaim) -> list[str | None]:
         if begun.task is not None:
-            return self._task.finish(begun.task, self._inside)
+            try:
+                return self._task.finish(begun.task, self._inside)
+            except Exception as error:
+                if self._memory is None or not is_shortage(error):
+                    raise
         assert self._memory is not None
         return self._memory.run(self._task.run, begun.samples)
 
@@ -348,7 +364,8 @@ class GpuWorkerLoop:
             now = time.perf_counter()
             if 0 <= self._sequence < claim.sequence:
                 passed = now - self._sequence_since
-                self._group.finished(passed / (claim.sequence - self._sequence))
+                makespan = passed / (claim.sequence - self._sequence)
+                self._group.finished(makespan, self._queue.gpu_beside)
             self._sequence, self._sequence_since = claim.sequence, now
         samples = min(claim.count * claim.tiny_size, claim.samples)
         self._group.launched(samples, seconds)

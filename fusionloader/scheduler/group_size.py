@@ -1,14 +1,15 @@
 """How many tiny-batches the GPU worker claims at once.
 
 A launch has a fixed cost, so larger groups are cheaper per sample. But training waits for the last
-group of a mini-batch.
+group of a mini-batch. Beside training the next mini-batches are made meanwhile.
 """
 
 from __future__ import annotations
 
 import statistics
 
-_DELAY_SHARE = 0.25  # maximum fraction of a mini-batch's time that one launch may take
+# Maximum fraction of a mini-batch's time that one launch may take, beside training or not.
+_DELAY_SHARE = {False: 0.25, True: 0.5}
 _LEAST_GAIN = 0.03  # minimum fraction of the time per sample that a doubling must save
 _TRIALS = 3  # mini-batches with a new size before it is judged, without the first one
 _REST = 20  # mini-batches after which a doubling that did not pay is tried again
@@ -40,8 +41,11 @@ class GroupSize:
         self._seconds += seconds
         self._longest = max(self._longest, seconds)
 
-    def finished(self, makespan: float) -> None:
-        """Ends a mini-batch that took ``makespan`` seconds from first claim to last completion."""
+    def finished(self, makespan: float, beside: bool = False) -> None:
+        """Ends a mini-batch that took ``makespan`` seconds from first claim to last completion.
+
+        ``beside`` says whether the worker works beside training.
+        """
         samples, seconds, longest = self._samples, self._seconds, self._longest
         self._begin_mini_batch()
         self._resting -= 1
@@ -53,18 +57,19 @@ class GroupSize:
         self._shares.append(longest / makespan)
         self._per_sample.append(seconds / samples)
         if len(self._shares) == _TRIALS:
-            self._judge(statistics.median(self._shares), statistics.median(self._per_sample))
+            share, per_sample = map(statistics.median, (self._shares, self._per_sample))
+            self._judge(share, per_sample, _DELAY_SHARE[beside])
 
-    def _judge(self, share: float, per_sample: float) -> None:
+    def _judge(self, share: float, per_sample: float, most: float) -> None:
         smaller, size = self._smaller, self.size
         self._change(size)
-        if size > 1 and share > _DELAY_SHARE:
+        if size > 1 and share > most:
             self._change(size // 2)
         elif smaller is not None and per_sample > smaller * (1 - _LEAST_GAIN):
             self._resting = _REST
             self._change(size // 2)
         # Twice the group takes at most twice the time.
-        elif self._resting <= 0 and 2 * size <= self._largest and 2 * share <= _DELAY_SHARE:
+        elif self._resting <= 0 and 2 * size <= self._largest and 2 * share <= most:
             self._change(2 * size)
             self._smaller = per_sample
 

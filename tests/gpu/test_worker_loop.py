@@ -167,6 +167,70 @@ def test_a_trace_sees_its_groups(work):
     assert spans[0].end_ns <= spans[1].begin_ns
 
 
+def publish(work, count):
+    for sequence in range(count):
+        nbytes = work.count * (ROW_BYTES + 8) + 64
+        work.publish(sequence, work.count, payload_bytes=nbytes, number=sequence)
+
+
+def test_a_second_group_is_begun_only_beside_training(work, monkeypatch):
+    head = HeadOptions(groups=2)
+    monkeypatch.setattr(work.loop, "_config", replace(work.loop._config, head=head))
+    publish(work, 3)
+
+    def claimed():
+        claim = work.loop._claim()
+        if claim is not None:
+            work.loop._begun.append(work.loop._begin(claim))
+        return claim is not None
+
+    assert [claimed(), claimed()] == [True, False]
+    work.manager.set_gpu(GpuState.OPEN, 0, beside=True)
+    assert [claimed(), claimed()] == [True, False]
+    work.manager.set_gpu(GpuState.OPEN, 0)
+    work.loop._finish(work.loop._begun.popleft())
+    assert not claimed()
+    work.loop._finish(work.loop._begun.popleft())
+    assert claimed()
+
+
+class LentMemory:
+    """Runs launches, and notes how many samples each had."""
+
+    def __init__(self, short=False):
+        self.short, self.launched = short, []
+
+    def run(self, launch, samples):
+        self.launched.append(len(samples))
+        return [None] * len(samples)
+
+
+@pytest.mark.parametrize("where", ["begin", "finish", "nowhere", "not beside", "while short"])
+def test_only_a_launch_that_may_lack_memory_waits_for_what_is_lent(work, task, monkeypatch, where):
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory")
+
+    memory = LentMemory(short=where == "while short")
+    monkeypatch.setattr(work.loop, "_memory", memory)
+    if where in ("begin", "finish"):
+        monkeypatch.setattr(task, where, fail)
+    task.run = None  # handed on to the memory
+    work.manager.set_gpu(GpuState.OPEN, 0, beside=where != "not beside")
+    work.mini_batch()
+    assert memory.launched == ([] if where == "nowhere" else [4])
+
+
+def test_what_fails_for_another_reason_than_memory_ends_the_worker(work, task, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(work.loop, "_memory", LentMemory())
+    monkeypatch.setattr(task, "finish", fail)
+    work.manager.set_gpu(GpuState.OPEN, 0, beside=True)
+    with pytest.raises(RuntimeError, match="^no$"):
+        work.mini_batch()
+
+
 @pytest.mark.parametrize("work", ["ranges"], indirect=True)
 def test_a_shard_that_changed_is_left_to_cpu_workers_which_say_so(work):
     os.utime(work.shard, ns=(1, 1))

@@ -11,7 +11,9 @@ from fusionloader.scheduler.group_size import GroupSize
 TINY = 4
 
 
-def work(groups, mini_batches, *, launch, sample, makespan, tiny_batches=64, noise=0.0, seed=0):
+def work(
+    groups, mini_batches, *, launch, sample, makespan, tiny_batches=64, noise=0.0, seed=0, **given
+):
     """The GPU worker takes all tiny-batches of some mini-batches; samples shrink towards the end.
 
     Times in milliseconds; returns the sizes.
@@ -26,7 +28,7 @@ def work(groups, mini_batches, *, launch, sample, makespan, tiny_batches=64, noi
             seconds = launch + taken * TINY * sample * grown * source.lognormvariate(0, noise)
             groups.launched(taken * TINY, seconds)
             left -= taken
-        groups.finished(makespan)
+        groups.finished(makespan, **given)
         sizes.append(groups.size)
     return sizes
 
@@ -47,11 +49,12 @@ def test_it_stays_at_one_tiny_batch_when_a_launch_costs_nothing():
 
 
 @pytest.mark.parametrize("makespan", [10.0, 40.0, 120.0])
-def test_a_launch_takes_at_most_a_quarter_of_the_mini_batch(makespan):
-    size = work(GroupSize(), 80, launch=1.0, sample=0.2, makespan=makespan)[-1]
+@pytest.mark.parametrize(("beside", "part"), [(False, 4), (True, 2)])
+def test_a_launch_takes_at_most_a_part_of_the_mini_batch(makespan, beside, part):
+    size = work(GroupSize(), 80, launch=1.0, sample=0.2, makespan=makespan, beside=beside)[-1]
     longest = 1.0 + size * TINY * 0.2 * 1.5
-    assert longest <= makespan / 4
-    assert 1.0 + 4 * size * TINY * 0.2 * 1.5 > makespan / 4  # and it is not needlessly small
+    assert longest <= makespan / part
+    assert 1.0 + 4 * size * TINY * 0.2 * 1.5 > makespan / part  # and it is not needlessly small
 
 
 def test_it_shrinks_when_mini_batches_become_shorter():

@@ -147,7 +147,7 @@ class SimulatedLoader:
             batch.rate(Side.GPU),
         )
         if self._mode is not Mode.OFF:
-            self._groups.finished(done.makespan)
+            self._groups.finished(done.makespan, beside=self._mode is Mode.SPATIAL)
             self._search.finished(done)
         self._deliver()
         self._wake()  # the tiny-batches reserved for the GPU worker may have changed

@@ -134,9 +134,7 @@ class DecoderHead:
             try:
                 self._call("submit", self._decoder.submit, commands)
             except BaseException:
-                for command in commands:  # their memory may still be written to: it is not recycled
-                    self._open.pop(command.ticket, None)
-                    self._blocks.pop(command.ticket, None)
+                self._give_up(commands)
                 raise
         return DecodeGroup(commands)
 
@@ -161,6 +159,14 @@ class DecoderHead:
         Raises:
             DecoderFailed: the decoder raised, broke its rules or did not answer in time.
         """
+        try:
+            self._wait(group)
+        except BaseException:
+            self._give_up(group.commands)
+            raise
+        return [self._finished.pop(command.ticket) for command in group.commands]
+
+    def _wait(self, group: DecodeGroup) -> None:
         missing = {command.ticket for command in group.commands} - self._finished.keys()
         deadline = time.monotonic() + self._timeout
         while missing:
@@ -177,7 +183,12 @@ class DecoderHead:
                 deadline = time.monotonic() + self._timeout
             if not found:
                 time.sleep(_PAUSE_SECONDS)
-        return [self._finished.pop(command.ticket) for command in group.commands]
+
+    def _give_up(self, commands: Sequence[DecodeCommand]) -> None:
+        """Forgets commands. Their memory may still be written to: it is not recycled."""
+        for command in commands:
+            self._open.pop(command.ticket, None)
+            self._blocks.pop(command.ticket, None)
 
     def _note(self, found: Decoded) -> None:
         if not isinstance(found, Decoded):
