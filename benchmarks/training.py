@@ -204,6 +204,7 @@ def contenders(
         "fusion-temporal": GpuWorker(device=on, sharing="temporal"),
         "fusion-spatial": GpuWorker(device=on, sharing="spatial"),
         "fusion-thread": GpuWorker(device=on, sharing="spatial", where="thread"),
+        "fusion-nvjpeg": GpuWorker(device=on, sharing="spatial", decoder="nvjpeg"),
         "fusion-auto": GpuWorker(device=on),
     }
     if device.type == "cuda":
