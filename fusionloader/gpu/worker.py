@@ -281,6 +281,8 @@ class GpuWorkerLoop:
         """Begins to decode, unless a launch may need memory that only training can lend."""
         if self._memory is not None and (self._memory.short or not self._queue.gpu_beside):
             return None
+        if self._memory is not None:
+            self._memory.used = True
         try:
             return self._task.begin(samples)
         except Exception as error:

@@ -68,6 +68,27 @@ def test_one_that_has_failed_is_not_used_again(encoded):
     assert second() is not None
 
 
+def test_one_that_was_dropped_while_it_ran_says_that_memory_was_short(encoded):
+    """So that its launch is repeated, and no file is blamed."""
+    head = DaliHead(None, 2)
+    head.begin([encoded], [WINDOW])
+    drop_all()
+    with pytest.raises(MemoryError, match="dropped while it ran"):
+        head.finish()
+    assert head.run([encoded], [WINDOW])[0].image is not None
+
+
+def test_a_task_has_built_a_pipeline_for_each_group_in_flight(monkeypatch):
+    built, define = [], Prebuilt.__init__
+    monkeypatch.setattr(
+        Prebuilt, "__init__", lambda self, *given: built.append(1) or define(self, *given)
+    )
+    task = make_task(Plan((), None, None, None), None, 2, HeadOptions(groups=2))
+    assert len(built) == 2
+    task.finish(task.begin([]))
+    assert len(built) == 2
+
+
 def test_one_that_could_not_be_built_is_not_used_either(tmp_path, encoded):
     folder = tmp_path / "images"
 
@@ -130,7 +151,7 @@ def test_a_head_without_memory_does_what_it_can_unless_more_can_be_borrowed():
 
 @pytest.mark.parametrize("borrows", [True, False])
 def test_a_warm_up_without_memory_is_left_to_launches_if_they_can_borrow(monkeypatch, borrows):
-    def warm_up(task, encoded):
+    def warm_up(task, encoded, groups):
         raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr(GpuTask, "warm_up", warm_up)

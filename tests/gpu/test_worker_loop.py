@@ -198,7 +198,7 @@ class LentMemory:
     """Runs launches, and notes how many samples each had."""
 
     def __init__(self, short=False):
-        self.short, self.launched = short, []
+        self.short, self.used, self.launched = short, False, []
 
     def run(self, launch, samples):
         self.launched.append(len(samples))
@@ -218,6 +218,7 @@ def test_only_a_launch_that_may_lack_memory_waits_for_what_is_lent(work, task, m
     work.manager.set_gpu(GpuState.OPEN, 0, beside=where != "not beside")
     work.mini_batch()
     assert memory.launched == ([] if where == "nowhere" else [4])
+    assert memory.used == (where in ("begin", "finish", "nowhere"))
 
 
 def test_what_fails_for_another_reason_than_memory_ends_the_worker(work, task, monkeypatch):

@@ -53,9 +53,13 @@ class Prebuilt:
             raise
 
     def outputs(self) -> Any:
-        """Waits for the run that was started; returns and raises what ``run`` does."""
+        """Waits for the run that was started; returns and raises what ``run`` does.
+
+        Raises:
+            MemoryError: the pipeline has been dropped since, to free its memory.
+        """
         if self._pipeline is None:
-            raise RuntimeError("the pipeline was dropped while it ran")
+            raise MemoryError("the pipeline was dropped while it ran")
         try:
             return self._pipeline.outputs()
         except Exception:

@@ -48,6 +48,7 @@ class LaunchMemory:
 
     Attributes:
         short: whether the last launch in the worker's own memory ran out of it.
+        used: whether there has been a launch since ``rest``, also one that was not run here.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class LaunchMemory:
         self._wake_training = wake_training
         self._trims = trims
         self._blocks: list[Mapping] = []
-        self._used = False
+        self.used = False
         self._fruitless = 0
         self._fruitless_since = 0.0
         self._give_up_seconds = give_up_seconds
@@ -82,7 +83,7 @@ class LaunchMemory:
         Raises:
             MemoryError: there has been neither own nor borrowed memory for long.
         """
-        self._used = True
+        self.used = True
         if self._refused:
             return launch(samples)
         if not self._blocks:
@@ -168,9 +169,9 @@ class LaunchMemory:
     def rest(self) -> None:
         """Returns borrowed memory and frees cached memory; called when there is nothing to do."""
         self.give_back()
-        if self._used and (self._trims or self.short):
+        if self.used and (self._trims or self.short):
             self._pool.trim()
-        self._used = False
+        self.used = False
 
     def give_back(self) -> None:
         """Returns all borrowed memory.

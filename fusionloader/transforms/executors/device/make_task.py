@@ -65,7 +65,7 @@ def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOp
     own = isinstance(head.decoder, bytes)
     task = GpuTask(plan, driven, augment, most_samples, head_resizes=own)
     try:
-        task.warm_up(_an_image())
+        task.warm_up(_an_image(), head.groups)
     except RuntimeError as error:
         if not (is_shortage(error) and may_borrow(device_id)):
             raise  # otherwise the first launch borrows, and builds what is missing

@@ -190,11 +190,12 @@ class GpuTask:
                 operations, *size
             )  # a crop with a border is left to the augment part
 
-    def warm_up(self, encoded: bytes) -> None:
-        """Runs a full launch of copies of an image, so that everything is built."""
+    def warm_up(self, encoded: bytes, groups: int = 1) -> None:
+        """Runs full launches of copies of an image at a time, so that everything is built."""
         rows = self._augment.rows(self._most_samples, self._executor.result_bytes)
         samples = [EncodedSample(encoded, 0, 0, n, 0, 0, row, n) for n, row in enumerate(rows)]
-        self.run(samples)
+        for begun in [self.begin(samples) for _ in range(groups)]:
+            self.finish(begun)
 
     def close(self) -> None:
         self._head.close()
