@@ -43,7 +43,7 @@ inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
                                                               {"bilinear", Interpolation::bilinear},
                                                               {"bicubic", Interpolation::bicubic}}};
 
-inline constexpr Names<Rounding, 7> rounding_names{
+inline constexpr Names<Rounding, 8> rounding_names{
     "rounding",
     {{"pillow", Rounding::pillow},
      {"torch_v1", Rounding::torch_v1},
@@ -51,7 +51,8 @@ inline constexpr Names<Rounding, 7> rounding_names{
      {"torch_v2_interleaved", Rounding::torch_v2_interleaved},
      {"torch_unfilled", Rounding::torch_unfilled},
      {"torch_v1_unfused", Rounding::torch_v1_unfused},
-     {"torch_v2_unfused", Rounding::torch_v2_unfused}}};
+     {"torch_v2_unfused", Rounding::torch_v2_unfused},
+     {"torch_unfilled_unfused", Rounding::torch_unfilled_unfused}}};
 
 inline constexpr Names<Layout, 2> layout_names{
     "layout", {{"planar", Layout::planar}, {"kept", Layout::kept}}};

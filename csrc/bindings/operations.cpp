@@ -139,8 +139,7 @@ class Arguments {
   // Of a warp, which has none with the bicubic filter.
   Rounding warp_rounding(size_t place, Interpolation filter) const {
     const Rounding made = rounding(place, filter != Interpolation::bicubic);
-    const bool unfused = made == Rounding::torch_v1_unfused || made == Rounding::torch_v2_unfused;
-    if (made == Rounding::torch_v2_interleaved || (unfused && filter != Interpolation::nearest))
+    if (made == Rounding::torch_v2_interleaved)
       throw std::invalid_argument(name() + " has no rounding like this");
     return made;
   }

@@ -82,21 +82,23 @@ AffineMatrix tensor_translation_matrix(Point magnitudes) {
                                {0, 0});
 }
 
-void turned_tensor_size(const AffineMatrix& matrix, bool v2, int& width, int& height) {
+void turned_tensor_size(const AffineMatrix& matrix, Rounding rounding, int& width, int& height) {
   const float tolerance = 1e-4f, whole = 1.0f / 1e-4f;
   const float half_width = 0.5f * static_cast<float>(width);
   const float half_height = 0.5f * static_cast<float>(height);
   const auto extent = [&](const double* row, float half) {
     const auto a = static_cast<float>(row[0]), b = static_cast<float>(row[1]);
+    const auto shift = static_cast<float>(row[2]);
     float least = std::numeric_limits<float>::max(), most = -least;
     for (const float x : {-half_width, half_width})
       for (const float y : {-half_height, half_height}) {
-        const float at = (x * a + static_cast<float>(row[2])) + y * b;
+        // The library that multiplies for torch adds in one of two orders.
+        const float at = is_unfused(rounding) ? (x * a + y * b) + shift : (x * a + shift) + y * b;
         least = std::min(least, at);
         most = std::max(most, at);
       }
     const auto cut_off = [&](float place) {
-      return std::trunc(v2 ? place * whole : place / tolerance) * tolerance;
+      return std::trunc(is_v1(rounding) ? place / tolerance : place * whole) * tolerance;
     };
     return std::ceil(cut_off(most + half)) - std::floor(cut_off(least + half));
   };

@@ -3,6 +3,8 @@
 // Python. They map a point of the result to the point of the image that it shows.
 #include <array>
 
+#include "ops/rounding.hpp"
+
 namespace fusionloader {
 
 using AffineMatrix = std::array<double, 6>;
@@ -27,8 +29,8 @@ AffineMatrix tensor_shear_matrix(Point magnitudes, int width, int height);
 AffineMatrix tensor_translation_matrix(Point magnitudes);
 
 // The size of a tensor's rotation by such a matrix, of what has all of the image: in float32, as
-// torchvision's older functions round it or as those of `v2`.
-void turned_tensor_size(const AffineMatrix& matrix, bool v2, int& width, int& height);
+// torchvision's older functions or those of v2 round it.
+void turned_tensor_size(const AffineMatrix& matrix, Rounding rounding, int& width, int& height);
 
 // As timm calls Image.transform.
 inline AffineMatrix plain_shear_x_matrix(double factor) { return {1, factor, 0, 0, 1, 0}; }

@@ -10,8 +10,9 @@ namespace fusionloader {
 // Whose levels an operation gives: those of Pillow images, or of tensors, where torchvision's older
 // transforms round otherwise than v2's. In an interleaved tensor the channels of a pixel lie side
 // by side, as in those made of Pillow images: v2's contrast rounds its last elements otherwise.
-// A bilinear warp without a fill is `torch_unfilled`: the same in both. Of warps with the nearest
-// filter, torch may round the products of the grid, too: `unfused`.
+// A bilinear warp without a fill is `torch_unfilled`: the same in both. Where the library that
+// multiplies for torch has no fused multiply-adds for the processor, those of warps are `unfused`:
+// the products of the grid are rounded, too.
 enum class Rounding : uint8_t {
   pillow,
   torch_v1,
@@ -19,8 +20,21 @@ enum class Rounding : uint8_t {
   torch_v2_interleaved,
   torch_unfilled,
   torch_v1_unfused,
-  torch_v2_unfused
+  torch_v2_unfused,
+  torch_unfilled_unfused
 };
+
+constexpr bool is_v1(Rounding rounding) {
+  return rounding == Rounding::torch_v1 || rounding == Rounding::torch_v1_unfused;
+}
+constexpr bool is_v2(Rounding rounding) {
+  return rounding == Rounding::torch_v2 || rounding == Rounding::torch_v2_unfused;
+}
+constexpr bool is_unfilled(Rounding rounding) {
+  return rounding == Rounding::torch_unfilled || rounding == Rounding::torch_unfilled_unfused;
+}
+// The last ones.
+constexpr bool is_unfused(Rounding rounding) { return rounding >= Rounding::torch_v1_unfused; }
 
 // Clamped, and cut off as by torch's cast.
 FUSIONLOADER_INLINE uint8_t cut_off(float value) {

@@ -322,8 +322,7 @@ Grid make_grid(const TensorWarp& warp, int width, int height) {
   grid.half_width = 0.5f * grid.width;
   grid.half_height = 0.5f * grid.height;
   grid.stride = width + 2 * border;
-  grid.fused = warp.rounding != Rounding::torch_v1_unfused &&
-               warp.rounding != Rounding::torch_v2_unfused &&
+  grid.fused = !is_unfused(warp.rounding) &&
                static_cast<size_t>(warp.width) * static_cast<size_t>(warp.height) > most_unfused;
   grid.first_x = grid.first_y = 0.5f;
   if (const auto* matrix = std::get_if<AffineMatrix>(&warp.map)) {
@@ -372,9 +371,9 @@ void each_places(Filter filter, const TensorWarp& warp, const Grid& grid, SimdLe
 // Calls sample with the blending of a rounding.
 template <class Sample>
 void with_blending(Rounding rounding, Sample sample) {
-  if (rounding == Rounding::torch_v1) return sample(FilledByV1());
-  if (rounding == Rounding::torch_v2) return sample(FilledByV2());
-  if (rounding == Rounding::torch_unfilled) return sample(Unfilled());
+  if (is_v1(rounding)) return sample(FilledByV1());
+  if (is_v2(rounding)) return sample(FilledByV2());
+  if (is_unfilled(rounding)) return sample(Unfilled());
   throw std::invalid_argument("no warp of tensors is rounded like this");
 }
 
@@ -386,7 +385,7 @@ void each_pixels(const uint32_t* pixels, const Grid& grid, const TensorWarp& war
                  Take take) {
   uint32_t made[most_places];
   if (warp.interpolation == Interpolation::nearest) {
-    const bool filled = warp.rounding != Rounding::torch_unfilled;
+    const bool filled = !is_unfilled(warp.rounding);
     const auto& fill = warp.fill;
     const uint32_t color =
         filled ? packed(nearest_level(fill[0]), nearest_level(fill[1]), nearest_level(fill[2])) : 0;
@@ -446,7 +445,7 @@ void warp_image(Step step, const float* in, size_t plane, size_t width, size_t h
   };
   if (warp.interpolation == Interpolation::bilinear)
     return with_blending(warp.rounding, [&](auto blending) { each(Bilinear(), blending); });
-  if (warp.rounding == Rounding::torch_unfilled) return each(Nearest(), Unfilled());
+  if (is_unfilled(warp.rounding)) return each(Nearest(), Unfilled());
   each(Nearest(), FilledByV1());  // as by v2
 }
 

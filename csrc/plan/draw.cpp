@@ -138,8 +138,7 @@ void Drawing::operator()(const GaussianBlur& stage) {
 void Drawing::operator()(const RandomRotation& stage) {
   Stream random = shared_stream();
   const double angle = uniform_float(stage.degrees, random), turned = whole_turn_remainder(angle);
-  const bool v1 =
-      stage.rounding == Rounding::torch_v1 || stage.rounding == Rounding::torch_v1_unfused;
+  const bool v1 = is_v1(stage.rounding);
   // Torchvision's v2 and Pillow turn without arithmetic, so that no rounding adds to the sides.
   const bool quarters = !v1 && !stage.centre && std::fmod(turned, 90.0) == 0.0;
   Size size = size_;
@@ -153,7 +152,7 @@ void Drawing::operator()(const RandomRotation& stage) {
         std::fmod(turned, 180.0) == 0.0 || stage.expand || size_.width == size_.height;
     if (on_floats_ && quarters && moves) turn.interpolation = Interpolation::nearest;
     if (stage.expand) {
-      if (!quarters) turned_tensor_size(matrix, !v1, size.width, size.height);
+      if (!quarters) turned_tensor_size(matrix, stage.rounding, size.width, size.height);
       turn.size = {size.width, size.height};
       size_ = size;
     }

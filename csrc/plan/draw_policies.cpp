@@ -131,10 +131,7 @@ void cut_out(double part, Stream& random, Size size, Color fill, Parameters& ope
 }
 
 // Whether a turn by 0 degrees leaves a tensor as it lies in memory, as v2's does.
-bool copies_unturned(Rounding rounding) {
-  return rounding == Rounding::torch_v2 || rounding == Rounding::torch_v2_unfused ||
-         rounding == Rounding::torch_unfilled;
-}
+bool copies_unturned(Rounding rounding) { return is_v2(rounding) || is_unfilled(rounding); }
 
 void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& random, Size size,
                Parameters& operations) {

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from support.images import photo
+from support.warps import rounding_here
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -308,7 +309,7 @@ def test_a_step_of_a_policy_has_the_levels_of_torch(name, rounding, filter):
         offset = 1.0 if op in policies._ENHANCING else 0.0
         step = PolicyStep(op, 1.0, Magnitude((level,), offset=offset))
         stage = RandomPolicy(((step,),), 1, (filter,), (5, 80, 250))
-        stage = replace(stage, rounding=rounding, warp_rounding=rounding)
+        stage = replace(stage, rounding=rounding, warp_rounding=rounding_here(rounding))
         for height, width in ((41, 58), (7, 9), (64, 64)):
             levels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
             image = torch.from_numpy(levels).permute(2, 0, 1)
@@ -365,7 +366,7 @@ def test_a_chain_of_augmix_has_the_levels_of_torch(name, module, first):
         for op, level in ((policies._OPS[name], level) for name, level in calls)
     )
     policy = RandomPolicy((steps,), 1, ("bilinear",), (7, 7, 7))
-    policy = replace(policy, rounding=rounding, warp_rounding=rounding)
+    policy = replace(policy, rounding=rounding, warp_rounding=rounding_here(rounding))
     before = [] if first is None else [first]
     plan = compile_transform(v2.Compose([v2.ToImage(), *before])).plan
     plan = replace(plan, convert=None, height=None, width=None)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.warps import rounding_here
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -18,11 +20,12 @@ from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.stages import TO_FLOATS, Convert, Plan
 from fusionloader.transforms.plan.torchvision.on_tensors import run_on_tensor
 
+TESTS = Path(__file__).parents[1]
 SIMD_LEVELS = _native.simd_levels()
 SIDES = st.integers(1, 90)
 NUMBERS = st.floats(-1.5, 1.5, width=32)
 ROUNDINGS = ("torch_v1", "torch_v2", "torch_unfilled")
-
+SIZES = (1, 1), (3, 700), (530, 2), (300, 270)
 
 TABLE = torch.linspace(-0.5, 2.0, 256)
 
@@ -62,7 +65,7 @@ def noise(height, width, channels, seed=0):
 def operations(draw, width, height):
     fill = draw(st.tuples(*[st.integers(0, 255)] * 3))
     mode = draw(st.sampled_from(("nearest", "bilinear")))
-    rounding = draw(st.sampled_from(ROUNDINGS))
+    rounding = rounding_here(draw(st.sampled_from(ROUNDINGS)))
     a, b, c, d, e, f, g, h = (draw(NUMBERS) for _ in range(8))
     if draw(st.booleans()):
         size = [draw(st.tuples(SIDES, SIDES))] if draw(st.booleans()) else []
@@ -78,10 +81,10 @@ def test_a_warp_is_that_of_torch(height, width, channels, seed, data):
     assert_is_that_of_torch(levels, data.draw(operations(width, height)))
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3, 700), (530, 2), (300, 270)])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_a_warp_of_any_size_is_that_of_torch(size, rounding):
-    levels = noise(*size, 3)
+    levels, rounding = noise(*size, 3), rounding_here(rounding)
     for operation in (
         ("affine", (0.9, -0.4, 1.25, 0.3, 1.2, -2.5), "bilinear", (255, 3, 90), rounding),
         ("perspective", (1.1, 0.2, 0, 0.1, 0.8, 3, 1e-3, 1e-4), "bilinear", (9, 9, 9), rounding),
@@ -137,33 +140,51 @@ def test_a_crop_after_a_quarter_of_a_turn_is_that_of_torchvision():
 
 
 UNFUSED = """
-import numpy as np, torch
+import sys, numpy as np, torch
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 from fusionloader import compile_plan
 image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (53, 71, 3), np.uint8))
+by = v1.InterpolationMode(sys.argv[1])
 for module in (v1, v2):
     for angle in (-31.0, 45.0, 13.7):
-        for step in (module.RandomRotation((angle, angle), fill=(7, 8, 9)),
-                     module.RandomRotation((angle, angle), expand=True),
-                     module.RandomAffine((angle, angle), None, (0.9, 0.9), (9, 9))):
+        for step in (module.RandomRotation((angle, angle), by, fill=(7, 8, 9)),
+                     module.RandomRotation((angle, angle), by, expand=True, center=(3, 8)),
+                     module.RandomRotation((angle, angle), by, expand=True),
+                     module.RandomAffine((angle, angle), None, (0.9, 0.9), (9, 9), by)):
             for first in ([v2.PILToTensor()], [v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]):
                 transform = v2.Compose([*first, step])
                 plan = compile_plan(transform)
                 assert plan.tail is None, plan.explain()
                 assert torch.equal(plan.apply(image, plan.draw(71, 53)), transform(image)), step
+if sys.argv[1] == "bilinear":
+    from plan.test_tensor_warps import *
+    for rounding in ROUNDINGS:
+        assert rounding_here(rounding).endswith("_unfused")
+        for size in SIZES:
+            test_a_warp_of_any_size_is_that_of_torch(size, rounding)
 """
+MULTIPLIES_OTHERWISE = ["MKL_ENABLE_INSTRUCTIONS=AVX2", "MKL_CBWR=COMPATIBLE"]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    ["MKL_ENABLE_INSTRUCTIONS=AVX2", "MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=default"],
-)
+def assert_warps_are_native(filter, setting):
+    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, **dict([setting.split("=")])}
+    command = sys.executable, "-c", UNFUSED, filter
+    subprocess.run(command, env=environment, check=True, timeout=100)
+
+
+@pytest.mark.parametrize("setting", [*MULTIPLIES_OTHERWISE, "ATEN_CPU_CAPABILITY=default"])
 @pytest.mark.few(1)
 def test_nearest_warps_are_native_where_torch_multiplies_otherwise(setting):
-    environment = {**os.environ, **dict([setting.split("=")])}
-    subprocess.run([sys.executable, "-c", UNFUSED], env=environment, check=True, timeout=100)
+    assert_warps_are_native("nearest", setting)
+
+
+@pytest.mark.parametrize("setting", MULTIPLIES_OTHERWISE)
+@pytest.mark.few(1)
+def test_bilinear_warps_are_native_where_torch_multiplies_otherwise(setting):
+    assert_warps_are_native("bilinear", setting)
 
 
 def test_a_warp_that_torchvision_does_not_do_is_an_error():
@@ -171,7 +192,7 @@ def test_a_warp_that_torchvision_does_not_do_is_an_error():
     for mode, *rest in (
         ("nearest", (5, 5), "pillow"),
         ("nearest", "torch_v2_interleaved"),
-        ("bilinear", "torch_v1_unfused"),
+        ("bicubic", "torch_v1_unfused"),
     ):
         with pytest.raises(ValueError, match="size is of a warp|has no rounding"):
             natively(levels, ("affine", matrix, mode, (0, 0, 0), *rest))

@@ -28,7 +28,7 @@ from fusionloader.transforms.plan.stages import (
 Effect = Literal["kept", "window", "planar", "unsure"]
 _KEEPING = ("invert", "posterize", "solarize", "sharpness", "autocontrast")
 _PLANAR = (GaussianBlur, RandomAffine, RandomPerspective, RandomRotation)
-_OF_V2 = ("torch_v2", "torch_v2_unfused", "torch_unfilled")
+_OF_V2 = ("torch_v2", "torch_v2_unfused", "torch_unfilled", "torch_unfilled_unfused")
 
 
 def effect_of(stage: Stage, by_v1: bool, least: tuple[int, int], windowed: bool) -> Effect:

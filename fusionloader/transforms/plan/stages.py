@@ -20,15 +20,21 @@ for float32. These work on floats, or on levels and round their result to levels
 torch's for float32 without antialias."""
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Rounding = Literal[
-    "pillow", "torch_v1", "torch_v2", "torch_unfilled", "torch_v1_unfused", "torch_v2_unfused"
+    "pillow",
+    "torch_v1",
+    "torch_v2",
+    "torch_unfilled",
+    "torch_v1_unfused",
+    "torch_v2_unfused",
+    "torch_unfilled_unfused",
 ]
 """Whose levels an operation gives: those for PIL images, or for uint8 tensors those of
 torchvision's older functions or of v2's. ``"torch_unfilled"`` is a warp of tensors without a fill,
-which both do alike. Torch may round all products of the grid of a nearest warp: that is
-``"torch_v1_unfused"`` or ``"torch_v2_unfused"``. For blurs, which are v2's, ``"torch_v1"`` says
-that torch's vectors have 8 floats, ``"torch_v2"`` 16, which depends on the processor. A drawn
-contrast of v2 may also have ``"torch_v2_interleaved"``, for a tensor whose channels lie side by
-side in memory."""
+which both do alike. Those whose names end in ``_unfused`` are of warps, where torch rounds all
+products of the grid, as on AMD's processors. For blurs, which are v2's, ``"torch_v1"`` says that
+torch's vectors have 8 floats, ``"torch_v2"`` 16, which depends on the processor. A drawn contrast
+of v2 may also have ``"torch_v2_interleaved"``, for a tensor whose channels lie side by side in
+memory."""
 Range = tuple[float, float]
 Color = tuple[int, int, int]
 Decode = Literal["exact", "fast"]

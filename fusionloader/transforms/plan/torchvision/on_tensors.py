@@ -37,6 +37,11 @@ from fusionloader.transforms.plan.stages import (
 TORCH_FILTERS: dict[Filter, Filter] = {"bilinear": "torch_bilinear", "bicubic": "torch_bicubic"}
 FLOAT_FILTERS: dict[Filter, Filter] = {"bilinear": "float_bilinear", "bicubic": "float_bicubic"}
 ALIASED_FILTERS: dict[Filter, Filter] = {"bilinear": "float_aliased_bilinear"}
+UNFUSED: dict[Rounding, Rounding] = {
+    "torch_v1": "torch_v1_unfused",
+    "torch_v2": "torch_v2_unfused",
+    "torch_unfilled": "torch_unfilled_unfused",
+}
 _FACTORS = ((0.3,), (0.7,), (1.7,))
 _MATRICES = (
     (0.93, -0.21, 3.4, 0.17, 1.11, -2.3),
@@ -116,14 +121,12 @@ def warp_rounding(step: Transform, context: Context) -> Rounding:
             return "pillow"
     rounding: Rounding = "torch_v2" if _is_v2(step) else "torch_v1"
     name = "perspective" if type(step).__name__ == "RandomPerspective" else "affine"
-    tried: tuple[Rounding, ...] = (rounding,)
-    if filter == "nearest":
-        tried = rounding, "torch_v2_unfused" if _is_v2(step) else "torch_v1_unfused"
-    elif is_unfilled(step.fill):
-        tried = ("torch_unfilled",)
+    if filter == "bilinear" and is_unfilled(step.fill):
+        rounding = "torch_unfilled"
+    tried: tuple[Rounding, ...] = rounding, UNFUSED[rounding]
     if name == "perspective":
         # Few of its levels show how products are rounded; those of filtered affine maps do.
-        tried = tuple(each for each in tried[:1] if warps_natively("affine", "bilinear", each))
+        tried = tuple(each for each in tried if warps_natively("affine", "bilinear", each))
     # The levels that the nearest filter takes become the floats that it takes of a converted image.
     on_levels = not floats or (filter == "nearest" and not context.on_floats)
     for each in tried:
@@ -270,7 +273,9 @@ def grows_natively(rounding: Rounding) -> bool:
     from torchvision.transforms.v2 import functional as v2
 
     rotate = v1.rotate if rounding.startswith("torch_v1") else v2.rotate
-    for width, height, angle in ((17, 66, 90.00001), (66, 17, 270.00001), (53, 37, 12.5)):
+    # The first depends on the order of the sums.
+    turns = (86, 9, 89.99999), (17, 66, 90.00001), (66, 17, 270.00001), (53, 37, 12.5)
+    for width, height, angle in turns:
         for centre in (None, (3.0, 8.0)):
             stage = RandomRotation((angle, angle), "nearest", True, centre, (0, 0, 0), rounding)
             ((*_, size, _),) = _executor(Plan((stage,), None, None, None)).draw(

@@ -38,11 +38,8 @@ def converters() -> dict[type, Converter]:
 
 def _random_rotation(step: Transform, context: Context) -> Stage:
     rounding = warp_rounding(step, context)
-    if step.expand and rounding != "pillow":
-        # With a centre, unfused sizes have more than one order of sums.
-        unknown = step.center is not None and rounding.endswith("_unfused")
-        if unknown or not grows_natively(rounding):
-            raise NotCompiled(OTHERWISE)
+    if step.expand and rounding != "pillow" and not grows_natively(rounding):
+        raise NotCompiled(OTHERWISE)
     return RandomRotation(
         numbers(step.degrees, "degrees"),
         interpolation_name(step.interpolation),
