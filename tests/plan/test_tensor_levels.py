@@ -386,9 +386,10 @@ def test_fast_decoding_has_all_of_them_compiled_as_on_pil_images():
         assert compiled.tail is None and "as on PIL images" in compiled.explain()
 
 
-def test_a_drawn_resize_of_tensors_can_be_replayed_and_sent():
+def test_what_is_drawn_for_tensors_can_be_replayed_and_sent():
     jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
     steps = [v2.RandomResizedCrop(20), v2.RandomHorizontalFlip(), jitter, v2.RandomGrayscale(0.5)]
+    steps.append(v2.RandomRotation(9, BILINEAR, fill=None))
     transform = v2.Compose([v2.ToImage(), *steps])
     plan = compile_plan(transform)
     image = photo(np.random.default_rng(0), 50, 40)

@@ -22,7 +22,7 @@ def replay(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
     which torchvision does not have, are applied by definition.
     """
     for name, *arguments in operations:
-        if arguments and str(arguments[-1]).startswith("torch_v"):
+        if arguments and str(arguments[-1]).startswith(("torch_v", "torch_unfilled")):
             image = _on_tensor(image, (name, *arguments))
         elif name != "erase":
             image = OPERATIONS[name](image, *arguments)
