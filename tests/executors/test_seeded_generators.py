@@ -145,6 +145,7 @@ def test_a_bit_generator_of_the_user_is_seeded_as_numpy_does():
     key = SampleKey(0, 7, 1, 3, 0)
     seed = _native.mix_key(7, 1, 3, 0)
     before = np.random.get_bit_generator()
+    assert native_generators() is not None  # located once in a process, before the user's
     with preserved_generators():
         np.random.set_bit_generator(np.random.MT19937(5))
         try:
