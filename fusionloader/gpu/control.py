@@ -345,7 +345,7 @@ class GpuControl(Participant):
             self._queue.set_gpu(*told)
 
     def _wait_until_outside(self) -> None:
-        """Waits until the current launch is over, so that training has the device for itself."""
+        """Waits until all launches are over, so that training has the device for itself."""
         while self._queue.gpu_is_inside:
             seen = self._queue.done_word()
             if self._queue.gpu_is_inside:  # again, since it may have left before done_word()

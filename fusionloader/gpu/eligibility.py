@@ -223,7 +223,9 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
     return mark
 
 
-def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
+def within(
+    limit: int, batch_bytes: int, most: int, on_gpu: bool, groups: int = 1
+) -> tuple[int, int]:
     """Returns the samples in a launch and the device buffers that fit a memory limit.
 
     Each gets half of the limit. A launch is estimated at 16 MiB per sample, a decoded image of 4
@@ -234,14 +236,15 @@ def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, 
         batch_bytes: bytes of a mini-batch.
         most: samples in a launch without a limit.
         on_gpu: whether there are device buffers.
+        groups: launches whose images are on the device at the same time.
 
     Raises:
         ValueError: not even one sample, or one batch, fits the limit.
     """
     buffers = min(_DEVICE_BUFFERS, limit // 2 // max(batch_bytes, 1)) if on_gpu else 0
-    samples = min(most, limit // 2 // _LAUNCH_BYTES)
+    samples = min(most, limit // 2 // _LAUNCH_BYTES // groups)
     if samples < 1 or (on_gpu and buffers < 1):
-        needed = 2 * max(_LAUNCH_BYTES, batch_bytes if on_gpu else 0)
+        needed = 2 * max(_LAUNCH_BYTES * groups, batch_bytes if on_gpu else 0)
         raise ValueError(
             f"memory_limit of {limit} bytes is too small for a GPU worker, which needs {needed}"
         )
@@ -289,10 +292,12 @@ def gpu_options(
     fixed = worker.group_size is not None
     most = worker.group_size or _MOST_SAMPLES
     buffers = 0 if device_id is None else _DEVICE_BUFFERS
+    memory, head = memory_options(choice), _head_options(worker)
     if worker.memory_limit is not None:
         limit = parse_bytes(worker.memory_limit)
-        most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
-    memory, head = memory_options(choice), _head_options(worker)
+        most, buffers = within(
+            limit, row_bytes * choice.batch_size, most, device_id is not None, head.groups
+        )
     # A bare process starts faster, but cannot unpickle a decoder that the training script defines.
     of_script = isinstance(head.decoder, bytes) and b"__main__" in head.decoder
 

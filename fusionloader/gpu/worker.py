@@ -149,7 +149,7 @@ def make_failure(error: BaseException) -> messages.WorkerFailed:
     return messages.WorkerFailed(failure, is_shortage(error), is_lost, why)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _BegunClaim:
     """A claim whose samples are being decoded.
 
@@ -245,7 +245,9 @@ class GpuWorkerLoop:
         self._task.close()
 
     def _claim(self) -> _native.Claim | None:
-        if len(self._begun) >= (self._config.head.groups if self._queue.gpu_beside else 1):
+        short = self._memory is not None and self._memory.short
+        most = self._config.head.groups if self._queue.gpu_beside and not short else 1
+        if len(self._begun) >= most:
             return None
         with self._inside():
             claim = self._queue.claim_next(self._group.size)
@@ -357,6 +359,10 @@ class GpuWorkerLoop:
                 if self._memory is None or not is_shortage(error):
                     raise
         assert self._memory is not None
+        for other in self._begun:  # the decoder finishes groups in order, and memory is short
+            if other.task is not None:
+                self._task.give_up(other.task)
+                other.task = None
         return self._memory.run(self._task.run, begun.samples)
 
     def _learn(self, claim: _native.Claim, seconds: float) -> None:

@@ -30,6 +30,7 @@ class GroupSize:
         self.size = 1
         self._largest = largest
         self._resting = 0
+        self._beside = False
         self._seen = 0  # mini-batches with this size
         self._smaller: float | None = None  # seconds per sample at half the size
         self._samples = 0
@@ -49,6 +50,9 @@ class GroupSize:
         samples, seconds, longest = self._samples, self._seconds, self._longest
         self._begin_mini_batch()
         self._resting -= 1
+        if beside != self._beside:  # what was measured before does not compare
+            self._beside, self._seen = beside, 0
+            self._change(self.size)
         if samples == 0:
             return
         self._seen += 1

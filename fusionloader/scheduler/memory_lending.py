@@ -170,6 +170,7 @@ class MemoryPeaks:
     Training measures both. Memory that is in use outside of its allocator belongs to the worker, to
     the contexts of both processes, or to other processes, which have to fit as well. The worker's
     allocators keep memory for the next launch, so that a measurement while it works shows its peak.
+    That is the peak with one group: of a second one, beside training, only the pipeline is counted.
 
     Attributes:
         others: peak of the bytes in use outside of training's allocator.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, types
 from PIL import Image
+from support import encoded_images
 from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
@@ -19,10 +20,12 @@ from fusionloader.transforms.executors.dali.head import Backend, DaliHead
 from fusionloader.transforms.executors.dali.memory import borrowing
 from fusionloader.transforms.executors.dali.prebuilt import Prebuilt, drop_all
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
-from fusionloader.transforms.executors.device.task import GpuTask
+from fusionloader.transforms.executors.device.memory import of_buffer
+from fusionloader.transforms.executors.device.task import EncodedSample, GpuTask, rows_in
 from fusionloader.transforms.plan.stages import Plan
 
 WINDOW = (3, 5, 60, 50)
+PLAN = Plan((), None, 64, 64)  # the size of the images of a warm-up
 
 
 @pytest.fixture
@@ -83,10 +86,45 @@ def test_a_task_has_built_a_pipeline_for_each_group_in_flight(monkeypatch):
     monkeypatch.setattr(
         Prebuilt, "__init__", lambda self, *given: built.append(1) or define(self, *given)
     )
-    task = make_task(Plan((), None, None, None), None, 2, HeadOptions(groups=2))
+    task = make_task(PLAN, None, 2, HeadOptions(groups=2))
     assert len(built) == 2
     task.finish(task.begin([]))
     assert len(built) == 2
+
+
+def test_groups_that_run_out_of_memory_leave_nothing_in_the_decoder(monkeypatch):
+    """Neither the first ones, at the start, nor later ones: what is repeated has its own result."""
+    outputs, short = Prebuilt.outputs, [True, True]
+
+    def run_out(prebuilt):
+        if short and short.pop(0):
+            prebuilt.drop()
+            raise RuntimeError("CUDA out of memory")
+        return outputs(prebuilt)
+
+    monkeypatch.setattr(Prebuilt, "outputs", run_out)
+    monkeypatch.setattr(borrowing, "_installed", {None})
+    task = make_task(PLAN, None, 2, HeadOptions(groups=2, timeout=5.0))
+    assert not task._head._open
+    rows = rows_in(of_buffer(np.zeros(4 * 64 * 64 * 3, np.uint8)), 4)
+    file = encoded_images.encoded(Image.new("RGB", (64, 64), (9, 9, 9)))
+    samples = [EncodedSample(file, 0, 0, n, 0, 0, row, n) for n, row in enumerate(rows)]
+    for failing in ([True], [True, False], [True, True]):
+        first, second = task.begin(samples[:2]), task.begin(samples[2:])
+        short.extend(failing)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            task.finish(first)
+        task.give_up(second)
+        short.clear()
+        assert not task._head._open
+        assert task.run(samples[:2]) == [None, None]
+        assert task.run(samples[2:]) == [None, None]
+
+
+def test_a_plan_whose_images_have_no_size_is_no_task():
+    """Its rows would have none, and be written all the same."""
+    with pytest.raises(ValueError, match="no size"):
+        make_task(Plan((), None, None, None), None, 2, HeadOptions("torchvision"))
 
 
 def test_one_that_could_not_be_built_is_not_used_either(tmp_path, encoded):
@@ -157,4 +195,4 @@ def test_a_warm_up_without_memory_is_left_to_launches_if_they_can_borrow(monkeyp
     monkeypatch.setattr(GpuTask, "warm_up", warm_up)
     monkeypatch.setattr(borrowing, "_installed", {None} if borrows else set())
     with nullcontext() if borrows else pytest.raises(RuntimeError, match="out of memory"):
-        make_task(Plan((), None, None, None), None, 2, HeadOptions())
+        make_task(PLAN, None, 2, HeadOptions())

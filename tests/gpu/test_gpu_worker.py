@@ -351,6 +351,7 @@ def test_a_memory_limit_makes_launches_smaller_or_is_refused():
     assert within(2 << 30, 0, 64, on_gpu=False) == (64, 0)
     assert within(1 << 30, 100 << 20, 64, on_gpu=True) == (32, 5)
     assert within(1 << 30, 200 << 20, 64, on_gpu=True) == (32, 2)
+    assert within(1 << 30, 200 << 20, 64, on_gpu=True, groups=2) == (16, 2)
     with pytest.raises(ValueError, match="memory_limit"):
         within(16 << 20, 0, 64, on_gpu=False)
     with pytest.raises(ValueError, match="memory_limit"):

@@ -31,7 +31,10 @@ class ScriptedTask:
     """Notes the files that it gets, and refuses some by their content."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.given_up = [], []
+
+    def give_up(self, samples):
+        self.given_up.append(samples)
 
     def begin(self, samples):
         self.seen.append([sample.encoded for sample in samples])
@@ -219,6 +222,27 @@ def test_only_a_launch_that_may_lack_memory_waits_for_what_is_lent(work, task, m
     work.mini_batch()
     assert memory.launched == ([] if where == "nowhere" else [4])
     assert memory.used == (where in ("begin", "finish", "nowhere"))
+
+
+def test_a_group_in_flight_is_given_up_before_another_one_is_repeated(work, task, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory")
+
+    memory = LentMemory()
+    monkeypatch.setattr(work.loop, "_memory", memory)
+    monkeypatch.setattr(task, "finish", fail)
+    task.run = None
+    head = HeadOptions(groups=2)
+    monkeypatch.setattr(work.loop, "_config", replace(work.loop._config, head=head))
+    work.manager.set_gpu(GpuState.OPEN, 0, beside=True)
+    publish(work, 2)
+    for _ in range(2):
+        work.loop._begun.append(work.loop._begin(work.loop._claim()))
+    second = work.loop._begun[1].task
+    for _ in range(2):
+        work.loop._finish(work.loop._begun.popleft())
+    assert memory.launched == [4, 4]
+    assert task.given_up == [second]
 
 
 def test_what_fails_for_another_reason_than_memory_ends_the_worker(work, task, monkeypatch):

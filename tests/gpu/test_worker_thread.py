@@ -207,10 +207,10 @@ def test_a_fork_waits_for_a_thread_that_is_being_built(dataset, monkeypatch):
     building, go_on, built = threading.Event(), threading.Event(), []
     real = GpuTask.warm_up
 
-    def slow(self, encoded):
+    def slow(self, *given):
         building.set()
         go_on.wait()
-        real(self, encoded)
+        real(self, *given)
         built.append(True)
 
     monkeypatch.setattr(GpuTask, "warm_up", slow)
@@ -228,7 +228,7 @@ def test_a_fork_waits_for_a_thread_that_is_being_built(dataset, monkeypatch):
 def test_a_loader_closes_while_its_thread_is_being_built(dataset, monkeypatch):
     building, go_on, before = threading.Event(), threading.Event(), len(threads())
 
-    def slow(self, encoded):
+    def slow(self, *given):
         building.set()
         go_on.wait()
 

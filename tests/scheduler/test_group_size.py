@@ -63,6 +63,15 @@ def test_it_shrinks_when_mini_batches_become_shorter():
     assert work(groups, 80, launch=2.0, sample=0.1, makespan=20.0)[-1] == 4
 
 
+def test_what_was_measured_in_another_mode_is_not_compared():
+    groups = GroupSize()
+    for beside in (False, True) * 10:
+        work(groups, 2, launch=2.0, sample=0.1, makespan=200.0, beside=beside)
+    assert groups.size == 1  # no mode lasted for as many as it takes
+    assert work(groups, 80, launch=2.0, sample=0.1, makespan=20.0, beside=True)[-1] == 8
+    assert work(groups, 80, launch=2.0, sample=0.1, makespan=20.0)[-1] == 4
+
+
 def test_mini_batches_without_gpu_work_tell_nothing():
     groups = GroupSize()
     for _ in range(50):

@@ -160,6 +160,7 @@ class DaliHead:
             short, cause = is_shortage(failure), _cause(failure)
             if is_device_lost(failure) or (short and may_borrow(self._backend.device)):
                 raise
+        error = None
         # Outside of the handler: the error's traceback keeps the failed pipeline's memory alive.
         if short:  # halves need less of it at a time
             release_unused_memory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ class Prebuilt:
         """``define`` returns the graph; it is called now and after each drop."""
         self._define = define
         self._pipeline: Pipeline | None = define()
+        self._runs = False
         _all.add(self)
 
     def build(self) -> None:
@@ -48,6 +50,7 @@ class Prebuilt:
             for name, values in inputs.items():
                 pipeline.feed_input(name, values)
             pipeline.schedule_run()
+            self._runs = True
         except Exception:
             self.drop()
             raise
@@ -60,6 +63,7 @@ class Prebuilt:
         """
         if self._pipeline is None:
             raise MemoryError("the pipeline was dropped while it ran")
+        self._runs = False
         try:
             return self._pipeline.outputs()
         except Exception:
@@ -73,8 +77,18 @@ class Prebuilt:
         return self._pipeline
 
     def drop(self) -> None:
-        """Frees the pipeline and the memory that it keeps for its next run."""
+        """Frees the pipeline and the memory that it keeps for its next run.
+
+        It waits for a run: DALI's destructor does not, and its threads would write to freed memory.
+        """
+        if self._runs and self._pipeline is not None:
+            self._runs = False
+            with contextlib.suppress(Exception):
+                self._pipeline.outputs()
         self._pipeline = None
+
+    def __del__(self) -> None:
+        self.drop()
 
 
 _all: weakref.WeakSet[Prebuilt] = weakref.WeakSet()

@@ -6,6 +6,7 @@ plan as on the CPU.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from fusionloader.transforms.executors.decoders.head_steps import (
     split_window,
 )
 from fusionloader.transforms.executors.device.memory import Memory
-from fusionloader.transforms.executors.device_errors import FileRefused
+from fusionloader.transforms.executors.device_errors import FileRefused, is_shortage
 from fusionloader.transforms.executors.native import jpeg_size, make_executor
 from fusionloader.transforms.plan.stages import Operation, Plan
 
@@ -98,6 +99,8 @@ class GpuTask:
         self._most_samples = most_samples
         self._head_resizes = head_resizes
         self._executor = make_executor(plan)
+        if not self._executor.result_bytes:
+            raise ValueError("the plan's images have no size, so that their rows have none")
         self._head = head
         self._augment = augment
 
@@ -132,6 +135,20 @@ class GpuTask:
             left = begun.samples[len(failed) : len(failed) + most]
             launch = self._decode(left) if left else None
         return failed
+
+    def give_up(self, begun: BegunTask) -> None:
+        """Waits for the decoder to be done with a begun task, and drops what it has decoded.
+
+        A shortage of memory is ignored. A task that follows would meet it as its own.
+        """
+        if begun.first is None:
+            return
+        try:
+            self._head.finish(begun.first.group)
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+        self._head.release(begun.first.group)
 
     def _decode(self, samples: Sequence[EncodedSample]) -> Launch:
         failed: list[str | None] = [None] * len(samples)
@@ -191,11 +208,22 @@ class GpuTask:
             )  # a crop with a border is left to the augment part
 
     def warm_up(self, encoded: bytes, groups: int = 1) -> None:
-        """Runs full launches of copies of an image at a time, so that everything is built."""
+        """Runs ``groups`` full launches of copies of an image at the same time.
+
+        Everything is built then.
+        """
         rows = self._augment.rows(self._most_samples, self._executor.result_bytes)
         samples = [EncodedSample(encoded, 0, 0, n, 0, 0, row, n) for n, row in enumerate(rows)]
-        for begun in [self.begin(samples) for _ in range(groups)]:
-            self.finish(begun)
+        begun: deque[BegunTask] = deque()
+        try:
+            for _ in range(groups):
+                begun.append(self.begin(samples))
+            while begun:
+                self.finish(begun.popleft())
+        except BaseException:
+            for each in begun:
+                self.give_up(each)
+            raise
 
     def close(self) -> None:
         self._head.close()
