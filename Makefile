@@ -63,7 +63,7 @@ SOAK_SECONDS ?= 7200
 CHAOS_SECONDS ?= 600
 TIMES ?= 10
 GPU_RESULTS ?= benchmarks/results/gpu
-RUNS ?= a b c
+RUNS ?= a b c d
 
 help:
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | awk '{printf "make %-9s", $$1; $$1 = ""; print}'

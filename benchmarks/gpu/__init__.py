@@ -1,1 +1,1 @@
-"""The first hours on a device: three runs of less than ten minutes, and what they do."""
+"""The first hours on a device: four runs of less than ten minutes, and what they do."""

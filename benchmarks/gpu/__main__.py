@@ -1,4 +1,4 @@
-"""Everything that only a CUDA device can show, in three runs of less than ten minutes each.
+"""Everything that only a CUDA device can show, in four runs of less than ten minutes each.
 
     python3 -m benchmarks.gpu a --out FOLDER
     FUSIONLOADER_REHEARSAL=1 python3 -m benchmarks.gpu a --out FOLDER

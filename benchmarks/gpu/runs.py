@@ -1,8 +1,9 @@
-"""What the three runs do, the most important steps first.
+"""What the four runs do, the most important steps first.
 
 A: the device and batches on it, without DALI; paints the images for the others. Its steps are for
 the calls that carry the pieces of a kit (``--only NAME``). B: the matrix, which is training with
-each loader beside 2 to 14 CPU workers. C: decoders, starts, memory sharing, MPS.
+each loader beside 2 to 14 CPU workers. C: decoders, starts, memory sharing, MPS. D: what training
+scripts do, and faults.
 """
 
 from __future__ import annotations
@@ -115,4 +116,11 @@ C = Run(
         Step("loader, tests", _tests("tests/on_device/test_loader_on_device.py"), 120),
     ),
 )
-RUNS = {"a": A, "b": B, "c": C}
+D = Run(
+    540,
+    (
+        Step("training, tests", _tests("tests/on_device/test_training_on_device.py"), 200),
+        Step("faults, tests", _tests("tests/on_device/test_faults_on_device.py"), 340),
+    ),
+)
+RUNS = {"a": A, "b": B, "c": C, "d": D}

@@ -39,7 +39,7 @@ class GpuWorker:
             together. ``"own"``: never. Only with temporal sharing on CUDA devices.
         share_limit: memory lent at a time, at most, in bytes or as ``"10GiB"``.
         group_size: samples in a launch, at most; ``None`` lets measurements decide, up to 64.
-        threads: number of CPU threads of DALI or nvImageCodec.
+        threads: number of CPU threads of nvImageCodec, or of each pipeline of DALI.
         hw_decoder_load: 1 to decode images with the hardware JPEG decoder, if there is one, 0 to
             decode none with it; for DALI and nvImageCodec. Its pixels differ from those of the
             device's other decoder, so a fraction would make pixels depend on the group.
