@@ -244,10 +244,17 @@ class GpuWorkerLoop:
     def close(self) -> None:
         self._task.close()
 
-    def _claim(self) -> _native.Claim | None:
+    @property
+    def _overlaps(self) -> bool:
+        """Whether a group may be begun before the last one is finished.
+
+        Only beside training, and not while launches need memory that training lends.
+        """
         short = self._memory is not None and self._memory.short
-        most = self._config.head.groups if self._queue.gpu_beside and not short else 1
-        if len(self._begun) >= most:
+        return self._queue.gpu_beside and not short
+
+    def _claim(self) -> _native.Claim | None:
+        if len(self._begun) >= (self._config.head.groups if self._overlaps else 1):
             return None
         with self._inside():
             claim = self._queue.claim_next(self._group.size)
@@ -281,9 +288,9 @@ class GpuWorkerLoop:
 
     def _begin_task(self, samples: list[EncodedSample]) -> BegunTask | None:
         """Begins to decode, unless a launch may need memory that only training can lend."""
-        if self._memory is not None and (self._memory.short or not self._queue.gpu_beside):
-            return None
         if self._memory is not None:
+            if not self._overlaps:
+                return None
             self._memory.used = True
         try:
             return self._task.begin(samples)

@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 LEVEL = 1 / 255
-DECODERS = ["dali", "torchvision"]
 PACKAGES = {"dali": "nvidia.dali", "torchvision": "torchvision"}
 
 
@@ -58,7 +57,7 @@ def gpu_workers():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", PACKAGES)
 def test_gpu_workers_that_are_killed_at_any_moment_lose_nothing(image_folder, decoder):
     """Each time a moment after it has begun to make samples."""
     pytest.importorskip(PACKAGES[decoder])

@@ -79,7 +79,7 @@ class Prebuilt:
     def drop(self) -> None:
         """Frees the pipeline and the memory that it keeps for its next run.
 
-        It waits for a run: DALI's destructor does not, and its threads would write to freed memory.
+        It waits for a run first: DALI does not say what becomes of one when its pipeline is freed.
         """
         if self._runs and self._pipeline is not None:
             self._runs = False
