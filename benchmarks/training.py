@@ -35,6 +35,7 @@ from fusionloader.cli.environment import provenance
 from fusionloader.cli.measure.contenders import Setting, close_loader, dali_is_installed
 from fusionloader.cli.measure.report import table
 from fusionloader.cli.measure.workloads import SIDE, pil_dataset
+from fusionloader.system.limits.processors import ProcessorCounts
 from fusionloader.transforms.executors import nvjpeg
 
 CLASSES = 1000
@@ -79,13 +80,15 @@ class Training:
             self._enqueued.append(event)
         return len(targets)
 
-    def rate(self, batches: Batches, seconds: float) -> dict[str, float]:
+    def rate(self, batches: Batches, seconds: float) -> dict[str, Any]:
         """Returns samples per second over a time, and the share of it that was spent waiting.
 
-        The longest step, in milliseconds, tells a stall from steps that are all slow.
+        The longest step, in milliseconds, tells a stall from steps that are all slow. The rest
+        tells whether the training thread lacked a core.
         """
         self.wait()
         self.waited, samples, longest = 0.0, 0, 0.0
+        counted = ProcessorCounts.now()
         start = before = time.perf_counter()
         while before - start < seconds:
             samples += self.step(batches)
@@ -97,6 +100,7 @@ class Training:
             "rate": round(samples / passed, 1),
             "waiting": round(self.waited / passed, 3),
             "longest_step_ms": round(longest * 1e3, 1),
+            **processors_since(counted),
         }
 
     def until(self, ready: Callable[[], bool], batches: Batches, patience: float) -> None:
@@ -110,6 +114,22 @@ class Training:
         self._enqueued.clear()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def processors_since(earlier: ProcessorCounts) -> dict[str, Any]:
+    """Returns what training used of the processors, and what kept it from them.
+
+    Cores that the training process used, the share of the time that its thread waited for a core,
+    and the periods in which a CPU quota stopped its processes (``None`` where there is no quota).
+    """
+    now = ProcessorCounts.now()
+    seconds = now.seconds - earlier.seconds
+    stopped = [b[1] - a[1] for a, b in zip(earlier.periods, now.periods, strict=True)]
+    return {
+        "cores": round((now.process_seconds - earlier.process_seconds) / seconds, 2),
+        "delayed": round((now.delay_seconds - earlier.delay_seconds) / seconds, 3),
+        "throttled_periods": max(stopped, default=None),
+    }
 
 
 def network(model: str) -> nn.Module:
