@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.utils.data import MapDataPipe
 
 from fusionloader.cache import loader_cache
 from fusionloader.data.read_ahead.looking_ahead import explain_reading
@@ -117,6 +118,8 @@ def _why_code_is_local(options: LoaderOptions, route: Route) -> str:
         return f"{why}; with Remote(user_code=True) the workers that Ray starts run it, too"
     if route.why_whole:
         return "they make samples one by one, and these batches are made whole"
+    if isinstance(options.dataset, MapDataPipe):
+        return "a DataPipe may be sharded among this machine's workers"
     return ""
 
 

@@ -11,6 +11,7 @@ from support.ray_cluster import FleetClient, wait_for
 from support.user_datasets import Augmented, Locked
 from support.waiting import wait_until
 from support.worker_client import Refused
+from torch.utils.data.datapipes.map import SequenceWrapper
 
 import fusionloader
 from fusionloader import FusionLoader, Remote
@@ -140,11 +141,13 @@ def test_what_cannot_be_sent_is_said_before_training():
         (False, {}, r"made by Python code; with Remote\(user_code=True\)"),
         (True, {"worker_init_fn": print}, "worker_init_fn may change"),
         (True, {"collate_fn": list}, "these batches are made whole"),
+        (True, {"dataset": SequenceWrapper(range(6))}, "a DataPipe may be sharded"),
     ],
 )
 def test_what_stays_here_is_said(user_code, options, why):
     remote = Remote(address="127.0.0.9:1", user_code=user_code)  # not even asked
-    with FusionLoader(range(6), 3, num_workers=1, remote=remote, **options) as loader:
+    options = {"dataset": range(6), "num_workers": 1, "remote": remote, **options}
+    with FusionLoader(batch_size=3, **options) as loader:
         assert [list(map(int, batch)) for batch in loader] == [[0, 1, 2], [3, 4, 5]]
         found = loader.explain()
     assert "remote workers have no part: " in found
