@@ -70,7 +70,8 @@ def most_of_workers():
 @pytest.mark.parametrize("kind", DATASETS)
 def test_what_lies_behind_an_image_takes_no_memory(root, kind):
     dataset = DATASETS[kind](root)
+    inherited = psutil.Process().memory_info().rss  # a fork begins with as much
     with FusionLoader(dataset, 2, num_workers=1, persistent_workers=True) as loader:
         ours = list(loader)
-        assert most_of_workers() < GIB
+        assert most_of_workers() < inherited + GIB // 2
     assert same_batches(ours, list(DataLoader(dataset, 2)))

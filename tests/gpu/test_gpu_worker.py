@@ -230,7 +230,8 @@ def test_a_profiling_phase_ends_with_a_decision(image_folder):
     with with_gpu_worker(dataset, GpuWorker(device="cpu")) as loader:
         for _ in epochs(loader):
             stats = loader.stats().gpu_worker
-            if not stats["profiling"]:
+            # Off alone was measured if this process had no core while workers went ahead.
+            if not stats["profiling"] and len(stats["rates"]) > 1:
                 break
         assert set(stats["rates"]) == {"off", "temporal", "spatial"}
         assert stats["mode"] in stats["rates"]
