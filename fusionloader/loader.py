@@ -97,8 +97,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
             ``"2GiB"``. If ``prefetch_factor * num_workers`` batches would take more, fewer are made
             ahead, but at least two. ``None``: a quarter of the free memory.
         gpu_worker: whether a worker on the device makes the largest samples of each batch.
-            ``None``: never, until it has been measured on a device. ``"auto"``: if ``device`` is a
-            CUDA device, DALI is installed, the plan allows it and it is faster. Or a ``GpuWorker``.
+            ``None``: never, since its pixels may differ by a decoder's rounding. ``"auto"``: if
+            ``device`` is a CUDA device, DALI is installed, the plan allows it and it is faster. Or
+            a ``GpuWorker``.
 
     Args: Faults
         on_error: handling of a sample that cannot be read or transformed. ``"raise"`` raises its

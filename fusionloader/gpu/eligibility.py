@@ -34,7 +34,6 @@ from fusionloader.transforms.plan.stages import Plan, SplitPlan
 
 log = logging.getLogger("fusionloader.gpu")
 
-_OFF = "off by default, until it has been measured on a device"
 _PERSISTENT = "its start takes seconds in every epoch: pass persistent_workers=True to keep it"
 _ON_CPU = ", or GpuWorker(device='cpu') for DALI's CPU backend"
 _MOST_SAMPLES = 64  # in a launch
@@ -123,7 +122,7 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
             auto = f"would have none either: {lacking}"
         else:
             auto = f"would try one, and {_pixels(GpuWorker(), on_gpu=True)}"
-        return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
+        return GpuChoice(why_not=f'off by default; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
     if not explicit and device.type != "cuda":

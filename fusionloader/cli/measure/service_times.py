@@ -20,7 +20,7 @@ from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.results import result_like
 
 EXECUTORS = ("torchvision", "native")
-# Everything below has not been measured: no GPU has run the GPU worker yet.
+# Guesses from before there was a GPU, which the figures in docs/observe/simulation.md use.
 ASSUMED_GPU = {
     "source": "assumed",
     "note": (
