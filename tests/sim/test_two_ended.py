@@ -14,7 +14,7 @@ sizes = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 moves = st.lists(
     st.tuples(
         st.integers(0, WORKERS - 1),
-        st.sampled_from(["claim", "claim", "finish", "die"]),
+        st.sampled_from(["claim", "claim", "finish"]),
         st.integers(0, 4),
         st.integers(1, 5),
     ),
@@ -29,6 +29,10 @@ def side_of(worker):
     return Side.CPU if worker else Side.GPU
 
 
+def place_of(claim):
+    return claim and (claim.sequence, claim.first, claim.count)
+
+
 class NativeQueue(ControlBlock):
     """The native queue behind the model's methods; tiny-batches of one sample."""
 
@@ -36,20 +40,14 @@ class NativeQueue(ControlBlock):
         super().__init__(WORKERS, gpu=0)
         for sequence, samples in enumerate(mini_batches):
             self.publish(sequence, samples)
-        self.held = {}
 
     def claim(self, worker, threshold, count):
         end = End.LARGE if side_of(worker) is Side.GPU else End.SMALL
-        claim = self.workers[worker].claim(end, threshold, count)
-        if claim is None:
-            return None
-        for tiny in range(claim.first, claim.first + claim.count):
-            self.held[worker, claim.sequence, tiny] = claim
-        return claim.sequence, claim.first, claim.count
+        return self.workers[worker].claim(end, threshold, count)
 
-    def finish(self, worker, sequence, tiny):
-        claim = self.held[worker, sequence, tiny]
-        return self.workers[worker].finish(claim, tiny, TinyBatchState.COMPLETED)
+    def finish(self, worker, claim):
+        for tiny in range(claim.first, claim.first + claim.count):
+            assert self.workers[worker].finish(claim, tiny, TinyBatchState.COMPLETED)
 
 
 @settings(max_examples=150, deadline=None)
@@ -62,19 +60,15 @@ def test_the_model_moves_as_the_native_queue_does(mini_batches, moves):
     try:
         for worker, move, threshold, count in moves + TO_THE_END:
             if move == "claim":
-                claim = model.claim(worker, side_of(worker), threshold, count)
-                ours = claim and (claim.sequence, claim.first, claim.count)
-                assert native.claim(worker, threshold, count) == ours
-                if claim:
-                    held += [(worker, claim.sequence, tiny) for tiny in claim.tiny_batches]
-            elif move == "finish" and held:
-                task = held.pop(count % len(held))
-                assert model.finish(*task) == native.finish(*task)
-            elif move == "die":
-                lost = native.manager.take_back(worker)
-                assert model.take_back(worker) == sorted(
-                    (one.sequence, one.tiny_batch) for one in lost
-                )
+                ours = model.claim(side_of(worker), threshold, count)
+                theirs = native.claim(worker, threshold, count)
+                assert place_of(ours) == place_of(theirs)
+                if ours:
+                    held.append((worker, ours, theirs))
+            elif held:
+                worker, ours, theirs = held.pop(count % len(held))
+                model.finish(ours)
+                native.finish(worker, theirs)
         for sequence in range(len(mini_batches)):
             assert model.done(sequence) and native.status(sequence).done
     finally:

@@ -14,8 +14,6 @@ from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.scheduler.threshold import MiniBatchDone, Side, ThresholdSearch
 
-GPU_WORKER = 0  # CPU workers count from 1
-
 
 class _MiniBatch:
     """The tiny-batches of a mini-batch, and the measurements that the schedulers use."""
@@ -69,7 +67,6 @@ class SimulatedLoader:
         self._delivered = 0  # mini-batches
         self._asking = self._pending = False
         self._asked = self._waited = 0.0  # when, and seconds until the last delivery
-        self._makespan = 0.0
 
     def run(self) -> Outcome:
         """Trains to the end."""
@@ -80,9 +77,7 @@ class SimulatedLoader:
         self._engine.run(done=lambda: len(self._steps) == total)
         if len(self._steps) < total:
             raise RuntimeError(f"the simulation stopped at step {len(self._steps)} of {total}")
-        sides = (Side.CPU, Side.GPU)
-        work = [list(zip(*(b.seconds[s] for s in sides), strict=True)) for b in self._batches]
-        return Outcome(self._setup, self._steps, self._makespan, work)
+        return Outcome(self._setup, self._steps)
 
     @property
     def _mode(self) -> Mode:
@@ -118,17 +113,16 @@ class SimulatedLoader:
                 self._work_on_cpu(worker)
         self._work_on_gpu()
 
-    def _claim(self, worker: int, side: Side, count: int) -> SimulatedClaim | None:
-        claim = self._queue.claim(worker, side, self._threshold, count)
+    def _claim(self, side: Side, count: int) -> SimulatedClaim | None:
+        claim = self._queue.claim(side, self._threshold, count)
         if claim is not None and self._batches[claim.sequence].begun is None:
             batch = self._batches[claim.sequence]
             batch.begun, batch.threshold = self._engine.now, self._search.threshold
         return claim
 
-    def _finish(self, worker: int, side: Side, claim: SimulatedClaim, seconds: float) -> None:
+    def _finish(self, side: Side, claim: SimulatedClaim, seconds: float) -> None:
         batch = self._batches[claim.sequence]
-        for tiny_batch in claim.tiny_batches:
-            self._queue.finish(worker, claim.sequence, tiny_batch)
+        self._queue.finish(claim)
         samples = sum(batch.samples[tiny_batch] for tiny_batch in claim.tiny_batches)
         self._completed += samples
         batch.note(side, samples, seconds, self._engine.now)
@@ -136,7 +130,6 @@ class SimulatedLoader:
             self._groups.launched(samples, seconds)
         if not self._queue.done(claim.sequence):
             return
-        self._makespan = self._engine.now
         done = MiniBatchDone(
             len(batch.samples),
             batch.threshold,
@@ -156,14 +149,14 @@ class SimulatedLoader:
 
     def _work_on_cpu(self, worker: int) -> None:
         self._working.discard(worker)
-        claim = self._claim(worker, Side.CPU, 1) if worker <= self._workers else None
+        claim = self._claim(Side.CPU, 1) if worker <= self._workers else None
         if claim is None:
             return
         self._working.add(worker)
         begun = self._engine.now
 
         def end() -> None:
-            self._finish(worker, Side.CPU, claim, self._engine.now - begun)
+            self._finish(Side.CPU, claim, self._engine.now - begun)
             self._work_on_cpu(worker)
 
         self._machine.make(self._batches[claim.sequence].tiny_batches[claim.first], end)
@@ -180,7 +173,7 @@ class SimulatedLoader:
             return
         if not (self._gate.open if temporal else self._needed()):
             return
-        claim = self._claim(GPU_WORKER, Side.GPU, self._group)
+        claim = self._claim(Side.GPU, self._group)
         if claim is None:
             return
         self._gpu_working = True
@@ -191,7 +184,7 @@ class SimulatedLoader:
 
         def end() -> None:
             self._gpu_working = False
-            self._finish(GPU_WORKER, Side.GPU, claim, self._engine.now - begun)
+            self._finish(Side.GPU, claim, self._engine.now - begun)
             self._start_step()
             self._wake()
 
@@ -253,17 +246,8 @@ class SimulatedLoader:
 
     def _note_step(self) -> None:
         self._workers = self._setup.workers_at.get(len(self._steps), self._workers)
-        profiling = self._variant.mode is None and self._choice.profiling
         self._steps.append(
-            SimulatedStep(
-                self._engine.now,
-                self._workers,
-                self._threshold,
-                self._search.restarts,
-                self._group,
-                self._mode,
-                profiling,
-            )
+            SimulatedStep(self._engine.now, self._threshold, self._search.restarts, self._mode)
         )
 
 

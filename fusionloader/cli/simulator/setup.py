@@ -75,26 +75,17 @@ class SimulatedStep:
     """The start of a training step: its time, and the schedulers' state."""
 
     time: float
-    cpu_workers: int
     threshold: int
     restarts: int
-    group: int
     mode: Mode
-    profiling: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a simulated training: its steps, and when the last mini-batch was complete.
-
-    ``work[b][t]`` has the seconds of tiny-batch t of mini-batch b on a CPU worker, and on the
-    device without a launch.
-    """
+    """Result of a simulated training."""
 
     setup: SimulationSetup
     steps: list[SimulatedStep]
-    makespan: float
-    work: list[list[tuple[float, float]]]
 
     def rate(self, first: int, last: int | None = None) -> float:
         """Samples per second between two steps, the last one by default."""

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from fusionloader.scheduler.threshold import Side
-
-
-class TinyState(Enum):
-    """State of a tiny-batch."""
-
-    WAITING = 1
-    ACTIVE = 2
-    COMPLETED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +22,12 @@ class SimulatedClaim:
 
 
 class _MiniBatch:
-    """Head and tail of the unclaimed middle, and each tiny-batch's state and worker."""
+    """Head and tail of the unclaimed middle, and the number of tiny-batches not completed."""
 
     def __init__(self, tiny_batches: int) -> None:
+        self.tiny_batches = tiny_batches
         self.head, self.tail = 0, tiny_batches
-        self.states = [TinyState.WAITING] * tiny_batches
-        self.workers: list[int | None] = [None] * tiny_batches
-        self.left = tiny_batches  # not completed
-        self.returned = False  # a dead worker's claims were taken back: look through the states
+        self.left = tiny_batches
 
 
 class TwoEndedQueue:
@@ -48,58 +37,33 @@ class TwoEndedQueue:
         self._mini_batches: list[_MiniBatch] = []
         self._oldest = 0
 
-    def publish(self, tiny_batches: int) -> int:
-        """Adds a mini-batch; returns its number."""
+    def publish(self, tiny_batches: int) -> None:
+        """Adds a mini-batch, whose number is that of the mini-batches before it."""
         self._mini_batches.append(_MiniBatch(tiny_batches))
-        return len(self._mini_batches) - 1
 
-    def claim(self, worker: int, side: Side, threshold: int, count: int) -> SimulatedClaim | None:
-        """Claims up to ``count`` neighbours at the worker's end, ``None`` if none is left for it.
+    def claim(self, side: Side, threshold: int, count: int) -> SimulatedClaim | None:
+        """Claims up to ``count`` neighbours at a side's end, ``None`` if none is left for it.
 
         CPU workers leave the last ``threshold`` tiny-batches of every mini-batch.
         """
         for sequence in range(self._oldest, len(self._mini_batches)):
-            found = self._claim_from(sequence, side, threshold, count)
-            if found is not None:
-                batch = self._mini_batches[sequence]
-                for tiny_batch in found.tiny_batches:
-                    batch.states[tiny_batch] = TinyState.ACTIVE
-                    batch.workers[tiny_batch] = worker
-                return found
+            batch = self._mini_batches[sequence]
+            if side is Side.CPU:
+                limit = min(batch.tail, batch.tiny_batches - threshold)
+                taken = min(count, limit - batch.head)
+                if taken > 0:
+                    batch.head += taken
+                    return SimulatedClaim(sequence, batch.head - taken, taken)
+            else:
+                taken = min(count, batch.tail - batch.head)
+                if taken > 0:
+                    batch.tail -= taken
+                    return SimulatedClaim(sequence, batch.tail, taken)
         return None
 
-    def _claim_from(
-        self, sequence: int, side: Side, threshold: int, count: int
-    ) -> SimulatedClaim | None:
-        batch = self._mini_batches[sequence]
-        if side is Side.CPU:
-            limit = min(batch.tail, len(batch.states) - threshold)
-            taken = min(count, limit - batch.head)
-            if taken > 0:
-                batch.head += taken
-                return SimulatedClaim(sequence, batch.head - taken, taken)
-        else:
-            taken = min(count, batch.tail - batch.head)
-            if taken > 0:
-                batch.tail -= taken
-                return SimulatedClaim(sequence, batch.tail, taken)
-        # A returned tiny-batch may be one that the GPU worker could not process: CPU workers only.
-        if batch.returned and side is Side.CPU:
-            for tiny_batch, state in enumerate(batch.states):
-                outside = not batch.head <= tiny_batch < batch.tail
-                if outside and state is TinyState.WAITING:
-                    return SimulatedClaim(sequence, tiny_batch, 1)
-        return None
-
-    def finish(self, worker: int, sequence: int, tiny_batch: int) -> bool:
-        """Completes a tiny-batch; ``False`` if the worker's claim on it was taken back."""
-        batch = self._mini_batches[sequence]
-        if batch.workers[tiny_batch] != worker:
-            return False
-        batch.states[tiny_batch] = TinyState.COMPLETED
-        batch.workers[tiny_batch] = None
-        batch.left -= 1
-        return True
+    def finish(self, claim: SimulatedClaim) -> None:
+        """Completes the tiny-batches of a claim."""
+        self._mini_batches[claim.sequence].left -= claim.count
 
     def done(self, sequence: int) -> bool:
         """Whether every tiny-batch of a mini-batch is complete."""
@@ -108,16 +72,3 @@ class TwoEndedQueue:
     def deliver_until(self, sequence: int) -> None:
         """Removes the mini-batches before this one from the queue."""
         self._oldest = sequence
-
-    def take_back(self, worker: int) -> list[tuple[int, int]]:
-        """Takes a dead worker's claims back; returns them as (mini-batch, tiny-batch)."""
-        lost = []
-        for sequence in range(self._oldest, len(self._mini_batches)):
-            batch = self._mini_batches[sequence]
-            for tiny_batch, claimant in enumerate(batch.workers):
-                if claimant == worker:
-                    batch.states[tiny_batch] = TinyState.WAITING
-                    batch.workers[tiny_batch] = None
-                    lost.append((sequence, tiny_batch))
-            batch.returned = True
-        return lost
