@@ -96,7 +96,6 @@ def _serve(pipe, host, port, token, fingerprint, budget):
         return found, reads + machine.fetcher.counts.misses
 
     answers = {
-        "counts": lambda: server.counts,
         "held": lambda: sorted(store.held),
         "epoch": epoch,
     }

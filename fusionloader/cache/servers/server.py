@@ -6,9 +6,7 @@ directly from the cache, which never evicts anything.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from fusionloader.cache.range_reading import FileStamp
@@ -39,22 +37,11 @@ class ServedStore(Protocol):
         """Whether a file is not cached, and there is room for its ``nbytes``."""
 
 
-@dataclass(slots=True)
-class ServerCounts:
-    """Numbers of samples sent (hits), lacking (misses) and accepted (taken); bytes of hits."""
-
-    hits: int = 0
-    misses: int = 0
-    taken: int = 0
-    bytes_sent: int = 0
-
-
 class CacheServer:
     """Answers the requests of clients, from construction until ``close()``.
 
     Attributes:
         address: address that it listens at, with the actual port.
-        counts: counters.
     """
 
     def __init__(
@@ -68,8 +55,6 @@ class CacheServer:
         Raises:
             OSError: it cannot listen at ``address``.
         """
-        self.counts = ServerCounts()
-        self._lock = threading.Lock()
         self._find_store = find_store
         service = Service(lambda: self._answer, requests.MOST_BYTES)
         self._listener = Listener(address, identity, {SERVICE: service})
@@ -97,10 +82,6 @@ class CacheServer:
         found = [_look_up(store, each) for each in wanted]
         body = [data for data in found if isinstance(data, memoryview)]
         statuses = bytes(Status.HIT if isinstance(each, memoryview) else each for each in found)
-        with self._lock:
-            self.counts.hits += len(body)
-            self.counts.misses += len(wanted) - len(body)
-            self.counts.bytes_sent += sum(data.nbytes for data in body)
         return Outgoing(requests.ITEMS, statuses, body, holds=store)
 
     def _take(self, message: Message) -> None:
@@ -109,9 +90,8 @@ class CacheServer:
         if nbytes != [message.body.nbytes]:
             raise MalformedRequest(f"{message.body.nbytes} bytes were given for {nbytes}")
         store = self._find_store(fingerprint)
-        if store is not None and store.put(*wanted[0], message.body):
-            with self._lock:
-                self.counts.taken += 1
+        if store is not None:
+            store.put(*wanted[0], message.body)
 
 
 def _look_up(store: ServedStore, wanted: WantedFile) -> memoryview | Status:

@@ -159,22 +159,17 @@ class Counts:
     def explain(self) -> list[str]:
         """Returns the lines of ``explain()``."""
         lines = [f"deferred images: {self.files} files opened by user code were decoded natively"]
-        if self.left:
-            lines.append(f"  left to the library: {_listed(self.left)}")
-        if self.recorded:
-            lines.append(f"  recorded: {_listed(self.recorded)}")
-        if self.native:
-            lines.append(f"  run natively on plain tensors: {_listed(self.native)}")
-        if self.processed:
-            lines.append(f"  calls of image processors: {_listed(self.processed)}")
-        if self.results:
-            lines.append(f"  run for: {_listed(self.results)}")
-        if self.collated:
-            lines.append(f"  collated: {_listed(self.collated)}")
-        if self.ended:
-            lines.append(
-                f"  given pixels, and left to the library from there, for: {_listed(self.ended)}"
-            )
+        for what, counted in (
+            ("left to the library", self.left),
+            ("recorded", self.recorded),
+            ("run natively on plain tensors", self.native),
+            ("calls of image processors", self.processed),
+            ("run for", self.results),
+            ("collated", self.collated),
+            ("given pixels, and left to the library from there, for", self.ended),
+        ):
+            if counted:
+                lines.append(f"  {what}: {_listed(counted)}")
         lines += [f"  failed in {name}: {error}" for name, error in self.failed.items()]
         return lines
 

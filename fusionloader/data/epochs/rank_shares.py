@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import compress
 
 from torch.utils.data import BatchSampler
@@ -40,15 +40,6 @@ class RankStage:
     drop_last: bool
     delivered: list[int]
     ahead: list[list[int]]
-
-    def to_state(self) -> State:
-        return {
-            "ranks": self.ranks,
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            "delivered": list(self.delivered),
-            "ahead": [list(numbers) for numbers in self.ahead],
-        }
 
     def left(self, count: int) -> bytearray:
         """Returns one byte per sample of ``count``: 1 if no rank has delivered it, else 0."""
@@ -102,7 +93,7 @@ class Share:
 
     def to_state(self) -> State:
         state = {name: getattr(self, name) for name in self.__slots__}
-        return {**state, "before": [stage.to_state() for stage in self.before]}
+        return {**state, "before": [asdict(stage) for stage in self.before]}
 
     @classmethod
     def from_state(cls, state: State) -> Share:

@@ -56,16 +56,9 @@ class ProfileWindow:
     answer_seconds: float = 0.0
 
     def __add__(self, other: ProfileWindow) -> ProfileWindow:
-        return ProfileWindow(
-            self.steps + other.steps,
-            self.seconds + other.seconds,
-            self.waited + other.waited,
-            self.local_samples + other.local_samples,
-            self.remote_samples + other.remote_samples,
-            self.local_cpu_seconds + other.local_cpu_seconds,
-            self.remote_cpu_seconds + other.remote_cpu_seconds,
-            max(self.answer_seconds, other.answer_seconds),
-        )
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        slowest = max(self.answer_seconds, other.answer_seconds)
+        return ProfileWindow(**sums | {"answer_seconds": slowest})
 
     def since(self, before: ProfileWindow, slowest: float) -> ProfileWindow:
         """Returns the growth of these sums since ``before``; ``slowest`` is the longest answer."""

@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fusionloader.system.amounts import mib
 from fusionloader.system.limits import anonymous_memory, control_groups
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess as Process
 
 # Part of a limit that is left to the processes' own allocations: the kernel kills a process when
 # nothing is left.
@@ -143,17 +138,6 @@ class OutOfMemoryKills:
             f"the kernel's out-of-memory killer has ended {killed} of the processes that share "
             f"{found.limit}. {found.remedy}, or lower num_workers, batch_size or prefetch_factor"
         )
-
-    @contextlib.contextmanager
-    def named(self, workers: Iterable[Process]) -> Iterator[None]:
-        """Adds ``explain()`` to a RuntimeError of the block, if one of ``workers`` was killed."""
-        try:
-            yield
-        except RuntimeError as error:
-            killed = any(worker.exitcode == -signal.SIGKILL for worker in workers)
-            if killed and (why := self.explain()):
-                raise RuntimeError(f"{error}: {why}") from error
-            raise
 
 
 def _count_kills() -> int:

@@ -43,7 +43,6 @@ def find_indexes(
     settings: ReadSettings,
     mode: IndexMode,
     inline: frozenset[bytes],
-    progressed: Progressed = lambda url: None,
 ) -> list[TarIndex]:
     """Returns the index of every shard.
 
@@ -52,7 +51,6 @@ def find_indexes(
         settings: read settings.
         mode: ``"beside"`` uses only the indexes beside the shards.
         inline: extensions of members whose content a new index has.
-        progressed: called with the URL of each shard when its index is available.
 
     Raises:
         UrlUnreadable: a shard or its index cannot be read.
@@ -60,12 +58,7 @@ def find_indexes(
     """
 
     async def all_of_them(store: ObjectStore) -> list[TarIndex]:
-        async def one(url: str) -> TarIndex:
-            found = await _find(store, url, mode, inline)
-            progressed(url)
-            return found
-
-        return await _gather(urls, one)
+        return await _gather(urls, lambda url: _find(store, url, mode, inline))
 
     return run_apart(settings, all_of_them)
 
@@ -78,7 +71,11 @@ def write_indexes(
 ) -> list[TarIndex]:
     """Reads every shard once and writes its index beside it.
 
-    The arguments are those of ``find_indexes``.
+    Args:
+        urls: URLs of the shards.
+        settings: read settings.
+        inline: extensions of members whose content an index has.
+        progressed: called with the URL of each shard when its index is written.
 
     Raises:
         UrlUnreadable: a shard cannot be read, or its index cannot be written.
