@@ -35,7 +35,43 @@ from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON, READ
 from fusionloader.transforms.plan.stages import Plan
 
 
-class PlanSource:
+class _CompiledSource:
+    """Base of sources that are made of a compiled dataset.
+
+    Attributes:
+        dataset: the dataset, or its copy in a worker.
+    """
+
+    def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool) -> None:
+        self.dataset = dataset
+        self._compiled, self._in_worker = compiled, in_worker
+
+    def __reduce__(self) -> tuple[type[_CompiledSource], tuple[Dataset, Compiled, bool]]:
+        # Without executors, which belong to one process.
+        return type(self), (self.dataset, self._compiled, self._in_worker)
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether Python code of the user follows on images."""
+        return self._compiled.has_tail
+
+    def renewed(self) -> Source:
+        """Returns a source for the dataset's present transforms, with another plan or none."""
+        plan = self._compiled.plan
+        assert plan is not None
+        compiled = compile_dataset(self.dataset, plan.decode, plan.strict)
+        if compiled.plan is None:
+            return DatasetSource(self.dataset)
+        return make_source(self.dataset, compiled, self._in_worker)
+
+    def name(self, key: SampleKey) -> str:
+        return self._compiled.name(key.index)
+
+    def count(self) -> int:
+        return find_length(self.dataset)
+
+
+class PlanSource(_CompiledSource):
     """Decodes and transforms natively, then runs the Python tail and the target's transform.
 
     The global generators are seeded for the Python code of each sample. Outside worker processes
@@ -43,26 +79,15 @@ class PlanSource:
     """
 
     def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> None:
+        super().__init__(dataset, compiled, in_worker)
         assert compiled.plan is not None
-        self._in_worker = in_worker
-        self.dataset = dataset
         self.seeding = Seeding()
-        self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
         self._made: Executor | None = None
         self._arrays: PixelArrays | None = None
         self._seconds = {READ: 0.0, PYTHON: 0.0}
         self._read_bytes = 0
-
-    def __reduce__(self) -> tuple[type[PlanSource], tuple[Dataset, Compiled, bool]]:
-        # Without the executor, which belongs to one process.
-        return PlanSource, (self.dataset, self._compiled, self._in_worker)
-
-    @property
-    def has_tail(self) -> bool:
-        """Whether Python code of the user follows on the images."""
-        return self._compiled.has_tail
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` like ``dataset[index]``."""
@@ -87,10 +112,6 @@ class PlanSource:
                 target = compiled.target_transform(target)
         self._seconds[PYTHON] += time.perf_counter() - start
         return image, target
-
-    def renewed(self) -> Source:
-        """Returns a source for the dataset's present transforms, with another plan or none."""
-        return _renewed(self.dataset, self._plan, self._in_worker)
 
     def _read(self, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
         if self._compiled.kind != "pixels":
@@ -165,25 +186,15 @@ class PlanSource:
         result, size = done
         return result_array(result, size, self._plan)
 
-    def name(self, key: SampleKey) -> str:
-        return self._compiled.name(key.index)
 
-    def count(self) -> int:
-        return find_length(self.dataset)
-
-
-class JoinedSource:
+class JoinedSource(_CompiledSource):
     """Makes samples of datasets that have a plan each."""
 
     def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> None:
-        self.dataset = dataset
-        self._compiled, self._in_worker = compiled, in_worker
+        super().__init__(dataset, compiled, in_worker)
         self._sources = [PlanSource(dataset, part, in_worker) for part in compiled.parts]
         leaves = find_leaves(compiled.images)
         self._by_leaf = {id(leaf): each for leaf, each in zip(leaves, self._sources, strict=True)}
-
-    def __reduce__(self) -> tuple[type[JoinedSource], tuple[Dataset, Compiled, bool]]:
-        return JoinedSource, (self.dataset, self._compiled, self._in_worker)
 
     @property
     def seeding(self) -> Seeding:
@@ -194,21 +205,10 @@ class JoinedSource:
         for source in self._sources:
             source.seeding = seeding
 
-    @property
-    def has_tail(self) -> bool:
-        """Whether Python code of the user follows on some of the images."""
-        return self._compiled.has_tail
-
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` like ``dataset[index]``."""
         leaf, index = find_leaf(self._compiled.images, key.index)
         return self._by_leaf[id(leaf)].load(key.replaced(index))
-
-    def renewed(self) -> Source:
-        """Returns a source for the datasets' present transforms, with other plans or none."""
-        plan = self._compiled.plan
-        assert plan is not None
-        return _renewed(self.dataset, plan, self._in_worker)
 
     def take_spent(self) -> Spent:
         """Returns the time and the bytes read since the last call, of all parts."""
@@ -220,12 +220,6 @@ class JoinedSource:
             spent.part_seconds[PASSES] += sum(rest)
         return spent
 
-    def name(self, key: SampleKey) -> str:
-        return self._compiled.name(key.index)
-
-    def count(self) -> int:
-        return find_length(self.dataset)
-
 
 PlannedSource = PlanSource | JoinedSource
 
@@ -235,13 +229,6 @@ def make_source(dataset: Dataset, compiled: Compiled, in_worker: bool = True) ->
     if compiled.parts:
         return JoinedSource(dataset, compiled, in_worker)
     return PlanSource(dataset, compiled, in_worker)
-
-
-def _renewed(dataset: Dataset, plan: Plan, in_worker: bool) -> Source:
-    compiled = compile_dataset(dataset, plan.decode, plan.strict)
-    if compiled.plan is None:
-        return DatasetSource(dataset)
-    return make_source(dataset, compiled, in_worker)
 
 
 def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

@@ -34,7 +34,7 @@ def mds_folder(eval_set, tmp_path):
     [
         (
             {"image": "img"},
-            r"no column 'img' of images, which are jpeg, .*its columns are image \(",
+            r"no column 'img' of images, which are jpeg, .*its fields are 'image' \(",
         ),
         ({"image": "weight"}, "no column 'weight' of images"),
         ({"target": "key"}, r"no column 'key' of targets.* give a target_transform for str"),
@@ -113,7 +113,7 @@ def test_a_damaged_compressed_mds_shard_is_named(eval_set, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image": "img"}, "no leaf 'img' of images, .*its leaves are 'image'"),
+        ({"image": "img"}, "no leaf 'img' of images, .*its fields are 'image'"),
         ({"image": "label"}, "no leaf 'label' of images, which are jpeg, image, bytes"),
         ({"target": "image"}, "no leaf 'image' of targets, which are int, bool"),
     ],

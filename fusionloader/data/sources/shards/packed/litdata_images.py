@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
 from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
 from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.packed.packed_items import (
     Integers,
+    check_field,
     find_fields,
     index_errors,
+    join_places,
     numbers_at,
     read_bounds,
     texts_at,
@@ -68,10 +68,11 @@ class LitDataImages(EncodedImages):
         with index_errors(os.path.join(folder, "index.json")):
             index = _read_index(Path(folder))
             formats = _parse_formats(index["config"], str(folder))
-            _check_leaf(formats, image, _IMAGES, "images", str(folder))
+            check_field(formats, image, _IMAGES, "images", repr(str(folder)), "leaf")
             if target is not None:
                 texts = _TEXTS if target_transform is not None else ()
-                _check_leaf(formats, target, (*_NUMBERS, *texts), "targets", str(folder))
+                kinds = (*_NUMBERS, *texts)
+                check_field(formats, target, kinds, "targets", repr(str(folder)), "leaf")
             paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
             places, targets = [], []
             for path in paths:
@@ -80,11 +81,9 @@ class LitDataImages(EncodedImages):
                 )
                 places.append(place)
                 targets.append(found)
-        counts = [place.shape[1] for place in places]
-        begins, nbytes = np.concatenate(places, axis=1)
-        numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
+        ranges, counts = join_places(paths, places)
         super().__init__(
-            ByteRanges(paths, numbers, begins, nbytes),
+            ranges,
             joined(targets),
             transform=transform,
             target_transform=target_transform,
@@ -140,18 +139,6 @@ def _leaves(spec: dict[str, Any], prefix: str = "") -> list[str]:
         keys = list(range(len(children)))
     pairs = zip(keys, children, strict=True)
     return [name for key, child in pairs for name in _leaves(child, f"{prefix}{key}.")]
-
-
-def _check_leaf(
-    formats: dict[str, str], name: str, expected: Sequence[str], what: str, folder: str
-) -> None:
-    if formats.get(name) in expected:
-        return
-    there = ", ".join(f"{leaf!r} ({kind})" for leaf, kind in formats.items())
-    raise ValueError(
-        f"{folder!r} has no leaf {name!r} of {what}, which are {', '.join(expected)}: its leaves "
-        f'are {there}; choose with image="..." and target="...", or give a target_transform for str'
-    )
 
 
 def _images_in(

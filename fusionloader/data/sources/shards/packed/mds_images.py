@@ -13,13 +13,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
 from fusionloader.data.sources.ranged_samples import ShardTargets, joined, no_targets
 from fusionloader.data.sources.sample_names import RowNames
 from fusionloader.data.sources.shards.packed.packed_items import (
+    check_field,
     find_fields,
     index_errors,
+    join_places,
     numbers_at,
     read_bounds,
     texts_at,
@@ -80,11 +81,9 @@ class MDSImages(EncodedImages):
                 place, found = _read_shard(shard, path, image, target)
                 places.append(place)
                 targets.append(found)
-        counts = [place.shape[1] for place in places]
-        starts, lengths = np.concatenate(places, axis=1)
-        numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
+        ranges, counts = join_places(paths, places)
         super().__init__(
-            ByteRanges(paths, numbers, starts, lengths),
+            ranges,
             joined(targets),
             transform=transform,
             target_transform=target_transform,
@@ -122,14 +121,7 @@ def _name(shard: dict[str, Any]) -> str:
 
 def _check(shard: dict[str, Any], name: str, encodings: Sequence[str], what: str) -> None:
     columns = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
-    if columns.get(name) in encodings:
-        return
-    there = ", ".join(f"{column} ({encoding})" for column, encoding in columns.items())
-    raise ValueError(
-        f"{_name(shard)} has no column {name!r} of {what}, which are {', '.join(encodings)}: its "
-        f'columns are {there}; choose with image="..." and target="...", or give a '
-        "target_transform for str"
-    )
+    check_field(columns, name, encodings, what, _name(shard), "column")
 
 
 def _local_paths(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from fusionloader.data.sources.byte_ranges import ByteRanges
 
 Integers = npt.NDArray[np.int64]
 
@@ -38,6 +40,35 @@ def index_errors(path: str) -> Iterator[None]:
         if os.path.dirname(path) in str(error):
             raise
         raise ValueError(f"{path!r}: {error}") from error
+
+
+def check_field(
+    there: Mapping[str, str], name: str, kinds: Sequence[str], what: str, shard: str, word: str
+) -> None:
+    """Raises a ``ValueError`` unless the field ``name`` is there and of one of ``kinds``.
+
+    ``word`` is what the format calls a field.
+    """
+    if there.get(name) not in kinds:
+        known = ", ".join(f"{field!r} ({kind})" for field, kind in there.items())
+        raise ValueError(
+            f"{shard} has no {word} {name!r} of {what}, which are {', '.join(kinds)}: its fields "
+            f'are {known}; choose with image="..." and target="...", or give a target_transform '
+            "for str"
+        )
+
+
+def join_places(
+    paths: Sequence[str], places: Sequence[Integers]
+) -> tuple[ByteRanges, Sequence[int]]:
+    """Returns the ranges of all samples, and the number of samples in each file.
+
+    ``places`` has starts and lengths of a file's images, of shape (2, samples).
+    """
+    counts = [place.shape[1] for place in places]
+    starts, lengths = np.concatenate(places, axis=1)
+    numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
+    return ByteRanges(paths, numbers, starts, lengths), counts
 
 
 def read_bounds(data: npt.NDArray[np.uint8], path: str) -> Integers:
