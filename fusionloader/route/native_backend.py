@@ -184,13 +184,8 @@ class NativeBackend:
         """Returns the fields that all workers have in common."""
         stores, joined = self._cache.handles(), self._cache.joined
         return NativeWorkerConfig(
-            worker=0,
-            parent=0,
-            control_fd=-1,
-            data_fd=-1,
             table_fd=self._table.fd,
             table_bytes=self._table.nbytes,
-            message_fd=-1,
             plan=self._plan,
             on_error=options.on_error,
             address="" if self._offers is None else self._offers.ranks.address,

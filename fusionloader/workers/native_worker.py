@@ -43,15 +43,15 @@ class NativeWorkerConfig:
     ``jpeg_index_fd``, and ``mapped``, are those of the loader's cache (``StoreHandles``).
 
     Attributes:
-        worker: the worker's number.
+        table_fd: descriptor of the dataset's table.
+        table_bytes: size of the table.
+        plan: decoding and transforms.
+        on_error: option of the loader.
+        worker: the worker's number. It and the next four fields are set when a worker is started.
         parent: process id of the training process; 0 for the parent process.
         control_fd: descriptor of the control block.
         data_fd: descriptor of the slots.
-        table_fd: descriptor of the dataset's table.
-        table_bytes: size of the table.
         message_fd: descriptor of the pipe to the manager.
-        plan: decoding and transforms.
-        on_error: option of the loader.
         event_fd: descriptor of the event that wakes a worker shared by several ranks.
         address: address of the global manager; empty if workers are not shared.
         load_truncated: Pillow's ``LOAD_TRUNCATED_IMAGES`` in the training process.
@@ -62,15 +62,15 @@ class NativeWorkerConfig:
         names: pickled ``SampleNames`` of ranges, unpickled only for a message.
     """
 
-    worker: int
-    parent: int
-    control_fd: int
-    data_fd: int
     table_fd: int
     table_bytes: int
-    message_fd: int
     plan: Plan
     on_error: OnError
+    worker: int = 0
+    parent: int = 0
+    control_fd: int = -1
+    data_fd: int = -1
+    message_fd: int = -1
     event_fd: int = -1
     address: str = ""
     load_truncated: bool = False

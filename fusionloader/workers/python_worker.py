@@ -27,7 +27,7 @@ from fusionloader.transforms.executors.python import (
     Source,
     native_generators,
 )
-from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.transforms.executors.row_writer import LayoutMismatch, WriteRows, make_writer
 from fusionloader.transforms.plan.parts import WRITE, Spent
 from fusionloader.workers import messages, sample_errors
 from fusionloader.workers.claims import (
@@ -133,7 +133,7 @@ class PythonWorker:
         self._layout: Layout | None = None
         self._layout_version = 0
         self._layout_expected = False
-        self._writers: dict[tuple[int, int, int], Writer] = {}
+        self._writers: dict[tuple[int, int, int], WriteRows] = {}
         self._claimed_rows = ClaimedRows(queue)
         is_deferring = isinstance(source, DeferringSource)
         self.sample_rows = SampleRows(self._claimed_rows) if is_deferring else None
@@ -436,12 +436,12 @@ class PythonWorker:
         self, claim: _native.Claim, begin: int, samples: list[Any], tiny_batches: list[int]
     ) -> list[tuple[int, TinyBatchState]]:
         """Writes the samples to the batch; returns the state of each tiny-batch."""
-        size, writer = claim.tiny_size, self._writer(claim)
+        size, write = claim.tiny_size, self._writer(claim)
         is_one_block = len(tiny_batches) == claim.count and not self._claimed_rows.are_scattered
         if is_one_block and not (self._with_skips and any(sample is SKIPPED for sample in samples)):
             # If it raises, _write_apart finds the sample.
             with contextlib.suppress(Exception):
-                writer.write(begin, samples)
+                write(begin, samples)
                 return [(tiny_batch, self._written(tiny_batch)) for tiny_batch in tiny_batches]
         slices = [slice(each * size - begin, (each + 1) * size - begin) for each in tiny_batches]
         pairs = zip(tiny_batches, slices, strict=True)
@@ -450,12 +450,12 @@ class PythonWorker:
     def _write_apart(
         self, claim: _native.Claim, tiny_batch: int, samples: list[Any]
     ) -> TinyBatchState:
-        writer = self._writer(claim)
+        write = self._writer(claim)
         start = position = tiny_batch * claim.tiny_size
         try:
             for position, sample in enumerate(samples, start):
                 if sample is not SKIPPED:
-                    writer.write(self._claimed_rows.row(position), [sample])
+                    write(self._claimed_rows.row(position), [sample])
         except LayoutMismatch:
             return self._spill(claim, tiny_batch, samples)
         except Exception as error:
@@ -489,12 +489,12 @@ class PythonWorker:
         self._send(failed)
         return TinyBatchState.FAILED
 
-    def _writer(self, claim: _native.Claim) -> Writer:
+    def _writer(self, claim: _native.Claim) -> WriteRows:
         assert self._layout is not None and claim.payload is not None
         where = (self._layout_version, claim.payload, claim.payload_rows)
         writer = self._writers.get(where)
         if writer is None:
-            writer = Writer(
+            writer = make_writer(
                 self._layout, self.queue.rows(claim), claim.payload_rows, self.sample_rows
             )
             self._writers[where] = writer

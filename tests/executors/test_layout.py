@@ -12,7 +12,7 @@ from support.campaigns import examples
 from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
 
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.transforms.executors.row_writer import LayoutMismatch, make_writer
 
 One = collections.namedtuple("One", "only")
 Pair = collections.namedtuple("Pair", "left right")
@@ -157,10 +157,10 @@ def test_batches_are_those_of_default_collate(data):
     rows = count + data.draw(st.integers(0, 2))
     layout = layout_of(data.draw(st.sampled_from(samples)))
     buffer = memory(layout, rows)
-    writer = Writer(layout, buffer, rows)
+    write = make_writer(layout, buffer, rows)
     size = data.draw(st.integers(1, count))
     for first in data.draw(st.permutations(range(0, count, size))):
-        writer.write(first, samples[first : first + size])
+        write(first, samples[first : first + size])
     batch = layout.batch(buffer, rows, count)
     assert same(batch, default_collate(samples))
     positions = data.draw(st.permutations(range(count)))
@@ -176,9 +176,9 @@ def test_a_row_that_is_written_changes_no_other(data):
     replaced = data.draw(values(schema))
     layout = layout_of(samples[0])
     buffer = memory(layout, 3)
-    writer = Writer(layout, buffer, 3)
-    writer.write(0, samples)
-    writer.write(1, [replaced])
+    write = make_writer(layout, buffer, 3)
+    write(0, samples)
+    write(1, [replaced])
     expected = default_collate([samples[0], replaced, samples[2]])
     assert same(layout.batch(buffer, 3, 3), expected)
 
@@ -242,11 +242,11 @@ def test_a_sample_of_another_layout_is_refused(data):
     good, bad = data.draw(values(schema)), data.draw(values(other))
     layout = layout_of(good)
     assert layout != Layout.of(bad)
-    writer = Writer(layout, memory(layout, 2), 2)
-    writer.write(0, [good])
+    write = make_writer(layout, memory(layout, 2), 2)
+    write(0, [good])
     for samples in ([bad], [good, bad]):
         with pytest.raises(LayoutMismatch):
-            writer.write(0, samples)
+            write(0, samples)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_a_sample_of_another_layout_is_refused(data):
 )
 def test_what_can_never_be_written_is_refused(good, bad):
     layout = layout_of(good)
-    writer = Writer(layout, memory(layout, 2), 2)
+    write = make_writer(layout, memory(layout, 2), 2)
     with pytest.raises(LayoutMismatch):
-        writer.write(0, [good, bad])
+        write(0, [good, bad])
 
 
 @pytest.mark.parametrize(
@@ -360,12 +360,12 @@ def test_torchvisions_tensors_are_rows_and_batches_of_plain_tensors(tensor):
     samples[1] = (tv_tensors.wrap(samples[1][0], like=tensor), 1)
     layout = Layout.of(samples[0])
     memory = bytearray(layout.batch_bytes(2))
-    Writer(layout, memory, 2).write(0, samples)
+    make_writer(layout, memory, 2)(0, samples)
     batch, expected = layout.batch(memory, 2, 2), default_collate(samples)
     assert type(batch[0]) is type(expected[0]) is torch.Tensor
     assert torch.equal(batch[0], expected[0]) and batch[0].dtype == expected[0].dtype
     with pytest.raises(LayoutMismatch):
-        Writer(layout, memory, 2).write(0, [(tensor.as_subclass(torch.Tensor), 0)])
+        make_writer(layout, memory, 2)(0, [(tensor.as_subclass(torch.Tensor), 0)])
 
 
 def test_torchvisions_tensors_have_no_layout_where_batches_keep_their_type():

@@ -428,13 +428,8 @@ def _starter(options: PreprocessorOptions, plan: Plan, table: DatasetTable) -> S
     method = "spawn" if context is None else str(context.get_start_method())
     formats = AddedFormats() if method == "fork" else AddedFormats.here()
     config = NativeWorkerConfig(
-        worker=0,
-        parent=0,
-        control_fd=-1,
-        data_fd=-1,
         table_fd=table.fd,
         table_bytes=table.nbytes,
-        message_fd=-1,
         plan=plan,
         on_error="raise",
         load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,

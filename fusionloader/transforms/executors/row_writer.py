@@ -36,34 +36,28 @@ class Placed(Protocol):
         """Whether leaf ``column`` of row ``at`` lies there; else the row may be overwritten."""
 
 
-class Writer:
-    """Writes samples into the rows of one batch's memory."""
+WriteRows = Callable[[int, Sequence[Sample]], None]
+"""Writes samples into consecutive rows from a row on.
 
-    def __init__(
-        self, layout: Layout, buffer: Memory, rows: int, placed: Placed | None = None
-    ) -> None:
-        """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes.
-
-        Tensors that ``placed`` holds are not written again.
-        """
-        tensors = enumerate(layout.tensors(buffer, rows, rows))
-        self._write = _compile_writer(layout.root, tensors, placed)
-
-    def write(self, row: int, samples: Sequence[Sample]) -> None:
-        """Writes ``samples`` into consecutive rows from ``row`` on.
-
-        Raises:
-            LayoutMismatch: a sample does not fit the layout; rows may be partly written.
-        """
-        self._write(row, samples)
+Raises:
+    LayoutMismatch: a sample does not fit the layout; rows may be partly written.
+"""
 
 
-_Write = Callable[[int, Sequence[Sample]], None]
+def make_writer(
+    layout: Layout, buffer: Memory, rows: int, placed: Placed | None = None
+) -> WriteRows:
+    """Returns a function that writes samples into the rows of one batch's memory.
+
+    ``buffer`` has ``layout.batch_bytes(rows)`` writable bytes. Tensors that ``placed`` holds are
+    not written again.
+    """
+    return _compile_writer(layout.root, enumerate(layout.tensors(buffer, rows, rows)), placed)
 
 
 def _compile_writer(
     node: Node, tensors: Iterator[tuple[int, torch.Tensor]], placed: Placed | None
-) -> _Write:
+) -> WriteRows:
     if isinstance(node, Leaf):
         return _leaf_writer(node, *next(tensors), placed)
     writers = [_compile_writer(child, tensors, placed) for child in node.children]
@@ -81,7 +75,7 @@ def _compile_writer(
     return write
 
 
-def _mapping_writer(keys: tuple[Hashable, ...], writers: list[_Write]) -> _Write:
+def _mapping_writer(keys: tuple[Hashable, ...], writers: list[WriteRows]) -> WriteRows:
     wanted = set(keys)
 
     def write(row: int, samples: Sequence[Sample]) -> None:
@@ -94,7 +88,7 @@ def _mapping_writer(keys: tuple[Hashable, ...], writers: list[_Write]) -> _Write
     return write
 
 
-def _leaf_writer(leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | None) -> _Write:
+def _leaf_writer(leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | None) -> WriteRows:
     if leaf.kind == "tensor":
         return _tensor_writer(leaf, number, block, placed)
     if leaf.kind == "array":
@@ -104,7 +98,9 @@ def _leaf_writer(leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | 
     return _scalar_writer(leaf, block)
 
 
-def _tensor_writer(leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | None) -> _Write:
+def _tensor_writer(
+    leaf: Leaf, number: int, block: torch.Tensor, placed: Placed | None
+) -> WriteRows:
     dtype, shape = leaf.dtype, torch.Size(leaf.shape)
     kind = leaf.tensor
 
@@ -149,7 +145,7 @@ def _as_plain(kind: type) -> contextlib.AbstractContextManager[None]:
     return torch._C.DisableTorchFunctionSubclass()
 
 
-def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+def _array_writer(leaf: Leaf, block: torch.Tensor) -> WriteRows:
     rows = block.numpy()
     dtype, shape = rows.dtype, leaf.shape
 
@@ -162,7 +158,7 @@ def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     return write
 
 
-def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+def _text_writer(leaf: Leaf, block: torch.Tensor) -> WriteRows:
     rows = block.numpy()
     lengths = rows[:, : TEXT_LENGTH.itemsize].view(TEXT_LENGTH)
     kind, capacity = leaf.scalar, leaf.shape[0] - TEXT_LENGTH.itemsize
@@ -182,7 +178,7 @@ def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     return write
 
 
-def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> WriteRows:
     rows = block.numpy()
     kind = leaf.scalar
 

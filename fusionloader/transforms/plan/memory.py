@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from fusionloader.transforms.plan.stages import (
@@ -22,6 +21,7 @@ from fusionloader.transforms.plan.stages import (
     Resize,
     ResizeShorterSide,
     Stage,
+    flat,
     get_branches,
 )
 
@@ -68,7 +68,7 @@ def may_transpose(stage: Stage) -> bool:
 
     Such angles are too rare to count where any angle of a range is drawn.
     """
-    for each in _leaves(stage):
+    for each in flat((stage,)):
         if isinstance(each, RandomRotation) and each.rounding in _OF_V2:
             low, high = each.degrees
             if low == high and low % 180 == 90 and each.centre is None:
@@ -89,21 +89,12 @@ def sees_order(stage: Stage) -> bool:
             isinstance(each, RandomPolicy)
             and any(step.op == "contrast" for policy in each.policies for step in policy)
         )
-        for each in _leaves(stage)
+        for each in flat((stage,))
     )
 
 
 def spreads(stage: Stage) -> bool:
     """Whether a stage makes grey, whose channels are one in memory."""
     return any(
-        isinstance(each, Fixed) and each.operation[0] == "grayscale" for each in _leaves(stage)
+        isinstance(each, Fixed) and each.operation[0] == "grayscale" for each in flat((stage,))
     )
-
-
-def _leaves(stage: Stage) -> Iterator[Stage]:
-    branches = get_branches(stage)
-    if not branches:
-        yield stage
-    for branch in branches:
-        for each in branch:
-            yield from _leaves(each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -422,6 +422,16 @@ def get_branches(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
     if isinstance(stage, RandomApply):
         return (stage.stages,)
     return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
+
+
+def flat(stages: Iterable[Stage]) -> Iterator[Stage]:
+    """Yields the stages, and instead of containers the stages in all of their branches."""
+    for stage in stages:
+        if isinstance(stage, Container):
+            for branch in get_branches(stage):
+                yield from flat(branch)
+        else:
+            yield stage
 
 
 def get_rounding(stage: Stage) -> Rounding:

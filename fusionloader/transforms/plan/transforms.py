@@ -6,9 +6,8 @@ if none of its methods was replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import torch
 
@@ -41,13 +40,12 @@ from fusionloader.transforms.plan.stages import (
     ResizeShorterSide,
     Stage,
     TrimBorder,
-    get_branches,
+    flat,
     makes_floats,
 )
 from fusionloader.transforms.plan.torchvision import conversions, erasing
 
 _ANY_RGB = ImageKind()
-Found = TypeVar("Found")
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
@@ -265,8 +263,9 @@ class _Compiling:
         if self.converted is None:
             return
         self.resized_by_v1 |= by_v1 and isinstance(stage, _RESIZING)
-        jitters = list(_find(ColorJitter, stage))
-        self.may_divide_by_zero |= any(_find(RandomPerspective, stage))
+        each_stage = list(flat((stage,)))
+        jitters = [each for each in each_stage if isinstance(each, ColorJitter)]
+        self.may_divide_by_zero |= any(isinstance(each, RandomPerspective) for each in each_stage)
         if self.may_divide_by_zero and any(each.hue for each in jitters):
             raise NotCompiled("torch turns the hue of what is no number, as behind a perspective")
         sees_layout = any(each.contrast and each.rounding == "torch_v2" for each in jitters)
@@ -396,12 +395,3 @@ def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
 def _runs_in_passes(stage: Stage) -> bool:
     constant = isinstance(stage, CropOrPad) and stage.mode == "constant"
     return constant or isinstance(stage, (*_MOVING, *_RESIZING))
-
-
-def _find(kind: type[Found], stage: Stage) -> Iterator[Found]:
-    """Yields what is of a kind: the stage itself, or in its branches."""
-    if isinstance(stage, kind):
-        yield stage
-    for branch in get_branches(stage):
-        for each in branch:
-            yield from _find(kind, each)

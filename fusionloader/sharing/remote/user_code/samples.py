@@ -15,7 +15,7 @@ from fusionloader.sharing.remote.user_code.bundle import NotMade
 from fusionloader.sharing.remote.user_code.layouts import layout_digest
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
-from fusionloader.transforms.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.transforms.executors.row_writer import LayoutMismatch, WriteRows, make_writer
 from fusionloader.workers.preparation import prepare_process
 
 _INDEX_BYTES = 8
@@ -39,7 +39,7 @@ class SampleMaker:
         )
         self._layout: Layout | None = None
         self._digest = b""
-        self._memory: dict[int, tuple[bytearray, Writer]] = {}  # by number of samples
+        self._memory: dict[int, tuple[bytearray, WriteRows]] = {}  # by number of samples
 
     def make(self, request: WorkRequest, body: memoryview) -> list[memoryview]:
         """Returns the rows of all samples, leaf by leaf.
@@ -90,9 +90,9 @@ class SampleMaker:
             raise NotMade(f"{count} samples have {layout.batch_bytes(count)} bytes")
         if count not in self._memory:
             buffer = bytearray(layout.batch_bytes(count))
-            self._memory[count] = buffer, Writer(layout, buffer, count)
-        buffer, writer = self._memory[count]
-        writer.write(0, samples)
+            self._memory[count] = buffer, make_writer(layout, buffer, count)
+        buffer, write = self._memory[count]
+        write(0, samples)
         whole = memoryview(buffer)
         return [
             whole[offset : offset + leaf.nbytes * count]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from fusionloader.transforms.executors.device.support import flat, why_not
+from fusionloader.transforms.executors.device.support import why_not
 from fusionloader.transforms.plan.stages import (
     ColorJitter,
     Container,
@@ -26,6 +26,7 @@ from fusionloader.transforms.plan.stages import (
     RandomVerticalFlip,
     SplitPlan,
     Stage,
+    flat,
     get_branches,
 )
 

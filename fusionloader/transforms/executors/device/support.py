@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from fusionloader.transforms.plan.stages import (
     AugMix,
-    Container,
     Fixed,
     Plan,
     RandomErasing,
@@ -20,7 +19,7 @@ from fusionloader.transforms.plan.stages import (
     ResizeKeepRatio,
     ResizeShorterSide,
     Stage,
-    get_branches,
+    flat,
     get_rounding,
 )
 
@@ -68,13 +67,3 @@ def _filters(stage: Stage) -> Sequence[str]:
     if isinstance(stage, RandomResizedCrop | ResizeKeepRatio):
         return stage.filters
     return (stage.filter,) if isinstance(stage, _RESIZES) else ()
-
-
-def flat(stages: Iterable[Stage]) -> Iterable[Stage]:
-    """Yields the stages in all branches of containers, in order."""
-    for stage in stages:
-        if isinstance(stage, Container):
-            for branch in get_branches(stage):
-                yield from flat(branch)
-        else:
-            yield stage
