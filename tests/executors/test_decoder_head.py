@@ -87,7 +87,7 @@ def test_memory_is_used_again_when_a_group_is_released_and_not_before():
     assert len(set(decoder.addresses)) == 4
     held = head.begin(files, [STEP] * 4)
     before = [found.image.copy() for found in head.finish(held)]
-    images = [command.buffer().numpy() for command in held.commands]
+    images = [command.buffer().numpy() for command in held]
     other = head.begin([encoded(seed=9)] * 4, [STEP] * 4)
     head.finish(other)
     for image, kept in zip(images, before, strict=True):
@@ -206,4 +206,4 @@ def test_a_late_pixel_of_a_failed_submit_lands_in_nobody_elses_memory():
         head.begin([encoded()] * 2, [STEP] * 2)
     group = head.begin([encoded()] * 2, [STEP] * 2)
     late = {buffer.data_ptr() for buffer in decoder.late}
-    assert late.isdisjoint(command.buffer().data_ptr() for command in group.commands)
+    assert late.isdisjoint(command.buffer().data_ptr() for command in group)

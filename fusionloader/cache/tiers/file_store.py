@@ -115,9 +115,6 @@ class FileStore(OwnedDescriptor):
         store._map(fd, nbytes)
         return store
 
-    def view(self, ledger: Ledger | None = None) -> _native.FileStoreView:
-        return _native.FileStoreView(self.fd, self.mapped, None if ledger is None else ledger.view)
-
     def _word(self, name: str) -> int:
         return int(self._header[name][0])
 

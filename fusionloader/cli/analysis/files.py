@@ -176,16 +176,16 @@ def drop(part: FilePart) -> bool | None:
     end = -(-(part.offset + part.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
     try:
         os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_DONTNEED)
-        if _has_page(descriptor, part.offset) is False:
+        if has_page(descriptor, part.offset) is False:
             return True
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        found = _has_page(descriptor, part.offset)
+        found = has_page(descriptor, part.offset)
         return None if found is None else not found
     finally:
         os.close(descriptor)
 
 
-def _has_page(descriptor: int, offset: int) -> bool | None:
+def has_page(descriptor: int, offset: int) -> bool | None:
     """Whether the byte at an offset is in the file cache; ``None`` where that cannot be told."""
     try:
         os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT)

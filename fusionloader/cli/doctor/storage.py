@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from fusionloader.cli.analysis.files import has_page
 from fusionloader.cli.doctor.check import Check, warn_if
 from fusionloader.cli.doctor.decoding import images_per_second
 from fusionloader.cli.progress import Progress
@@ -123,21 +123,12 @@ def drop_from_cache(path: Path) -> bool | None:
         with contextlib.suppress(OSError):  # a read-only file system has nothing to write
             os.fdatasync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        cached = _is_cached(handle)
+        cached = has_page(handle, 0)
     finally:
         os.close(handle)
     if cached is None:
         return False if file_system(path) in _IN_MEMORY else None
     return not cached
-
-
-def _is_cached(handle: int) -> bool | None:
-    """Whether the first byte comes without waiting for the storage, ``None`` if unknown."""
-    try:
-        os.preadv(handle, [bytearray(1)], 0, os.RWF_NOWAIT)
-    except OSError as error:
-        return False if error.errno == errno.EAGAIN else None
-    return True
 
 
 def file_system(place: Path) -> str:

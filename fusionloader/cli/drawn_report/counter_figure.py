@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusionloader.cli.drawn_report.analysis.counters import CounterCourse, counters_of
-from fusionloader.cli.drawn_report.analysis.words import count, duration
+from fusionloader.cli.drawn_report.analysis.words import duration
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
     SECONDS,
@@ -20,6 +20,7 @@ from fusionloader.cli.drawn_report.chart import (
     tip,
 )
 from fusionloader.observe.trace.timeline import READY, THRESHOLD, Timeline
+from fusionloader.system.amounts import counted
 
 _MOST_LISTED = 100
 _MEANINGS = {
@@ -86,7 +87,7 @@ def events_figure(timeline: Timeline, work: Work) -> Figure:
     seen = [each for each in timeline.instants if each.kind != "threshold"]
     if not seen:
         return Figure("events", title, "No worker was replaced, shared or added in this trace.")
-    text = f"{count(len(seen), 'event')}, seen when training next asked for a batch or waited."
+    text = f"{counted(len(seen), 'event')}, seen when training next asked for a batch or waited."
     if len(seen) > _MOST_LISTED:
         text += f" The first {_MOST_LISTED} are listed."
     rows = tuple(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.windows import TraceWindow, windows_of
-from fusionloader.cli.drawn_report.analysis.words import count, duration, size
+from fusionloader.cli.drawn_report.analysis.words import duration, size
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
     SECONDS,
@@ -23,6 +23,7 @@ from fusionloader.cli.drawn_report.chart import (
     tip,
 )
 from fusionloader.observe.trace.timeline import Span, Timeline
+from fusionloader.system.amounts import counted
 
 _BATCH_COLORS = 5
 _TRAINING, _COPY, _WAITING = "training", "copy", "waiting"
@@ -95,7 +96,7 @@ def _of_workers(window: TraceWindow, names: Mapping[int, str]) -> Iterator[_Slic
 def _what_was_done(span: Span) -> str:
     parts = [f"{name} {duration(ns / 1e9)}" for name, ns in span.parts.items() if ns]
     read = [size(span.nbytes)] if span.nbytes else []
-    samples, took = count(span.samples, "sample"), duration(span.duration_ns / 1e9)
+    samples, took = counted(span.samples, "sample"), duration(span.duration_ns / 1e9)
     return ", ".join([samples, *read, took, *parts])
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from fusionloader.cli.drawn_report.analysis.verdict import TraceVerdict, verdict_on
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits, waits_of
-from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
+from fusionloader.cli.drawn_report.analysis.words import duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import Work, work_of
 from fusionloader.cli.drawn_report.chart import Figure
 from fusionloader.cli.drawn_report.counter_figure import counters_figure, events_figure
@@ -18,6 +18,7 @@ from fusionloader.cli.drawn_report.wait_figures import capacity_figure, wait_fig
 from fusionloader.cli.drawn_report.worker_figures import workers_figure
 from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.trace.timeline import Timeline
+from fusionloader.system.amounts import counted
 
 
 def report_page(timeline: Timeline, name: str) -> str:
@@ -70,7 +71,7 @@ def _about(timeline: Timeline, work: Work) -> str:
     parts = [
         f"{began:%Y-%m-%d %H:%M} UTC",
         duration(work.seconds),
-        count(len(timeline.steps), "step"),
+        counted(len(timeline.steps), "step"),
         f"rank {meta.rank}",
     ]
     if meta.batch_size is not None:
@@ -105,7 +106,7 @@ def _facts(waits: TraceWaits, work: Work, use: ProcessorUse | None) -> tuple[tup
         facts.append((number(waits.samples / total), "samples per second"))
     if work.workers:
         busy = sum(each.busy_share for each in work.workers) / len(work.workers)
-        facts.append((percent(busy), f"busy, of {count(len(work.workers), 'worker')}"))
+        facts.append((percent(busy), f"busy, of {counted(len(work.workers), 'worker')}"))
     if len(waits.startup_seconds):
         longest = float(waits.startup_seconds.max())
         facts.append((duration(longest), "longest from iter() to a first batch"))
@@ -118,7 +119,7 @@ def _warnings(timeline: Timeline) -> Iterator[str]:
     meta = timeline.meta
     if meta.lost:
         yield (
-            f"{count(meta.lost, 'span')} of workers were overwritten before training read them. "
+            f"{counted(meta.lost, 'span')} of workers were overwritten before training read them. "
             "Busy shares and costs are those of the others."
         )
     yield from meta.notes

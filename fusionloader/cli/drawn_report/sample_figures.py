@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusionloader.cli.drawn_report.analysis.costs import Costs, costs_of
-from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
+from fusionloader.cli.drawn_report.analysis.words import duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import (
     KINDS,
     OTHER,
@@ -28,6 +28,7 @@ from fusionloader.cli.drawn_report.chart import (
 )
 from fusionloader.observe.statistics.stages import STAGES_IN_WORDS, costliest_stage
 from fusionloader.observe.trace.timeline import Timeline
+from fusionloader.system.amounts import counted
 
 _LEGEND = {"expr": "width < 420 ? 3 : 6"}  # columns: one row of them does not fit on a phone
 _KIND_COLORS = {
@@ -102,7 +103,7 @@ def costs_figure(timeline: Timeline) -> Figure:
         )
         return Figure("costs", title, text)
     text = (
-        f"{_comparison(costs)} Cells count {count(costs.samples, 'sample')}; lines join the "
+        f"{_comparison(costs)} Cells count {counted(costs.samples, 'sample')}; lines join the "
         "medians of each kind of worker. Both scales are logarithmic."
     )
     drawn = chart(

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
-from fusionloader.cli.drawn_report.analysis.words import count, duration, number, percent
+from fusionloader.cli.drawn_report.analysis.words import duration, number, percent
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
     Columns,
@@ -22,6 +22,7 @@ from fusionloader.cli.drawn_report.chart import (
     tip,
 )
 from fusionloader.observe.trace.timeline import Step
+from fusionloader.system.amounts import counted
 
 _MOST_BARS = 250
 _LONGEST_LISTED = 20
@@ -46,7 +47,7 @@ def capacity_figure(waits: TraceWaits, work: Work) -> Figure:
     groups = ["stage"] * len(cpu.stages) + ["all"]
     takes = waits.training_rate
     text = (
-        f"Samples per second that {count(cpu.workers, 'CPU worker')} could make with each stage "
+        f"Samples per second that {counted(cpu.workers, 'CPU worker')} could make with each stage "
         "alone, and with all of them. A bar shorter than training's limits it."
     )
     if takes is not None:
@@ -91,16 +92,16 @@ def wait_figure(waits: TraceWaits) -> Figure:
     """Returns the wait of each step, or of neighbouring ones where there are many."""
     title = "How long did each step wait?"
     text = _first_batches(waits)
-    counted = np.flatnonzero(waits.counted)
-    if not len(counted):
+    places = np.flatnonzero(waits.counted)
+    if not len(places):
         return Figure("waits", title, f"No epoch has two steps in this trace. {text}")
     quantiles = ", ".join(
         f"{_at(waits, percents)} in {percents} of 100 steps" for percents in (50, 95, 99)
     )
-    bins = np.array_split(counted, min(_MOST_BARS, len(counted)))
+    bins = np.array_split(places, min(_MOST_BARS, len(places)))
     each = "Each bar is a step"
-    if len(bins) < len(counted):
-        each = f"Each bar is the mean of {count(len(bins[0]), 'neighbouring step')}"
+    if len(bins) < len(places):
+        each = f"Each bar is the mean of {counted(len(bins[0]), 'neighbouring step')}"
     text = f"At most {quantiles}. {each}. {text}"
     drawn = chart("waits-chart", text, _wait_spec(waits), rows=_wait_rows(waits, bins))
     return Figure("waits", title, text, (drawn,), _longest_waits(waits))
@@ -174,8 +175,8 @@ def _wait_spec(waits: TraceWaits) -> Spec:
 
 
 def _longest_waits(waits: TraceWaits) -> Table:
-    counted = np.flatnonzero(waits.counted)
-    longest = counted[np.argsort(-waits.seconds[counted], kind="stable")][:_LONGEST_LISTED]
+    places = np.flatnonzero(waits.counted)
+    longest = places[np.argsort(-waits.seconds[places], kind="stable")][:_LONGEST_LISTED]
     rows = []
     for place in longest.tolist():
         step, whole = waits.steps[place], float(waits.seconds[place])

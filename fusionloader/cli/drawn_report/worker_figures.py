@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusionloader.cli.drawn_report.analysis.activity import TRAINING, Activity, activity_of
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
-from fusionloader.cli.drawn_report.analysis.words import count, number, percent, size
+from fusionloader.cli.drawn_report.analysis.words import number, percent, size
 from fusionloader.cli.drawn_report.analysis.work import Work
 from fusionloader.cli.drawn_report.chart import (
     SECONDS,
@@ -23,6 +23,7 @@ from fusionloader.cli.drawn_report.chart import (
 )
 from fusionloader.cli.drawn_report.detail_chart import detail_chart
 from fusionloader.observe.trace.timeline import Timeline
+from fusionloader.system.amounts import counted
 
 _MOST_EVENTS = 60
 
@@ -36,7 +37,7 @@ def workers_figure(timeline: Timeline, waits: TraceWaits, work: Work) -> Figure:
     activity = activity_of(work, timeline.steps)
     busy = [each.busy_share for each in work.workers]
     text = (
-        f"{count(len(work.workers), 'worker')} were busy {percent(sum(busy) / len(busy))} of the "
+        f"{counted(len(work.workers), 'worker')} were busy {percent(sum(busy) / len(busy))} of the "
         f"time, the least busy {percent(min(busy))}, the busiest {percent(max(busy))}. "
         "Above: shares of time, training's waits in the first row. Below: single tiny-batches "
         "around a moment; their colors tell mini-batches apart."

@@ -83,16 +83,13 @@ class OffloadSimulation:
         local = seen.local_samples - since.local_samples
         remote = seen.remote_samples - since.remote_samples
         seconds = seen.seconds - since.seconds
-        decision = self._profile.decision
         # Neither mini-batches made before these steps count, nor those that are left at the end.
         samples = min((seen.steps - since.steps) * setup.batch_size, local + remote)
         return OffloadOutcome(
             setup,
             rate=samples / seconds,
             remote_share=remote / (local + remote),
-            waited=(seen.waited - since.waited) / seconds,
             candidate=self._candidate,
-            reason=decision.reason if decision is not None else "",
         )
 
     def _new_limit(self) -> LeaseLimit:

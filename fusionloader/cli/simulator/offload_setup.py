@@ -160,17 +160,13 @@ class OffloadOutcome:
     Attributes:
         rate: samples per second.
         remote_share: fraction of samples made by remote workers.
-        waited: share of the time.
         candidate: the kind of request at the end; ``None`` where nothing is offloaded.
-        reason: reason of FastFlow's decision in words, else empty.
     """
 
     setup: OffloadSetup
     rate: float
     remote_share: float
-    waited: float
     candidate: Candidate | None
-    reason: str
 
 
 def share_of_code(metrics: Metrics) -> float:

@@ -136,9 +136,6 @@ class Mark(Protocol):
     def query(self) -> bool:
         """Whether the device has passed it."""
 
-    def synchronize(self) -> None:
-        """Waits until the device has passed it."""
-
 
 class PageLocking(Protocol):
     """Page-locking by the driver of a device, for memory that is copied from."""

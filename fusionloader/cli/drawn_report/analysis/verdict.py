@@ -8,7 +8,6 @@ from typing import Literal
 
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
 from fusionloader.cli.drawn_report.analysis.words import (
-    count,
     duration,
     number,
     percent,
@@ -19,6 +18,7 @@ from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.statistics.stages import STAGES_IN_WORDS, costliest_stage
 from fusionloader.observe.statistics.worker_limit import HARDLY, MOSTLY, worker_limit
 from fusionloader.observe.trace.timeline import CACHED, INDEXED, Timeline
+from fusionloader.system.amounts import counted
 
 _A_LITTLE = 0.10  # of training's time
 _BUSY = (
@@ -187,7 +187,7 @@ def _more_workers(needed: int, workers: int, use: ProcessorUse | None) -> str:
     blocked = 0.0 if use is None else use.blocked_share or 0.0
     each = ", if storage serves them all" if blocked >= MOSTLY else ", each with a core of its own"
     would = (
-        f"About {count(needed, 'worker')} instead of {workers} would keep up with training{each}"
+        f"About {counted(needed, 'worker')} instead of {workers} would keep up with training{each}"
     )
     if use is not None and needed * (1 - blocked) > use.cores:
         enough = max(workers, math.floor(use.cores / (1 - blocked)))

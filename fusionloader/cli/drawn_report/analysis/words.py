@@ -43,8 +43,3 @@ def size(nbytes: float) -> str:
         if nbytes >= factor:
             return f"{number(nbytes / factor)}{_SPACE}{unit}"
     return f"{number(nbytes / 1e3)}{_SPACE}kB"
-
-
-def count(many: int, thing: str) -> str:
-    """Returns how many things there are; ``thing`` takes an s."""
-    return f"{many:,} {thing}" + ("" if many == 1 else "s")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from fusionloader.data.sources import http_ranges
@@ -223,26 +224,13 @@ class _System:
         return await self._cat(self.path(url), None, None)
 
     async def _cat(self, path: str, start: int | None, stop: int | None) -> bytes:
-        if self.threads is None:
-            found = await self.system._cat_file(path, start=start, end=stop)
-        else:
-            found = await self._call(lambda: self.system.cat_file(path, start=start, end=stop))
-        return bytes(found)
+        return bytes(await self._call("cat_file", path, start=start, end=stop))
 
     async def info(self, url: str) -> dict[str, Any]:
-        path = self.path(url)
-        if self.threads is None:
-            found = await self.system._info(path)
-        else:
-            found = await self._call(lambda: self.system.info(path))
-        return dict(found)
+        return dict(await self._call("info", self.path(url)))
 
     async def pipe(self, url: str, data: bytes) -> None:
-        path = self.path(url)
-        if self.threads is None:
-            await self.system._pipe_file(path, data)
-        else:
-            await self._call(lambda: self.system.pipe_file(path, data))
+        await self._call("pipe_file", self.path(url), data)
 
     def path(self, url: str) -> str:
         if url not in self.paths:
@@ -258,8 +246,12 @@ class _System:
             elif session is not None:
                 await session.close()
 
-    async def _call(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, function)
+    async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Calls a method of the system: its coroutine, or else it in a thread."""
+        if self.threads is None:
+            return await getattr(self.system, f"_{method}")(*arguments, **options)
+        call = partial(getattr(self.system, method), *arguments, **options)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
 
 async def _first_good(running: set[asyncio.Task[bytes]]) -> tuple[bytes, asyncio.Task[bytes]]:

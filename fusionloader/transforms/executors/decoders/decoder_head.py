@@ -6,10 +6,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -81,11 +80,8 @@ class BufferPool:
                 del self._free[smallest]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeGroup:
-    """Commands that were submitted together."""
-
-    commands: Sequence[DecodeCommand]
+DecodeGroup: TypeAlias = Sequence[DecodeCommand]
+"""Commands that were submitted together."""
 
 
 class DecoderHead:
@@ -136,7 +132,7 @@ class DecoderHead:
             except BaseException:
                 self._give_up(commands)
                 raise
-        return DecodeGroup(commands)
+        return commands
 
     def _command(self, encoded: bytes, step: HeadStep) -> DecodeCommand:
         ticket, self._next = self._next, self._next + 1
@@ -162,12 +158,12 @@ class DecoderHead:
         try:
             self._wait(group)
         except BaseException:
-            self._give_up(group.commands)
+            self._give_up(group)
             raise
-        return [self._finished.pop(command.ticket) for command in group.commands]
+        return [self._finished.pop(command.ticket) for command in group]
 
     def _wait(self, group: DecodeGroup) -> None:
-        missing = {command.ticket for command in group.commands} - self._finished.keys()
+        missing = {command.ticket for command in group} - self._finished.keys()
         deadline = time.monotonic() + self._timeout
         while missing:
             left = deadline - time.monotonic()
@@ -211,7 +207,7 @@ class DecoderHead:
 
     def release(self, group: DecodeGroup) -> None:
         """Recycles the memory of a finished group's images."""
-        for command in group.commands:
+        for command in group:
             if (taken := self._blocks.pop(command.ticket, None)) is not None:
                 self._pool.give_back(taken[1])
 
