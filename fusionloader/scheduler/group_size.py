@@ -3,7 +3,7 @@
 A launch has a fixed cost, so larger groups are cheaper per sample. But training waits for the last
 group of a mini-batch. Beside training the mini-batches behind it are made meanwhile, so that it may
 take longer: in simulations with launches of 1 to 8 ms and 2 to 16 mini-batches in flight, a limit
-of two mini-batches' time had up to 2.1 times the throughput of half of one, and 1 % less at worst.
+of two mini-batches' time had up to 2.1 times the throughput of half of one, and 2 % less at worst.
 """
 
 from __future__ import annotations
