@@ -1,5 +1,8 @@
 """A dataset, its transform or the ways of collating may change: what was learnt is learnt again."""
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
 from support.batches import same_batches
@@ -108,3 +111,74 @@ def test_a_transform_whose_repr_raises_is_named_by_its_class(image_folder, worke
     loader = FusionLoader(dataset, 8, num_workers=workers)
     assert same_batches(DataLoader(dataset, 8), loader)
     assert "Unspeakable" in loader.explain()
+
+
+class Loaded(Exception):
+    """Code of a dataset's attribute has run where nobody asked for it."""
+
+
+def _loads(*_):
+    raise Loaded
+
+
+class LazyList(list):
+    __iter__ = __len__ = _loads
+
+
+class LazyDict(dict):
+    values = __len__ = __iter__ = _loads
+
+
+class Slotted:
+    __slots__ = ()
+    __getattr__ = _loads
+
+
+class Delegating:
+    __getattr__ = _loads
+
+
+class OtherClass:
+    __class__ = property(_loads)
+
+
+class Shadowed:
+    __dict__ = property(_loads)
+
+
+LAZY = {
+    "proxy": lambda: pytest.importorskip("wrapt").LazyObjectProxy(_loads),
+    **{kind.__name__: kind for kind in (LazyList, LazyDict, Slotted, Delegating, OtherClass)},
+    "Shadowed": Shadowed,
+}
+
+
+class Holding(Dataset):
+    def __init__(self, held):
+        self.held = held
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", LAZY)
+def test_what_a_dataset_loads_lazily_is_not_loaded_by_looking_at_it(kind, workers):
+    dataset = Holding(LAZY[kind]())
+    loader = FusionLoader(dataset, 4, num_workers=workers)
+    loader.explain()
+    for _ in range(2):
+        assert same_batches(DataLoader(dataset, 4), loader)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.zeros(9), lambda: np.zeros(9)])
+def test_arrays_that_a_dataset_gives_up_are_freed(make):
+    dataset = Holding(make())
+    with FusionLoader(dataset, 4, num_workers=1, persistent_workers=True) as loader:
+        list(loader)
+        held, dataset.held = weakref.ref(dataset.held), make()
+        list(loader)
+        assert held() is None

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 from fusionloader.cache.range_reading import open_file
 from fusionloader.data.sources.arrays import UNKNOWN, PixelArrays, pixel_arrays
 from fusionloader.data.sources.encoded_images import EncodedImages
+from fusionloader.data.sources.fingerprint import attributes
 from fusionloader.data.sources.nesting import (
     Transformed,
     find_leaf,
@@ -247,8 +248,8 @@ def _name(leaf: Any) -> str:
 
 def _advice(dataset: Any) -> str:
     """Returns why a user's class around a known dataset is not taken off; ``""`` for others."""
-    values = getattr(dataset, "__dict__", {}).values()
-    for held in (value for value in values if isinstance(value, TorchDataset)):
+    values = attributes(dataset).values()
+    for held in (value for value in values if issubclass(type(value), TorchDataset)):
         leaf = inner_dataset(find_leaves(without_wrappers(held))[0])
         if _kind(leaf)[0] == "none":
             continue

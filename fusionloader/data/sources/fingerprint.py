@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,14 @@ _PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None)))
 _OPAQUE = (type, ModuleType, torch.Tensor, np.ndarray)
 
 
+class _Plain:
+    """A class whose ``__dict__`` is the one that Python makes; those of C types lack its text."""
+
+
+_DICT_OF_CLASS = type(vars(_Plain)["__dict__"])
+_DICT_OF_CLASS_DOC = vars(_Plain)["__dict__"].__doc__
+
+
 class Fingerprint:
     """The objects in the attributes of ``roots``, some levels deep, for comparison one by one.
 
@@ -26,17 +35,16 @@ class Fingerprint:
     """
 
     def __init__(self, *roots: Any) -> None:
-        # Holds references, so that no other object can get the same address.
         roots = tuple(each for root in roots for each in _with_joined(root))
-        self._found = [
-            part for root in roots for part in _parts(root) if type(part) not in (int, float)
-        ]
-        level = self._found
+        level = [part for root in roots for part in _parts(root) if type(part) not in (int, float)]
+        found = list(level)
         for _ in range(_DEPTH - 1):
-            if len(self._found) > _MOST:
+            if len(found) > _MOST:
                 break
             level = [part for value in level if type(value) not in _PLAIN for part in _parts(value)]
-            self._found += level
+            found += level
+        # References, so that no other object gets the same address; weak ones to what may be large.
+        self._found = [weakref.ref(part) if _is_array(part) else part for part in found]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Fingerprint) or len(self._found) != len(other._found):
@@ -55,13 +63,31 @@ def _with_joined(root: Any) -> Iterable[Any]:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, (list, tuple)):
-        return value if len(value) <= _LONGEST else ()
-    if isinstance(value, dict):
-        return value.values() if len(value) <= _LONGEST else ()
-    if isinstance(value, _OPAQUE):
-        return ()
-    return getattr(value, "__dict__", {}).values()
+    """Returns what is in an object, without running code of its class, which may load something."""
+    kind = type(value)
+    for plain in (list, tuple):
+        if issubclass(kind, plain):
+            return plain.__iter__(value) if plain.__len__(value) <= _LONGEST else ()
+    if issubclass(kind, dict):
+        return dict.values(value) if dict.__len__(value) <= _LONGEST else ()
+    return () if issubclass(kind, _OPAQUE) else attributes(value).values()
+
+
+def _is_array(value: Any) -> bool:
+    return issubclass(type(value), (torch.Tensor, np.ndarray))
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Returns an object's own attributes, without running code of its class.
+
+    Those of C types are not known, because a proxy of C may load what it stands for.
+    """
+    for kind in type(value).__mro__:
+        found = vars(kind).get("__dict__")
+        if found is not None:
+            is_plain = type(found) is _DICT_OF_CLASS and found.__doc__ == _DICT_OF_CLASS_DOC
+            return dict(found.__get__(value)) if is_plain else {}
+    return {}
 
 
 def _same(first: Any, second: Any) -> bool:
