@@ -24,8 +24,12 @@ class Batch:
 
 
 @pytest.fixture
-def iterator(monkeypatch):
-    loader = FusionLoader(list(range(40)), 4, num_workers=2, collate_fn=Batch, timeout=PATIENCE)
+def loader():
+    return FusionLoader(list(range(40)), 4, num_workers=2, collate_fn=Batch, timeout=PATIENCE)
+
+
+@pytest.fixture
+def iterator(loader, monkeypatch):
     made = iter(loader)
     # Without a device torch pins nothing, and the iterator has none.
     monkeypatch.setattr(made, "_pinning", Pinning(made._manager.deliver_whole, None))
@@ -47,7 +51,7 @@ def test_batches_are_pinned_in_a_thread_and_one_that_cannot_be_is_an_error(itera
     assert next(iterator, None) is None
 
 
-def test_an_epoch_that_is_left_waits_for_what_is_pinned(iterator):
+def test_an_epoch_that_is_left_waits_for_what_is_pinned(loader, iterator):
     next(iterator)
-    iterator._reset(iterator._view)
+    iterator._reset(loader)
     assert next(iterator).values.tolist() == [0, 1, 2, 3]

@@ -31,7 +31,6 @@ from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.next_call import note_what_follows
 from fusionloader.engine.iterators.pinning import Pinning
-from fusionloader.engine.iterators.tracked import detached
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
 from fusionloader.engine.manager.manager import Manager, ManagerOutdated
@@ -66,7 +65,7 @@ class SlotIterator(_BaseDataLoaderIter):
     ) -> None:
         """``backend`` describes the samples and provides the workers."""
         super().__init__(loader)
-        self._view, self._options, self._backend = detached(loader), options, backend
+        self._options, self._backend = options, backend
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
         self._clock = state.statistics.clock(options.dataset)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
@@ -253,7 +252,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._manager.submit(batch)
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
-        self._view, self._options = detached(loader), LoaderOptions.of(loader)
+        self._options = LoaderOptions.of(loader)
         self._begun = False
         self._discard()
         if self._manager.has_lost_its_workers:

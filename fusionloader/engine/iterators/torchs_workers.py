@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import (
 from fusionloader.data.epochs.epoch_state import EpochState, Returned, for_workers, pickled_states
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.tracked import TrackedIterator
+from fusionloader.engine.iterators.tracked import TrackedIterator, read_options
 from fusionloader.engine.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.options.aliases import AnyLoader, Batch, Index, State
@@ -162,9 +162,9 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
 
     # ---- waiting -------------------------------------------------------------------------------
 
-    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         # Torch waits for persistent workers here, so this wait needs its own watch.
-        self._watch = StallWatch(LoaderOptions.of(loader).stalled_after(is_plan=False))
+        self._watch = StallWatch(read_options(loader).stalled_after(is_plan=False))
         self._step = _Step.WAITING
         super()._reset(loader, first_iter)
 

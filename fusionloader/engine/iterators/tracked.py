@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.data.epochs.sampling import Draws, numbered_batches
@@ -18,14 +18,20 @@ Numbered = Iterator[tuple[int, list[Index]]]
 """Mini-batches with their numbers in the epoch."""
 
 
-def detached(loader: AnyLoader) -> AnyLoader:
-    """Returns a shallow copy of the loader, without its iterator, for the iterator to keep.
+class Restart:
+    """What ``_reset`` reads of a loader, to begin the same epoch again.
 
-    Without a reference cycle, dropping the last reference to an iterator ends its workers at once.
+    A reference to the loader would be a cycle, and delay the end of an iterator's workers.
     """
-    view = copy.copy(loader)
-    view._iterator = None
-    return view
+
+    def __init__(self, loader: AnyLoader, options: LoaderOptions) -> None:
+        self.options = options
+        self.generator = loader.generator  # this and the next one are read by torch
+        self._IterableDataset_len_called = loader._IterableDataset_len_called
+
+
+def read_options(loader: AnyLoader | Restart) -> LoaderOptions:
+    return loader.options if isinstance(loader, Restart) else LoaderOptions.of(loader)
 
 
 def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
@@ -45,7 +51,7 @@ class TrackedIterator:
     def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._owner = os.getpid()
         self._turn = OneThread()
-        self._view = detached(loader)
+        self._restart = Restart(loader, options)
         self._options = options
         self._state = state
         self._epochs = state.epochs
@@ -78,13 +84,14 @@ class TrackedIterator:
         failed = self._epoch_state is None  # an exception came while it was begun
         if failed or (self._num_yielded == 0 and self._epochs.changed(self._options)):
             self._epochs.restart()
-            self._reset(self._view)
+            self._reset(self._restart)
         return self._begin()
 
-    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._epoch_state = None
         if not first_iter:
-            self._view, self._options = detached(loader), LoaderOptions.of(loader)
+            self._options = read_options(loader)
+            self._restart = Restart(loader, self._options)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def _torchs_next(self) -> Batch:
