@@ -65,6 +65,20 @@ def test_rows_of_the_users_are_delivered_in_host_memory(elsewhere):
     )
 
 
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda samples: torch.arange(8, device="cpu")[2:4],
+        lambda samples: torch.empty(0, 4, device="cpu"),
+        lambda samples: torch.arange(9000, device="cpu")[::2],
+    ],
+)
+def test_batches_of_a_collate_fn_are_delivered_in_host_memory(collate):
+    ours = iter(FusionLoader(range(4), 2, num_workers=1, collate_fn=collate))
+    with Elsewhere():
+        assert all(torch.equal(batch, collate([])) for batch in ours)
+
+
 @pytest.mark.parametrize("elements", [3, 9000])
 def test_gathered_tensors_are_delivered_in_host_memory(elsewhere, elements):
     rows = torch.arange(6 * elements, device="cpu").view(6, elements)

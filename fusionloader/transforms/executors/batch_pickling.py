@@ -148,7 +148,7 @@ def _make_view(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, shape, stride)
 
 
 class BatchUnpickler(pickle.Unpickler):
@@ -178,7 +178,7 @@ def made_value(
         flat: Any = np.frombuffer(memoryview(owner).cast("B"), np.uint8, nbytes, where)
         return flat.view(dtype).reshape(shape)
     if not nbytes:
-        made = torch.empty(0, dtype=dtype or torch.uint8)
+        made = torch.empty(0, dtype=dtype or torch.uint8, device="cpu")
     elif dtype is None:
         made = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=where)
     else:
