@@ -47,8 +47,12 @@ def capture(error: BaseException, where: str, sample: str = "", row: int = -1) -
 
 def summary(error: BaseException) -> str:
     """Returns the type and the first line of the message of ``error``, for a warning."""
+    try:
+        text = str(error)
+    except Exception:  # in the __str__ of a class of the user
+        text = ""
     # DALI's messages begin with the traceback of the pipeline's definition.
-    text = str(error).rpartition("encountered:")[2]
+    text = text.rpartition("encountered:")[2]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ": ".join([type(error).__name__, *lines[:1]])
 

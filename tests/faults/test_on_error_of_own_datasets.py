@@ -127,3 +127,40 @@ def test_explain_says_that_samples_of_a_collate_fn_are_made_here():
     assert loader.explain().startswith("in the training process, because num_workers=0")
     loader = FusionLoader(Numbers(), 2, collate_fn=tensors)
     assert loader.explain().startswith("whole batches in torch's own loop")
+
+
+class SaysNothing(Exception):
+    def __str__(self):
+        raise AttributeError("a part of the message was never set")
+
+    __repr__ = __str__
+
+
+class Index(int):
+    def __repr__(self):
+        raise AttributeError("no index has a name")
+
+
+class Mute(Dataset):
+    """Neither its errors nor its length can be put in words."""
+
+    def __len__(self):
+        raise RuntimeError("it has no length")
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise SaysNothing
+        return int(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_and_indices_that_have_no_text_are_handled_like_others(workers, caplog):
+    options = {"batch_sampler": [[Index(0), Index(1)], [Index(2), Index(3)]]}
+    options |= {"num_workers": workers}
+    ours = iter(FusionLoader(Mute(), **options))
+    with pytest.raises(SaysNothing):
+        next(ours)
+    assert next(ours).tolist() == [2, 3]
+    skipping = list(FusionLoader(Mute(), **options, on_error="skip"))
+    assert "was left out: SaysNothing" in caplog.text
+    assert [batch.tolist() for batch in skipping] == [[0], [2, 3]]

@@ -74,7 +74,7 @@ def find_length(dataset: Dataset) -> int:
     """Returns ``len(dataset)``, 0 if it has none."""
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):
+    except Exception:  # any: it is code of the user, and a sampler may need no length
         return 0
 
 
@@ -228,7 +228,10 @@ class DatasetSource:
         return Spent()  # user code has no parts
 
     def name(self, key: SampleKey) -> str:
-        return f"index {key.index!r}"
+        try:
+            return f"index {key.index!r}"
+        except Exception:  # in the __repr__ of a class of the user
+            return f"index {object.__repr__(key.index)}"
 
     def count(self) -> int:
         return find_length(self.dataset)
