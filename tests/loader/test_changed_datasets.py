@@ -1,6 +1,7 @@
 """A dataset, its transform or the ways of collating may change: what was learnt is learnt again."""
 
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,3 +183,36 @@ def test_arrays_that_a_dataset_gives_up_are_freed(make):
         held, dataset.held = weakref.ref(dataset.held), make()
         list(loader)
         assert held() is None
+
+
+def _with_samples(root, make):
+    dataset = ImageFolder(str(root), eval_transform())
+    dataset.samples = make(dataset.samples)
+    return dataset
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda samples: [(Path(path), target) for path, target in samples],
+        lambda samples: [(path.encode(), target) for path, target in samples],
+        lambda samples: np.array(samples, dtype=object),
+        tuple,
+    ],
+)
+def test_samples_of_a_folder_may_be_of_other_types(image_folder, make, workers):
+    dataset = _with_samples(image_folder, make)
+    ours = FusionLoader(dataset, 8, num_workers=workers, worker_init_fn=int)
+    assert same_batches(DataLoader(dataset, 8), ours)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_index_that_a_subset_does_not_have_is_an_error_of_its_batch(eval_set, workers):
+    dataset = Subset(eval_set, [1, 99, 2])
+    ours = iter(FusionLoader(dataset, 1, num_workers=workers))
+    expected = next(iter(DataLoader(dataset, 1)))
+    assert torch.equal(next(ours)[0], expected[0])
+    with pytest.raises(IndexError):
+        next(ours)
+    assert next(ours)[1].tolist() == [eval_set.targets[2]]

@@ -176,7 +176,9 @@ def _samples(images: Any) -> list[tuple[str, int]]:
         return [inner[index] for index in images.indices]
     if type(images) is ConcatDataset:
         return [sample for part in images.datasets for sample in _samples(part)]
-    return inner_dataset(images).samples  # type: ignore[no-any-return]
+    samples = inner_dataset(images).samples
+    # An array or a pandas.Series that the user has put there would be compared by element.
+    return samples if type(samples) is list else [(path, target) for path, target in samples]
 
 
 def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = True) -> Compiled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from operator import itemgetter
 
 import numpy as np
@@ -52,6 +53,8 @@ class Tables:
         if self._files is None:
             assert self._targets is not None
             paths = list(map(itemgetter(0), self._samples))
+            if set(map(type, paths)) != {str}:
+                paths = list(map(os.fsdecode, paths))
             self._files = DatasetTable.of_files(paths, self._targets)
         return self._files
 
@@ -67,7 +70,10 @@ class Tables:
             return "the dataset reads the bytes"
         if isinstance(why := layout_of(compiled.plan), str):
             return why
-        return "" if self._has_integers(compiled) else "the targets are not integers"
+        try:
+            return "" if self._has_integers(compiled) else "the targets are not integers"
+        except Exception as error:  # the user may have changed them, or the indices of a subset
+            return f"the samples cannot be listed ({type(error).__name__}: {error})"
 
     def _has_integers(self, compiled: Compiled) -> bool:
         if compiled.kind == "pixels":
