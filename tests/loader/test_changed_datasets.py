@@ -1,5 +1,6 @@
 """A dataset, its transform or the ways of collating may change: what was learnt is learnt again."""
 
+import gc
 import weakref
 from pathlib import Path
 
@@ -216,3 +217,45 @@ def test_an_index_that_a_subset_does_not_have_is_an_error_of_its_batch(eval_set,
     with pytest.raises(IndexError):
         next(ours)
     assert next(ours)[1].tolist() == [eval_set.targets[2]]
+
+
+class Around(Dataset):
+    def __init__(self, inner, transform=None):
+        self.inner, self.transform = inner, transform
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, target = self.inner[index]
+        if self.transform:
+            image = self.transform(image)
+        return image, target
+
+
+class Tested:
+    """Loads something where it is asked whether it is true."""
+
+    __bool__ = _loads
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("make", [Holding, lambda eval_set: Around(eval_set)])
+def test_a_dataset_is_freed_with_its_loader(eval_set, make, workers):
+    dataset = make(eval_set)
+    loader = FusionLoader(dataset, 8, num_workers=workers)
+    gc.disable()
+    try:
+        list(loader)
+        freed = weakref.ref(dataset)
+        del dataset, loader
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+def test_an_attribute_that_a_dataset_tests_is_not_tested_before_it(eval_set):
+    loader = FusionLoader(Around(eval_set, Tested()), 8, num_workers=1)
+    assert "python" in loader.explain()
+    with pytest.raises(Loaded):
+        list(loader)

@@ -45,13 +45,12 @@ def called_transforms(transform: Transform) -> list[Transform]:
         if _in_class(kind, name) is not vars(torch.nn.Module)[name]:
             raise NotCompiled("it is a Module with a __call__ of its own")
         name = "forward"
-    run = _Run(transform)
-    image = _StandIn(run, "image")
-    run.image = image
-    result = run.result_of(name, image)
-    if result is not run.image or not run.called:
-        raise NotCompiled(f"{name} does not return the transformed image")
-    return run.called
+    with _Run(transform) as run:
+        run.image = _StandIn(run, "image")
+        result = run.result_of(name, run.image)
+        if result is not run.image or not run.called:
+            raise NotCompiled(f"{name} does not return the transformed image")
+        return run.called
 
 
 def why_not_taken_apart(transform: Transform) -> str:
@@ -128,16 +127,16 @@ def read_sample(dataset: Any) -> Wrapped:
     """
     if callable(getattr(dataset, "__getitems__", None)):
         raise NotCompiled("its class has a custom __getitems__")
-    run = _Run(dataset)
-    run.index = _StandIn(run, "index")
-    result = run.result_of("__getitem__", run.index)
-    as_read = result is run.sample and not run.called
-    is_pair = type(result) is tuple and len(result) == 2
-    if run.sample is None or not (
-        as_read or (is_pair and result[0] is run.image and result[1] is run.sample[1])
-    ):
-        raise NotCompiled("__getitem__ does not return the transformed image and its target")
-    return Wrapped(run.dataset, run.indices, tuple(run.called))
+    with _Run(dataset) as run:
+        run.index = _StandIn(run, "index")
+        result = run.result_of("__getitem__", run.index)
+        as_read = result is run.sample and not run.called
+        is_pair = type(result) is tuple and len(result) == 2
+        if run.sample is None or not (
+            as_read or (is_pair and result[0] is run.image and result[1] is run.sample[1])
+        ):
+            raise NotCompiled("__getitem__ does not return the transformed image and its target")
+        return Wrapped(run.dataset, run.indices, tuple(run.called))
 
 
 @dataclass
@@ -152,6 +151,12 @@ class _Run:
     indices: Any = None
     called: list[Transform] = field(default_factory=list)
     _known: dict[int, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        vars(self).clear()  # stand-ins refer to it: the cycle would keep the dataset for a while
 
     def result_of(self, name: str, argument: _StandIn) -> Any:
         """Returns what a method returns for a stand-in."""
@@ -235,6 +240,14 @@ def _in_class(kind: type, name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
+def _is_cheap_to_test(value: Any) -> bool:
+    """Whether ``bool(value)`` runs no code of the user, which may load something."""
+    kind = type(value)
+    methods = [_in_class(kind, name) for name in ("__bool__", "__len__")]
+    known = kind in (*_LISTS, dict) or issubclass(kind, torch.nn.Module)
+    return known or methods == [None, None]
+
+
 def _attributes(owner: Any) -> dict[str, Any]:
     found = dict(getattr(owner, "__dict__", {}))
     if isinstance(owner, torch.nn.Module):
@@ -294,7 +307,9 @@ class _StandIn:
 
     def __bool__(self) -> bool:
         _, kind, value = _state(self)
-        return bool(value) if kind == "attribute" else bool(_refuses())
+        if kind != "attribute" or not _is_cheap_to_test(value):
+            _refuses()
+        return bool(value)
 
     __setattr__ = __delattr__ = _refuses
     __eq__ = __hash__ = __str__ = __repr__ = __format__ = _refuses
