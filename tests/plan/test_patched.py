@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from PIL import Image
 from support.batches import same_batches
 from support.downloaded import in_memory
 from support.images import eval_transform, train_transform
@@ -74,6 +75,20 @@ def test_a_patch_is_seen_in_the_batches(monkeypatch, image_folder):
     ours = FusionLoader(dataset, 8, num_workers=1)
     list(ours)
     monkeypatch.setattr(v1.CenterCrop, "forward", upside_down)
+    assert same_batches(DataLoader(dataset, 8), ours)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("owner", "name"), [(Image, "open"), (Image.Image, "convert")])
+def test_a_function_of_pillow_that_was_replaced_is_run(
+    monkeypatch, image_folder, owner, name, workers
+):
+    black = Image.new("RGB", (60, 50))
+    monkeypatch.setattr(owner, name, lambda *given, **named: black)
+    monkeypatch.setattr(Image.Image, "__exit__", lambda *given: None)
+    dataset = ImageFolder(str(image_folder), eval_transform())
+    ours = FusionLoader(dataset, 8, num_workers=workers)
+    assert f"the program has replaced PIL.{owner.__name__.removeprefix('PIL.')}" in ours.explain()
     assert same_batches(DataLoader(dataset, 8), ours)
 
 

@@ -16,7 +16,7 @@ from torch._jit_internal import boolean_dispatched
 from torch._ops import OpOverload, OpOverloadPacket
 
 from fusionloader.data.deferred.guard import guarded
-from fusionloader.transforms.plan.patches import REPLACED, is_defined_by
+from fusionloader.transforms.plan.patches import REPLACED, find_open, is_defined_by
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -101,7 +101,7 @@ def _pillow() -> list[Patch]:
     }
     kinds, base = enhancing.ENHANCERS, ImageEnhance._Enhance
     opened = [
-        Patch(*_find_open(Image), opening.open_image, library=Image),
+        Patch(*find_open(Image), opening.open_image, library=Image),
         Patch(image, "__getattr__", make=lambda _: unparsed.missing_attribute, added=True),
     ]
     if hasattr(ImageOps, "_new_with_fill"):  # since Pillow 13
@@ -129,20 +129,6 @@ def _pillow() -> list[Patch]:
         *(Patch(ImageOps, name, enhancing.recording(each)) for name, each in functions.items()),
         Patch(ImageOps, "expand", enhancing.expand),
     ]
-
-
-def _find_open(image: types.ModuleType) -> tuple[Any, str]:
-    """Returns an owner of Pillow's ``Image.open``, and its name there.
-
-    If a program has replaced it by a function that calls Pillow's, as ultralytics does, it is the
-    global variable of that function. So the function stays, and opens images as before.
-    """
-    scope = getattr(image.open, "__globals__", {})
-    if scope is not vars(image):
-        for name, value in scope.items():
-            if getattr(value, "__globals__", None) is vars(image) and value.__name__ == "open":
-                return scope, name
-    return image, "open"
 
 
 def _torchvision() -> list[Patch]:

@@ -41,7 +41,7 @@ from fusionloader.transforms.plan.compiled_transform import (
     explain,
 )
 from fusionloader.transforms.plan.parts import PASSES, PYTHON, READ
-from fusionloader.transforms.plan.patches import is_defined_by
+from fusionloader.transforms.plan.patches import is_defined_by, why_not_pillow
 from fusionloader.transforms.plan.stages import Decode, ImageKind, Plan
 from fusionloader.transforms.plan.transforms import compile_transform
 from fusionloader.transforms.plan.wrappers import read_sample
@@ -331,4 +331,4 @@ def _why_no_folder(dataset: Any) -> str:
         return "torchvision's loader of images was replaced"
     if dataset.loader is folder.default_loader and get_image_backend() != "PIL":
         return f"torchvision's image backend is {get_image_backend()}, not PIL"
-    return ""
+    return why_not_pillow()

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
+from typing import Any
 
 _LIBRARIES = ("torch", "torchvision", "timm", "fusionloader")
 # Those methods of every torch module that take part in a call.
@@ -30,6 +31,32 @@ def is_defined_by(function: object, owner: type | ModuleType) -> bool:
     scope = getattr(function, "__globals__", {})
     where = scope.get("__name__", "")
     return _package(where) == _package(name) and scope is vars(sys.modules[where])
+
+
+def find_open(image: ModuleType) -> tuple[Any, str]:
+    """Returns an owner of Pillow's ``Image.open``, and its name there.
+
+    If a program has replaced it by a function that calls Pillow's, as ultralytics does, it is the
+    global variable of that function. So the function stays, and opens images as before.
+    """
+    scope = getattr(image.open, "__globals__", {})
+    if scope is not vars(image):
+        for name, value in scope.items():
+            function = getattr(value, REPLACED, value)
+            if getattr(function, "__globals__", None) is vars(image) and value.__name__ == "open":
+                return scope, name
+    return image, "open"
+
+
+def why_not_pillow() -> str:
+    """Returns which function that opens images is not Pillow's; ``""`` if all are."""
+    from PIL import Image
+
+    if find_open(Image)[0] is Image and not is_defined_by(Image.open, Image):
+        return "the program has replaced PIL.Image.open"
+    if not is_defined_by(Image.Image.convert, Image):
+        return "the program has replaced PIL.Image.Image.convert"
+    return ""
 
 
 def is_of_library(function: FunctionType) -> bool:
