@@ -60,3 +60,10 @@ def test_images_of_torchvisions_type_are_written_row_by_row(image_folder, worker
     theirs = FusionLoader(dataset, 8, num_workers=0)
     assert same_batches(theirs, batches)
     assert all(type(images) is torch.Tensor for images, _ in DataLoader(dataset, 8))
+
+
+def test_the_hint_of_a_key_error_is_on_lines_of_its_own():
+    ours = FusionLoader([{"a": 1}, {"b": 2}], 2, num_workers=1)
+    with pytest.raises(KeyError, match="index 1 is {'b': int}") as raised:
+        next(iter(ours))
+    assert "\\n" not in str(raised.value)

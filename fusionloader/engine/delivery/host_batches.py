@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from torch._utils import KeyErrorMessage
 from torch.utils._pytree import tree_map
 from torch.utils.data._utils.collate import default_collate
 
@@ -86,8 +87,10 @@ def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batc
 
 
 def _with_hint(error: Exception, hint: str) -> Exception:
+    text = f"{error}\n{hint}"
     try:
-        explained = type(error)(f"{error}\n{hint}")
+        # A KeyError shows the repr of its text.
+        explained = type(error)(KeyErrorMessage(text) if isinstance(error, KeyError) else text)
     except Exception:  # its constructor takes other arguments
         return error
     explained.__cause__ = error
