@@ -16,7 +16,7 @@ from PIL import Image
 from support.images import photo
 from torch.utils.data import Dataset, IterableDataset
 
-from fusionloader import Cache, DecodedCache, FusionLoader, WorkerPool
+from fusionloader import Cache, DecodedCache, FusionLoader, WorkerPool, _native
 from fusionloader.cache.tiers.file_store import FileStore
 from fusionloader.data.deferred.file_cache import KnownFile, Store
 
@@ -331,7 +331,7 @@ class _Info:
 )
 def test_a_store_gives_back_what_was_put_for_a_file(files, places):
     memory = FileStore(places, 4096 + 64 * places + 64 * 30)
-    store = Store(memory.view())
+    store = Store(_native.FileStoreView(memory.fd, memory.mapped))
     put = {}
     for description in files:
         file = KnownFile(None, _Info(*description))
@@ -351,7 +351,7 @@ def test_a_store_gives_back_what_was_put_for_a_file(files, places):
 @pytest.mark.parametrize("filled", ["same", "other"])
 def test_a_file_goes_behind_one_that_is_being_filled_unless_it_is_the_same(filled):
     memory = FileStore(8, 4096 + 64 * 8 + 64 * 30)
-    view, file = memory.view(), KnownFile(None, _Info(1, 2, 3))
+    view, file = _native.FileStoreView(memory.fd, memory.mapped), KnownFile(None, _Info(1, 2, 3))
     store, place = Store(view), file.stamp % 8
     view.begin(place, file.nbytes, file.stamp + (filled == "other"))
     assert store.put(file, (1, 2), b"pixels") is (filled == "other")
