@@ -141,6 +141,16 @@ def test_hues_behind_a_perspective_are_left_to_torchvision(jitter, module):
         assert compile_plan(v2.Compose([*CONVERSIONS["v2"], *steps])).tail
 
 
+@pytest.mark.parametrize("conversion", ["levels as floats", "normalized"])
+def test_hues_of_floats_beyond_one_are_turned_once(conversion):
+    """The first one may make what is no number: the largest channel 0, another one below."""
+    once = [*CONVERSIONS[conversion], v2.RandomSolarize(0.3, 1.0), v2.RandomPhotometricDistort()]
+    assert not compile_plan(v2.Compose(once)).tail
+    assert compile_plan(v2.Compose([*once, STEPS["jitter"](v2)])).tail
+    assert compile_plan(v2.Compose([*once[:-1], v2.RandomOrder(once[-1:] * 2)])).tail
+    assert not compile_plan(v2.Compose([*CONVERSIONS["v2"], *once[-1:] * 2])).tail
+
+
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
     st.sampled_from(sorted(CONVERSIONS)),
@@ -158,6 +168,9 @@ def test_a_chain_has_the_bits_of_torchvision(names, conversion, module, sides, s
     if "perspective" in names:
         first = names.index("perspective")
         names[first:] = [name for name in names[first:] if name not in HUES]
+    if "normalize" in names or conversion in ("levels as floats", "normalized"):
+        turned = [place for place, name in enumerate(names) if name in HUES]
+        names = [name for place, name in enumerate(names) if place not in turned[1:]]
     steps = [STEPS[name](module) for name in names]
     functional = older if module is v1 else newer
     with np.errstate(all="ignore"):

@@ -29,6 +29,7 @@ from fusionloader.transforms.plan.stages import (
     ImageKind,
     Layout,
     Plan,
+    RandomChoice,
     RandomCrop,
     RandomHorizontalFlip,
     RandomPerspective,
@@ -41,6 +42,7 @@ from fusionloader.transforms.plan.stages import (
     Stage,
     TrimBorder,
     flat,
+    get_branches,
     makes_floats,
 )
 from fusionloader.transforms.plan.torchvision import conversions, erasing
@@ -146,7 +148,7 @@ class _Compiling:
     resized_by_v1: bool = False
     turned_by_v1: bool = False
     # Whether a pixel of the floats may be no number.
-    may_divide_by_zero: bool = False
+    may_be_no_number: bool = False
 
     def __post_init__(self) -> None:
         self.channels: Channels = self.images.channels
@@ -224,6 +226,11 @@ class _Compiling:
             self.layout = "planar"
         self.stages.append(Fixed(("to_floats", self.layout)))
 
+    def _may_exceed_unit(self) -> bool:
+        """Whether the conversions make floats below 0 or above 1, as without scaling."""
+        elements = conversions.elements(self.conversions, self.channels)
+        return bool(elements.min() < 0 or elements.max() > 1)
+
     def unsure_since(self) -> int | None:
         """Returns the first step since which it is not known how the tensor lies in memory."""
         return min((at for at in (self.window, self.unsure) if at is not None), default=None)
@@ -265,9 +272,13 @@ class _Compiling:
         self.resized_by_v1 |= by_v1 and isinstance(stage, _RESIZING)
         each_stage = list(flat((stage,)))
         jitters = [each for each in each_stage if isinstance(each, ColorJitter)]
-        self.may_divide_by_zero |= any(isinstance(each, RandomPerspective) for each in each_stage)
-        if self.may_divide_by_zero and any(each.hue for each in jitters):
-            raise NotCompiled("torch turns the hue of what is no number, as behind a perspective")
+        self.may_be_no_number |= any(isinstance(each, RandomPerspective) for each in each_stage)
+        hues = _most_hues(stage)
+        # A hue turned where the largest channel is 0 and another one is below is no number.
+        beyond = hues > 0 and self._may_exceed_unit()
+        if hues and (self.may_be_no_number or (beyond and hues > 1)):
+            raise NotCompiled("torch hues the hue of what is no number, as behind a perspective")
+        self.may_be_no_number |= beyond
         sees_layout = any(each.contrast and each.rounding == "torch_v2" for each in jitters)
         if sees_layout and self.resized_by_v1 and self.layout != "planar":
             raise NotCompiled("how the tensor lies in memory after v1's resize is not known")
@@ -390,6 +401,14 @@ def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
     ):
         return Note(text_of(step), "", rounding, PASSES)
     return Note(text_of(step), "", rounding, FIRST_STAGE + number)
+
+
+def _most_hues(stage: Stage) -> int:
+    """Returns how often a stage may turn the hue of an image."""
+    if isinstance(stage, ColorJitter):
+        return int(stage.hue is not None)
+    turns = [sum(map(_most_hues, branch)) for branch in get_branches(stage)]
+    return max(turns, default=0) if isinstance(stage, RandomChoice) else sum(turns)
 
 
 def _runs_in_passes(stage: Stage) -> bool:
