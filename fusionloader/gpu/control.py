@@ -58,7 +58,7 @@ class GpuControl(Participant):
         self._failure: messages.WorkerFailed | None = None
         self._refused: dict[str, int] = {}
         self._told = GpuState.OFF, 0, False
-        self._samples = 0
+        self._samples = self._group = 0
         self._search = ThresholdSearch()
         self._gate = TemporalGate()
         self._choice: SharingChoice | None = None
@@ -129,6 +129,7 @@ class GpuControl(Participant):
             "profiling": self._choice is not None and self._choice.profiling,
             "rates": {mode.value: rate for mode, rate in rates.items()},
             "threshold": self._search.threshold,
+            "group": self._group,
             "samples": self._samples,
             "where": "thread" if self._options.in_thread else "process",
             "decoder": self._options.decoder,
@@ -359,6 +360,8 @@ class GpuControl(Participant):
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
             self._failure = message
+        elif isinstance(message, messages.GroupChosen):
+            self._group = message.samples
         elif isinstance(message, messages.SamplesRefused):
             for reason, count in message.counts.items():
                 known = reason in self._refused or len(self._refused) < _MOST_REASONS

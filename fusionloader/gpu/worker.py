@@ -206,6 +206,7 @@ class GpuWorkerLoop:
         self._group = GroupSize(most)
         if config.fixed_group:
             self._group.size = most
+        self._reported_group = 0
         self._begun: deque[_BegunClaim] = deque()
         self._finished_at = 0.0
         self._refused: Counter[str] = Counter()  # refused samples by reason, not reported yet
@@ -217,6 +218,7 @@ class GpuWorkerLoop:
 
     def announce(self) -> None:
         """Reports to the manager that the worker is ready."""
+        self._report_group()
         with self._inside():
             self._queue.gpu_ready()
             self._queue.wake_manager()
@@ -381,9 +383,16 @@ class GpuWorkerLoop:
                 passed = now - self._sequence_since
                 makespan = passed / (claim.sequence - self._sequence)
                 self._group.finished(makespan, self._queue.gpu_beside)
+                self._report_group()
             self._sequence, self._sequence_since = claim.sequence, now
         samples = min(claim.count * claim.tiny_size, claim.samples)
         self._group.launched(samples, seconds)
+
+    def _report_group(self) -> None:
+        size, fd = self._group.size, self._config.message_fd
+        if size != self._reported_group and messages.can_send(fd):
+            messages.send(fd, messages.GroupChosen(size * self._config.tiny_batch_size))
+            self._reported_group = size
 
     def _read(self, item: int) -> bytes | None:
         if not 0 <= item < len(self._table):

@@ -127,6 +127,13 @@ class SamplesRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupChosen:
+    """How many samples the GPU worker puts into a launch from now on."""
+
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetChanged:
     """``worker_init_fn`` changed the dataset that the plan was compiled from."""
 
@@ -156,6 +163,7 @@ Message = (
     | DatasetChanged
     | ImagesDeferred
     | SamplesRefused
+    | GroupChosen
     | RemoteNotice
 )
 

@@ -156,6 +156,7 @@ def test_groups_of_any_size_fill_the_right_rows(image_folder, group_size):
     gpu_worker = GpuWorker(device="cpu", sharing="spatial", group_size=group_size)
     with with_gpu_worker(dataset, gpu_worker, tiny_batch_size=3) as loader:
         ours = epoch_with_gpu(loader)
+        assert loader.stats().gpu_worker["group"] == max(group_size // 3, 1) * 3
     for (images, _), (expected, _) in zip(ours, epoch_without(dataset), strict=True):
         assert torch.equal(images, expected)
 
