@@ -197,8 +197,10 @@ def test_what_is_left_of_another_library_is_said(caplog, path, monkeypatch):
 def test_without_images_no_library_of_images_is_imported():
     code = """
 import sys
-from fusionloader.data.deferred.scope import begin_in_worker, deferring
-begin_in_worker()
+from fusionloader.data.deferred import patches
+from fusionloader.data.deferred.scope import defer_in_worker, deferring
+patches.install()
+defer_in_worker()
 with deferring():
     pass
 assert not {"PIL", "torchvision"} & set(sys.modules), sys.modules.keys()

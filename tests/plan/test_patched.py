@@ -15,6 +15,7 @@ from torchvision.datasets import folder as folders
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader, compile_plan
+from fusionloader.data.deferred import patches
 from fusionloader.data.sources.datasets import compile_dataset
 
 PATCHED = "its methods were replaced or hooked"
@@ -81,8 +82,10 @@ def test_a_patch_is_seen_in_the_batches(monkeypatch, image_folder):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(("owner", "name"), [(Image, "open"), (Image.Image, "convert")])
 def test_a_function_of_pillow_that_was_replaced_is_run(
-    monkeypatch, image_folder, owner, name, workers
+    monkeypatch, request, image_folder, owner, name, workers
 ):
+    request.addfinalizer(patches._made.cache_clear)
+    patches._made.cache_clear()
     black = Image.new("RGB", (60, 50))
     monkeypatch.setattr(owner, name, lambda *given, **named: black)
     monkeypatch.setattr(Image.Image, "__exit__", lambda *given: None)

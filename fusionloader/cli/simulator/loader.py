@@ -67,6 +67,7 @@ class SimulatedLoader:
         self._delivered = 0  # mini-batches
         self._asking = self._pending = False
         self._asked = self._waited = 0.0  # when, and seconds until the last delivery
+        self._makespan = 0.0
 
     def run(self) -> Outcome:
         """Trains to the end."""
@@ -77,7 +78,9 @@ class SimulatedLoader:
         self._engine.run(done=lambda: len(self._steps) == total)
         if len(self._steps) < total:
             raise RuntimeError(f"the simulation stopped at step {len(self._steps)} of {total}")
-        return Outcome(self._setup, self._steps)
+        sides = (Side.CPU, Side.GPU)
+        work = [list(zip(*(b.seconds[s] for s in sides), strict=True)) for b in self._batches]
+        return Outcome(self._setup, self._steps, self._makespan, work)
 
     @property
     def _mode(self) -> Mode:
@@ -130,6 +133,7 @@ class SimulatedLoader:
             self._groups.launched(samples, seconds)
         if not self._queue.done(claim.sequence):
             return
+        self._makespan = self._engine.now
         done = MiniBatchDone(
             len(batch.samples),
             batch.threshold,

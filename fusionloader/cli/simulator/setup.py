@@ -82,10 +82,16 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a simulated training."""
+    """Result of a simulated training: its steps, and when the last mini-batch was complete.
+
+    ``work[b][t]`` has the seconds of tiny-batch t of mini-batch b on a CPU worker, and on the
+    device without a launch.
+    """
 
     setup: SimulationSetup
     steps: list[SimulatedStep]
+    makespan: float
+    work: list[list[tuple[float, float]]]
 
     def rate(self, first: int, last: int | None = None) -> float:
         """Samples per second between two steps, the last one by default."""

@@ -383,6 +383,12 @@ def install_imported() -> None:
             _install_imported()
 
 
+def fit_pillow() -> bool:
+    """Whether the patches are for this Pillow; it may also be imported later."""
+    pillow = _MODULES[0]
+    return pillow not in sys.modules or bool(_made(pillow))
+
+
 def _uninstall(user: object) -> None:
     """Undoes ``install``; the last call restores what the program has not replaced since."""
     global seen_modules

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.deferred import activity, counts, file_cache, patches
 from fusionloader.data.deferred.file_cache import OpenStores
-from fusionloader.data.deferred.scope import begin_in_worker
+from fusionloader.data.deferred.scope import defer_in_worker
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
 from fusionloader.data.deferred.tensors.tensor_view import Uses
 from fusionloader.transforms.executors.python import Dataset, Sample, SampleKey, Seeding, Source
@@ -96,10 +96,10 @@ class DeferringSource:
             if patches.seen_modules != len(sys.modules):
                 patches.install_imported()
         else:
-            begin_in_worker(self.tensors)
+            patches.install(tensors=self.tensors)
             self._opened = OpenStores(self.stores)
             self._begun = True
-        activity.defer_everywhere(self.tensors and not self._gave_up)
+        defer_in_worker(self.tensors and not self._gave_up)
         file_cache.use(self._opened)  # a pool's workers serve several loaders
 
     def renewed(self) -> Source:

@@ -9,9 +9,10 @@ from typing import Any
 from fusionloader.data.deferred import activity, patches
 
 
-def begin_in_worker(tensors: bool = False) -> None:
-    patches.install(tensors=tensors)
-    activity.defer_everywhere(tensors)
+def defer_in_worker(tensors: bool = False) -> None:
+    """Defers the images that this process opens from now on, if the patches fit its Pillow."""
+    if patches.fit_pillow():
+        activity.defer_everywhere(tensors)
 
 
 @contextlib.contextmanager
@@ -22,6 +23,9 @@ def deferring(tensors: bool = False) -> Iterator[None]:
     """
     images: list[Any] = []
     with patches.installed(tensors):
+        if not patches.fit_pillow():
+            yield
+            return
         try:
             with activity.active(tensors) as images:
                 yield
