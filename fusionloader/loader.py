@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -266,7 +267,12 @@ class FusionLoader(Shown, DataLoader[T_co]):
         """Sets the number of the next epoch, here and on the sampler if it has ``set_epoch``.
 
         An iterator that has delivered nothing yet begins again with the new number.
+
+        Raises:
+            ValueError: the number is negative, or has more than 64 bits.
         """
+        if not 0 <= operator.index(epoch) < 1 << 64:
+            raise ValueError(f"epoch should be a number of at most 64 bits, not {epoch!r}")
         self._state.epochs.set_epoch(epoch)
         set_sampler_epochs(LoaderOptions.of(self), epoch)
 
@@ -381,6 +387,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
         """
         options = LoaderOptions.of(self)
         epoch_state = load_state(options, state, ranks)
+        if epoch_state.share is not None and not epoch_state.finished:
+            set_sampler_epochs(options, epoch_state.share.epoch)
         self._shutdown_iterator()
         self._state.epochs.resume(options, epoch_state)
 

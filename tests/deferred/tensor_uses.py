@@ -109,6 +109,11 @@ STEPS = {
     "padded by type": v2.Pad(2, {torch.Tensor: 9, tv_tensors.Image: 7, "others": 5}),
     "pure": v2.ToPureTensor(),
     "wrapped": lambda image: tv_tensors.wrap(image + 1, like=tv_tensors.Image(image)),
+    "wrapped like it": lambda image: tv_tensors.wrap(
+        torch.ones(3, 4, 4), like=functional.to_image(image)
+    ),
+    "of its class": lambda image: torch.ones(3).as_subclass(type(functional.to_image(image))),
+    "five crops": lambda image: torch.stack(v2.FiveCrop(8)(functional.to_image(image))),
     "jitter": v2.ColorJitter(0.3, 0.3, 0.3, 0.1),
     "brightness": lambda image: functional.adjust_brightness(image, 1.3),
     "contrast": lambda image: functional.adjust_contrast(image, 0.7),

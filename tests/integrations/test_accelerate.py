@@ -162,3 +162,38 @@ def test_two_ranks_share_the_epoch_evenly(tmp_path):
     found = ranks(script, count=2, path=path, **environment)
     assert "ranks 2 steps 3 {4}" in found
     assert "seen True" in found and "metrics True" in found
+
+
+RESUMED = """
+import sys, torch, accelerate
+from toy import Points
+from fusionloader import FusionLoader
+from fusionloader.addons.integrations.accelerate import prepare
+what, folder = sys.argv[1:]
+torch.manual_seed(what == "save")
+accelerator = accelerate.Accelerator(cpu=True)
+loader = prepare(accelerator, FusionLoader(Points(), 2, shuffle=True, num_workers=1))
+if what == "save":
+    list(loader)
+    iterator = iter(loader)
+    seen = accelerator.gather(torch.cat([next(iterator)[1] for _ in range(3)]))
+    accelerator.save_state(folder + "/state")
+    torch.save(seen, folder + "/seen")
+    rest = list(iterator)
+else:
+    accelerator.load_state(folder + "/state")
+    seen, rest = torch.load(folder + "/seen"), list(loader)
+seen = torch.cat([seen, accelerator.gather(torch.cat([numbers for _, numbers in rest]))])
+if accelerator.is_main_process:
+    print(what, sorted(set(seen.tolist())) == list(range(22)))
+accelerator.end_training()
+"""
+
+
+def test_two_ranks_resume_the_epoch_with_the_samples_that_are_left(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(RESUMED)
+    options = {"count": 2, "path": [str(ROOT), str(Path(__file__).parent)], "HOME": str(tmp_path)}
+    for what in ("save", "load"):
+        found = ranks(script, what, str(tmp_path), ACCELERATE_USE_CPU="true", **options)
+        assert f"{what} True" in found

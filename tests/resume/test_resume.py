@@ -7,7 +7,7 @@ import torch
 from support.batches import same_batches
 from support.datasets import Nested, Random, Words
 from support.waiting import Flag
-from torch.utils.data import Dataset
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, RandomSampler
 
 from fusionloader import FusionLoader
 
@@ -187,3 +187,59 @@ def test_what_came_out_of_order_in_whole_batches_does_not_come_again(tmp_path, c
     second.load_state_dict(state)
     after = [batch[0] for batch in second]
     assert sorted(before + after) == list("01234567")
+
+
+class Holding:
+    """A batch sampler that holds another one, as Accelerate's."""
+
+    def __init__(self, held):
+        self.batch_sampler = held
+
+    def __len__(self):
+        return len(self.batch_sampler)
+
+    def __iter__(self):
+        return iter(self.batch_sampler)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_s_generator_is_found_inside_of_others(workers):
+    def make():
+        drawn = RandomSampler(range(40), generator=torch.Generator().manual_seed(0))
+        batches = Holding(Holding(BatchSampler(drawn, 4, False)))
+        return FusionLoader(range(40), num_workers=workers, batch_sampler=batches)
+
+    loader = make()
+    list(loader)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    state = loader.state_dict()
+    rest = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in rest]
+
+
+@pytest.mark.parametrize("ranks", ["same", "reshard"])
+def test_a_state_sets_the_epoch_of_a_distributed_sampler(ranks):
+    def make():
+        sampler = DistributedSampler(range(52), num_replicas=1, rank=0, seed=3)
+        return FusionLoader(range(52), 5, sampler=sampler, seed=11, num_workers=1)
+
+    loader = make()
+    loader.set_epoch(1)
+    iterator = iter(loader)
+    seen = [next(iterator).tolist() for _ in range(3)]
+    again = make()
+    again.load_state_dict(loader.state_dict(), ranks=ranks)
+    seen += [batch.tolist() for batch in again]
+    assert sorted(sum(seen, [])) == list(range(52))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 64])
+def test_an_epoch_has_a_number_of_64_bits(epoch):
+    with pytest.raises(ValueError, match="epoch should be a number"):
+        FusionLoader(range(4)).set_epoch(epoch)
+    with pytest.raises(TypeError):
+        FusionLoader(range(4)).set_epoch("3")

@@ -18,6 +18,7 @@ from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
 
 _MASK = (1 << 64) - 1
+_MOST_SAMPLERS = 8  # that are looked at, of those that hold each other
 Drawn = TypeVar("Drawn")
 
 
@@ -81,11 +82,23 @@ class SampledBatch(NamedTuple):
 
 def sampling_generator(options: LoaderOptions) -> torch.Generator | None:
     """Returns the generator of the loader's sampler; ``None`` for torch's global generator."""
-    for sampler in (options.inner_sampler, options.sampler, options.batch_sampler):
+    for sampler in _samplers(options):
         if hasattr(sampler, "generator"):
             found = getattr(sampler, "generator", None)
             return found if isinstance(found, torch.Generator) else None
     return options.generator
+
+
+def _samplers(options: LoaderOptions) -> list[Any]:
+    """Returns the loader's samplers, and those that they hold, as Accelerate's do."""
+    found: dict[int, Any] = {}
+    left = [options.inner_sampler, options.sampler, options.batch_sampler]
+    while left and len(found) < _MOST_SAMPLERS:
+        sampler = left.pop(0)
+        if sampler is not None and id(sampler) not in found:
+            found[id(sampler)] = sampler
+            left += [getattr(sampler, name, None) for name in ("sampler", "batch_sampler")]
+    return list(found.values())
 
 
 def numbered_batches(
@@ -224,7 +237,6 @@ class Draws(Generic[Drawn]):
 
 def set_sampler_epochs(options: LoaderOptions, epoch: int) -> None:
     """Calls ``set_epoch`` once on each sampler of a loader that has it."""
-    samplers: tuple[Any, ...] = (options.sampler, options.batch_sampler, options.inner_sampler)
-    for sampler in {id(each): each for each in samplers}.values():
+    for sampler in _samplers(options):
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

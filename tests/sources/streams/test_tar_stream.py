@@ -76,7 +76,7 @@ def test_an_index_is_made_once_and_cached(server):
     assert again.name(14) == "train-002.tar: 000014.jpg"
 
 
-def test_an_index_beside_the_shard_is_taken(server):
+def test_an_index_beside_the_shard_is_taken(server, caplog):
     from fusionloader.data.sources.shards.tar_index import TarIndex
     from fusionloader.data.sources.streams.shard_indexes import cached_index_path
 
@@ -92,7 +92,9 @@ def test_an_index_beside_the_shard_is_taken(server):
     server.files["train-001.tar" + SUFFIX] = wrong.to_bytes()
     cached_index_path(server.url("train-001.tar")).unlink()
     with pytest.raises(UnreadableIndex, match="is the index of a shard of 10 bytes"):
-        stream_of(server)
+        stream_of(server, index="beside")
+    assert stream_of(server).targets.tolist() == list(range(15))
+    assert "is the index of a shard of 10 bytes" in caplog.text
 
 
 def test_an_index_that_should_be_beside_the_shard_is_missed(server):

@@ -103,7 +103,7 @@ class Unmade(torch.Tensor):
     def as_subclass(self, cls: type[torch.Tensor]) -> Any:
         """Makes the tensor, and does what torch does: it calls none of the hooks."""
         make_plain(self, "torch.as_subclass")
-        return self.as_subclass(cls)
+        return self.as_subclass(_plain_type(cls))
 
 
 class DeferredTensor(Unmade, metaclass=LikePlain):
@@ -208,6 +208,10 @@ def tensor_of(core: DeferredCore, kind: type[DeferredTensor] = DeferredTensor) -
     return deferred_tensor(TensorView.of_all(core, LEVELS, is_interleaved=True), kind)
 
 
+def _plain_type(value: Any) -> Any:
+    return value.plain if type(value) is LikePlain else value
+
+
 def taking_plain(original: Function) -> Function:
     """Returns a constructor of torch that calls no hook, for arguments that are made before."""
 
@@ -216,7 +220,8 @@ def taking_plain(original: Function) -> Function:
         for value in (*args, *named.values()):
             if is_deferred(value):
                 make_plain(value, _find_name(original))
-        return original(*args, **named)
+        # ``type(deferred)`` may be among them, as in ``tv_tensors.wrap(tensor, like=deferred)``.
+        return original(*map(_plain_type, args), **{n: _plain_type(v) for n, v in named.items()})
 
     return call
 

@@ -160,6 +160,11 @@ async def _find(
                 'or let it be made with index="auto"'
             ) from None
         index = None
+    except UnreadableIndex as error:  # such as that of a local folder, which has another version
+        if mode == "beside":
+            raise
+        log.warning("%s; the shard is read", error)
+        index = None
     if index is None:
         log.info("%s has no index: the shard is read once to make it", url)
         index = await _make_index(store, url, version, inline)
