@@ -237,7 +237,7 @@ def _mutate(data, place, random: Random, junk):
             found.pop(place[-1])
         else:
             found[place[-1]] = random.choice(others)
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, AttributeError):
         pass  # a change before this one has taken the place away
 
 
