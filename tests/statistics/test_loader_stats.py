@@ -110,10 +110,17 @@ def test_everything_is_there_while_an_epoch_runs(image_folder):
     assert loader.stats().workers[0].pid == told.workers[0].pid  # as they were at the end
 
 
+class SlowPhotos(Photos):
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+
 def test_the_share_of_waiting_follows_the_training(image_folder):
-    loader = FusionLoader(Photos(str(image_folder)), 4)  # every sample is made while training waits
+    dataset = SlowPhotos(str(image_folder))
+    loader = FusionLoader(dataset, 4)  # every sample is made while training waits
     list(loader)
-    slow = FusionLoader(Photos(str(image_folder)), 4, num_workers=2)
+    slow = FusionLoader(dataset, 4, num_workers=2)
     for _ in slow:
         time.sleep(0.1)
     assert loader.stats().wait_share > 0.7 > slow.stats().wait_share
