@@ -269,9 +269,11 @@ class FusionLoader(Shown, DataLoader[T_co]):
         An iterator that has delivered nothing yet begins again with the new number.
 
         Raises:
-            ValueError: the number is negative, or has more than 64 bits.
+            TypeError: it is no integer.
+            ValueError: it is negative, or has more than 64 bits.
         """
-        if not 0 <= operator.index(epoch) < 1 << 64:
+        epoch = operator.index(epoch)
+        if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch should be a number of at most 64 bits, not {epoch!r}")
         self._state.epochs.set_epoch(epoch)
         set_sampler_epochs(LoaderOptions.of(self), epoch)
@@ -369,6 +371,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
         The remaining batches are bit-identical to those of an uninterrupted run. Samples already
         delivered are not read again. (An ``IterableDataset`` is iterated again from its start.)
+        A ``DistributedSampler`` is set to the epoch of the state.
 
         With ``ranks="reshard"`` the number of ranks, ``batch_size`` and ``drop_last`` may differ
         from those of the state. The samples of the epoch that no rank has delivered are divided

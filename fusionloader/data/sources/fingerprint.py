@@ -18,14 +18,6 @@ _PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None)))
 _OPAQUE = (type, ModuleType, torch.Tensor, np.ndarray)
 
 
-class _Plain:
-    """A class whose ``__dict__`` is the one that Python makes; those of C types lack its text."""
-
-
-_DICT_OF_CLASS = type(vars(_Plain)["__dict__"])
-_DICT_OF_CLASS_DOC = vars(_Plain)["__dict__"].__doc__
-
-
 class Fingerprint:
     """The objects in the attributes of ``roots``, some levels deep, for comparison one by one.
 
@@ -82,10 +74,11 @@ def attributes(value: Any) -> dict[str, Any]:
 
     Those of C types are not known, because a proxy of C may load what it stands for.
     """
+    pythons = vars(Fingerprint)["__dict__"]  # as Python makes it; those of C types lack its text
     for kind in type(value).__mro__:
         found = vars(kind).get("__dict__")
         if found is not None:
-            is_plain = type(found) is _DICT_OF_CLASS and found.__doc__ == _DICT_OF_CLASS_DOC
+            is_plain = type(found) is type(pythons) and found.__doc__ == pythons.__doc__
             return dict(found.__get__(value)) if is_plain else {}
     return {}
 

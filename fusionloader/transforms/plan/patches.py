@@ -43,7 +43,8 @@ def find_open(image: ModuleType) -> tuple[Any, str]:
     if scope is not vars(image):
         for name, value in scope.items():
             function = getattr(value, REPLACED, value)
-            if getattr(function, "__globals__", None) is vars(image) and value.__name__ == "open":
+            is_pillows = getattr(function, "__globals__", None) is vars(image)
+            if is_pillows and function.__name__ == "open":
                 return scope, name
     return image, "open"
 
