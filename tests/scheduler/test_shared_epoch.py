@@ -16,6 +16,9 @@ class Jobs(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
+        self.begin()
+
+    def begin(self):
         self.epoch = SharedEpoch()
         self.ever = set()
         self.submitted = {}  # next number, by member
@@ -27,6 +30,8 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(member=MEMBERS)
     def join(self, member):
+        if not self.epoch:  # without members and mini-batches it has ended, as a group's run
+            self.begin()
         if self.epoch.gathering and member not in self.ever:
             self.ever.add(member)
             self.epoch.join(member)
