@@ -1,5 +1,7 @@
 """FusionLoader yields what DataLoader yields."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from support.batches import equal, same_batches
@@ -27,6 +29,21 @@ class Growing(Dataset):
 
     def __getitem__(self, index):
         return torch.full((3 if index < 4 else 5,), index)
+
+
+class Unreadable(NamedTuple):
+    number: int
+
+    def __iter__(self):
+        raise ValueError("no parts")
+
+
+class OfUnreadable(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return Unreadable(index)
 
 
 class Counting(IterableDataset):
@@ -151,6 +168,12 @@ def test_changing_shapes_are_collated_all_the_same():
 def test_shapes_that_differ_in_a_batch_are_the_error_of_collate():
     with pytest.raises(RuntimeError, match="equal size"):
         list(FusionLoader(Growing(), batch_size=6, num_workers=2))
+
+
+def test_a_sample_whose_parts_raise_is_the_error_of_collate():
+    for loader in (DataLoader, FusionLoader):
+        with pytest.raises(ValueError, match="no parts"):
+            list(loader(OfUnreadable(), batch_size=2, num_workers=1))
 
 
 def test_indices_are_passed_on_as_they_are():

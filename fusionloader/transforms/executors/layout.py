@@ -79,6 +79,8 @@ class Layout:
             layout = Layout(_node(sample))
         except _NotFixed as why:
             return str(why)
+        except Exception as error:  # a class of the user's; collate raises it, where it is reported
+            return f"looking at a sample raised {with_article(type(error).__name__)}"
         kinds = {leaf.kind for leaf in layout.leaves}
         if "text" in kinds and not kinds & {"tensor", "array"}:
             return "a sample contains texts and no tensor"
