@@ -60,6 +60,25 @@ def test_samples_that_were_announced_come_with_few_requests(server, images):
     assert "6 samples with" in stats.explain()
 
 
+def test_more_mini_batches_are_announced_than_a_socket_takes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(image_shards((1000,))) as server:
+        images = TarStream(server.url("train-000.tar"))
+        with reading(images) as (reader, fetcher):
+            reader.begin()
+            for item in range(1000):
+                reader.announce([item])
+            reader.go()
+            assert brought(fetcher, range(500)).keys() == set(range(500))
+            for _ in range(500):
+                reader.published()
+            asked = len(server.ranges())
+            os.kill(reader.pid, signal.SIGKILL)
+            wait_until(lambda: len(server.ranges()) > asked)
+            assert brought(fetcher, range(500, 1000)).keys() == set(range(500, 1000))
+            assert reader.stats().on_demand == 0
+
+
 def test_nothing_stays_open_of_a_process_that_cannot_start(images, monkeypatch):
     table = table_of(images)
 

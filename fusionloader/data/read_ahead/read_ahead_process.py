@@ -31,6 +31,7 @@ log = logging.getLogger("fusionloader.streams")
 _BACKLOG = 1024
 _END_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
+_DEAF_SECONDS = 5.0  # a process that starts on a busy machine reads its messages sooner
 _FRUITLESS_DEATHS = 3
 
 
@@ -171,7 +172,7 @@ class ReadAheadProcess:
     def _start(self) -> tuple[BareProcess, socket.socket]:
         requests = self._counters.stats().requests
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        ours.settimeout(_DEAF_SECONDS)
         with theirs:
             config = ReaderConfig(
                 os.getpid(),
@@ -193,7 +194,11 @@ class ReadAheadProcess:
             self._send(protocol.items_message(protocol.ANNOUNCE, some))
 
     def _send(self, message: FdMessage) -> None:
-        # The socket does not block. A message that a dead or stopped process misses is no loss:
-        # its samples are read on demand.
+        # A dead or stopped process misses messages: its samples are read on demand. Training waits
+        # for a stopped one only once.
         with contextlib.suppress(OSError):
-            fd_messages.send(self._control, message)
+            try:
+                fd_messages.send(self._control, message)
+                self._control.settimeout(_DEAF_SECONDS)
+            except TimeoutError:
+                self._control.setblocking(False)
