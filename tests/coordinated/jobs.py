@@ -49,6 +49,25 @@ def alone(dataset, epochs=1, **options):
     return [[digest(batch) for batch in loader] for _ in range(epochs)]
 
 
+def together(jobs, count):
+    """Has all jobs take the next batches, and returns what each has got."""
+    for job in jobs:
+        job.tell("take", count)
+    return [job.answer() for job in jobs]
+
+
+def all_rest(jobs):
+    for job in jobs:
+        job.tell("rest")
+    return [job.answer() for job in jobs]
+
+
+def epoch(jobs):
+    """Has all jobs take an epoch together, and returns what each has got."""
+    begun = together(jobs, 1)  # nothing is recycled before all have begun
+    return [found + rest for found, rest in zip(begun, all_rest(jobs), strict=True)]
+
+
 class Job:
     """A training process; ``None`` among its batches is the end of an epoch."""
 

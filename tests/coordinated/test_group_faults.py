@@ -6,7 +6,7 @@ import signal
 
 import psutil
 import pytest
-from jobs import alone, coordinators, left
+from jobs import all_rest, alone, coordinators, left, together
 from support.other_users import NOBODY, as_root, begun_as_nobody, exit_code_of
 from support.waiting import gone, wait_until
 
@@ -31,18 +31,6 @@ def begun(group, count, **options):
     return jobs
 
 
-def take(jobs, count):
-    for job in jobs:
-        job.tell("take", count)
-    return [job.answer() for job in jobs]
-
-
-def rest(jobs):
-    for job in jobs:
-        job.tell("rest")
-    return [job.answer() for job in jobs]
-
-
 @pytest.mark.parametrize("with_workers", [False, True])
 @pytest.mark.few(1)
 def test_a_killed_job_delays_nobody(group, train_set, many, with_workers):
@@ -53,7 +41,7 @@ def test_a_killed_job_delays_nobody(group, train_set, many, with_workers):
         job.tell("take", 20)
     victim.signal(signal.SIGKILL, workers)
     assert [job.answer() for job in others] == [expected[1:21]] * 2
-    assert rest(others) == [expected[21:]] * 2
+    assert all_rest(others) == [expected[21:]] * 2
     assert left(others) == []
 
 
@@ -66,10 +54,10 @@ def test_a_stopped_job_leaves_and_goes_on_alone_when_it_wakes_up(
     expected = alone(train_set, **many)[0]
     workers = victim.ask("workers") if with_workers else []
     victim.signal(signal.SIGSTOP, workers)
-    assert take(others, 30) == [expected[1:31]] * 2
+    assert together(others, 30) == [expected[1:31]] * 2
     victim.signal(signal.SIGCONT, workers)
-    assert rest([victim]) == [expected[1:]]
-    assert rest(others) == [expected[31:]] * 2
+    assert all_rest([victim]) == [expected[1:]]
+    assert all_rest(others) == [expected[31:]] * 2
     assert victim.ask("stats").alone_batches > 0
     assert left(others) == []
 
@@ -82,23 +70,23 @@ def test_a_stopped_worker_spoils_no_batch_when_it_wakes_up(group, train_set, man
     for _ in range(6):
         for worker in workers:
             os.kill(worker, signal.SIGSTOP)
-        assert take(jobs, 5) == [expected[place : place + 5]] * 2
+        assert together(jobs, 5) == [expected[place : place + 5]] * 2
         for worker in workers:
             os.kill(worker, signal.SIGCONT)
-        assert take(jobs, 5) == [expected[place + 5 : place + 10]] * 2
+        assert together(jobs, 5) == [expected[place + 5 : place + 10]] * 2
         place += 10
-    assert rest(jobs) == [expected[place:]] * 2
+    assert all_rest(jobs) == [expected[place:]] * 2
     assert left(jobs) == []
 
 
 def test_a_job_that_takes_nothing_is_not_waited_for(group, train_set, many):
     slow, *others = begun(group, 3, **many)
     expected = alone(train_set, **many)[0]
-    assert take(others, 30) == [expected[1:31]] * 2
+    assert together(others, 30) == [expected[1:31]] * 2
     assert slow.rest() == expected[1:]
     stats = slow.ask("stats")
     assert "took no mini-batch" in stats.why_alone and stats.alone_batches > 0
-    assert rest(others) == [expected[31:]] * 2
+    assert all_rest(others) == [expected[31:]] * 2
     assert slow.pid in others[0].ask("stats").waited_for
 
 
@@ -110,9 +98,9 @@ def test_killed_workers_are_replaced_and_lose_no_sample(group, train_set, many):
         for job in jobs:
             for worker in job.ask("workers"):
                 os.kill(worker, signal.SIGKILL)
-        for batches, more in zip(found, take(jobs, 6), strict=True):
+        for batches, more in zip(found, together(jobs, 6), strict=True):
             batches += more
-    for batches, more in zip(found, rest(jobs), strict=True):
+    for batches, more in zip(found, all_rest(jobs), strict=True):
         batches += more
     assert found == [expected[1:]] * 2
     assert left(jobs) == []
@@ -125,10 +113,10 @@ def test_without_the_coordinator_every_job_goes_on_alone(group, word, train_set,
     (pid,) = {each.pid for each in coordinators(address)} - {None, *(job.pid for job in jobs)}
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: gone(pid))
-    assert rest(jobs) == [expected[0][1:]] * 2
+    assert all_rest(jobs) == [expected[0][1:]] * 2
     assert all("coordinator has ended" in job.ask("stats").why_alone for job in jobs)
     for batches in expected[1:]:  # with another coordinator, unless one of them comes too late
-        assert rest(jobs) == [batches] * 2
+        assert all_rest(jobs) == [batches] * 2
         if all(job.ask("stats").shared_batches > 1 for job in jobs):
             return
     raise AssertionError([job.ask("stats") for job in jobs])
@@ -172,7 +160,7 @@ def test_nothing_is_left_of_a_killed_group(group, word, train_set, many):
 def test_a_job_that_joins_in_mid_epoch_delays_nobody(group, train_set, many):
     jobs = begun(group, 2, **many)
     expected = alone(train_set, **many)[0]
-    assert take(jobs, 10) == [expected[1:11]] * 2
+    assert together(jobs, 10) == [expected[1:11]] * 2
     late = group(**many)
     for job in jobs:
         job.tell("rest")
@@ -203,5 +191,5 @@ def test_a_forked_child_keeps_the_batches_that_its_parent_drops(group, train_set
     kept = jobs[0].ask("keep", 2)
     jobs[0].ask("fork")
     jobs[0].ask("drop")
-    rest(jobs)
+    all_rest(jobs)
     assert jobs[0].ask("child") == kept

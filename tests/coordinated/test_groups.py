@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import OPTIONS, alone, coordinators, digest, left, make_loader
+from jobs import OPTIONS, all_rest, alone, coordinators, digest, epoch, left, make_loader, together
 from support import torchrun, warm_start
 from support.batches import same_batches
 from support.datasets import Stream
@@ -21,32 +21,15 @@ from fusionloader.sharing.jobs.address import coordinator_address
 HERE = Path(__file__).parent
 
 
-def together(jobs, count):
-    """Has all jobs take the next batches, and returns what each has got."""
-    for job in jobs:
-        job.tell("take", count)
-    return [job.answer() for job in jobs]
-
-
-def all_rest(jobs):
-    for job in jobs:
-        job.tell("rest")
-    return [job.answer() for job in jobs]
-
-
 def test_every_job_has_the_batches_that_it_would_make_alone(group, train_set):
     jobs = group(3)
     for expected in alone(train_set, epochs=2):
-        begun = together(jobs, 1)  # nothing is recycled before all have begun
-        assert [found + rest for found, rest in zip(begun, all_rest(jobs), strict=True)] == [
-            expected
-        ] * 3
+        assert epoch(jobs) == [expected] * 3
 
 
 def test_each_mini_batch_is_prepared_once_by_all_workers(group, train_set):
     jobs = group(2)
-    together(jobs, 1)
-    all_rest(jobs)
+    epoch(jobs)
     stats = [job.ask("stats") for job in jobs]
     assert all(each.shared_batches == 10 and each.together for each in stats)
     assert all(each.made_here + each.made_elsewhere == len(train_set) for each in stats)
@@ -357,8 +340,7 @@ def test_rank_n_of_one_training_shares_with_rank_n_of_another(group, train_set, 
                 for name, value in variables.items():
                     patch.setenv(name, value)
                 addresses.append(coordinator_address(word))
-    begun = together(jobs, 1)
-    assert [a + b for a, b in zip(begun, all_rest(jobs), strict=True)] == expected
+    assert epoch(jobs) == expected
     assert left(jobs) == []
     stats = [job.ask("stats") for job in jobs]
     if all(each.alone_batches == 0 for each in stats):

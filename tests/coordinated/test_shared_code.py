@@ -8,7 +8,17 @@ import signal
 import numpy as np
 import pytest
 import torch
-from jobs import OPTIONS, alone, coordinators, digest, left, make_loader
+from jobs import (
+    OPTIONS,
+    all_rest,
+    alone,
+    coordinators,
+    digest,
+    epoch,
+    left,
+    make_loader,
+    together,
+)
 from support.datasets import Random
 from torch.utils.data import Dataset, default_collate
 
@@ -109,26 +119,13 @@ CODE = {
 }
 
 
-def rest(jobs):
-    for job in jobs:
-        job.tell("rest")
-    return [job.answer() for job in jobs]
-
-
-def begin(jobs):
-    for job in jobs:
-        job.tell("take", 1)
-    return [job.answer() for job in jobs]
-
-
 @pytest.mark.parametrize("name", CODE)
 @pytest.mark.few(2)
 def test_jobs_with_user_code_have_the_batches_that_they_would_make_alone(group, name):
     dataset, options = CODE[name]
     jobs = group(2, dataset=dataset, **options)
     for expected in alone(dataset, epochs=2, **options):
-        begun = begin(jobs)
-        assert [a + b for a, b in zip(begun, rest(jobs), strict=True)] == [expected] * 2
+        assert epoch(jobs) == [expected] * 2
     stats = [job.ask("stats") for job in jobs]
     assert left(jobs) == []
     if all(each.alone_batches == 0 for each in stats):
@@ -138,9 +135,8 @@ def test_jobs_with_user_code_have_the_batches_that_they_would_make_alone(group, 
 def test_tensors_in_memory_are_shared(group):
     dataset = torch.utils.data.TensorDataset(torch.rand(40, 3, 8, 8), torch.arange(40))
     jobs = group(2, dataset=dataset)
-    begun = begin(jobs)
     (expected,) = alone(dataset)
-    assert [a + b for a, b in zip(begun, rest(jobs), strict=True)] == [expected] * 2
+    assert epoch(jobs) == [expected] * 2
 
 
 def test_batches_may_be_of_any_type(word):
@@ -183,9 +179,9 @@ def test_errors_of_user_code_are_for_every_job_what_they_are_alone(group, on_err
     options = {"on_error": on_error, "shuffle": False}
     jobs = group(2, dataset=Failing(), **options)
     if on_error == "skip":
-        assert rest(jobs) == alone(Failing(), **options) * 2
+        assert all_rest(jobs) == alone(Failing(), **options) * 2
         return
-    begin(jobs)
+    together(jobs, 1)
     for job in jobs:
         with pytest.raises(KeyError, match="no such sample"):
             job.take(1)
@@ -200,7 +196,7 @@ def test_workers_of_user_code_that_die_or_stop_lose_no_batch(group, signals, tak
     options = {"sampler": [index * 7 % 40 for index in range(160)], "prefetch_factor": 2}
     jobs = group(2, dataset=Noisy(), **options)
     (expected,) = alone(Noisy(), **options)
-    found = begin(jobs)
+    found = together(jobs, 1)
     for number in signals:
         if number != signal.SIGCONT:  # which is for those that were stopped
             struck = jobs if number == signal.SIGKILL else jobs[:1]
@@ -211,7 +207,7 @@ def test_workers_of_user_code_that_die_or_stop_lose_no_batch(group, signals, tak
             job.tell("take", taken)
         for batches, job in zip(found, jobs, strict=True):
             batches += job.answer()
-    for batches, more in zip(found, rest(jobs), strict=True):
+    for batches, more in zip(found, all_rest(jobs), strict=True):
         batches += more
     assert found == [expected] * 2
 

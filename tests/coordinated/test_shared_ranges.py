@@ -1,7 +1,7 @@
 """Jobs that share the preparation of ranges of shards."""
 
 import pytest
-from jobs import alone
+from jobs import alone, epoch
 from support.faulty_server import serving
 from support.images import train_transform
 from support.shard_writers import FAMILIES
@@ -14,20 +14,16 @@ from fusionloader.data.sources import TarStream
 def test_jobs_share_ranges_and_have_the_folder_s_batches(group, train_set, tmp_path):
     dataset = shards_of(train_set, tmp_path)
     jobs = group(2, dataset=dataset)
-    for job in jobs:
-        job.tell("rest")
     (expected,) = alone(train_set)
-    assert [job.answer() for job in jobs] == [expected, expected]
+    assert epoch(jobs) == [expected, expected]
     assert jobs[0].ask("stats").together
 
 
 def test_jobs_share_tar_archives(group, train_set, tmp_path):
     dataset = FAMILIES["tar"](train_set, tmp_path)(train_set.transform)
     jobs = group(2, dataset=dataset)
-    for job in jobs:
-        job.tell("rest")
     (expected,) = alone(train_set)
-    assert [job.answer() for job in jobs] == [expected, expected]
+    assert epoch(jobs) == [expected, expected]
     assert jobs[0].ask("stats").together
 
 
@@ -36,10 +32,8 @@ def test_jobs_share_a_stream(group, tmp_path, monkeypatch):
     with serving(image_shards((23, 17))) as server:
         stream = TarStream(server.url("train-{000..001}.tar"), transform=train_transform())
         jobs = group(2, dataset=stream, sampler=stream.sampler())
-        for job in jobs:
-            job.tell("rest")
         (expected,) = alone(stream, sampler=stream.sampler())
-        assert [job.answer() for job in jobs] == [expected, expected]
+        assert epoch(jobs) == [expected, expected]
         assert jobs[0].ask("stats").together
 
 
