@@ -245,8 +245,15 @@ class FusionLoader(Shown, DataLoader[T_co]):
         if self._iterator is not None and self._iterator_pid != os.getpid():
             self._iterator = None  # this process is a fork; the workers belong to its parent
         self._state.traces.iter_called()
-        with self._state.statistics.waits.entering_iter():
-            return super().__iter__()
+        epochs = self._state.epochs
+        before = epochs.current
+        try:
+            with self._state.statistics.waits.entering_iter():
+                return super().__iter__()
+        except BaseException:
+            if epochs.current is not before:
+                epochs.restart()  # the next call begins where this one would have
+            raise
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         self._iterator_pid = os.getpid()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.data.epochs.epoch_state import EpochState, generator_state, set_generator_state
 from fusionloader.data.epochs.rank_shares import find_share, resume_share
-from fusionloader.data.epochs.sampling import sampling_generator
+from fusionloader.data.epochs.sampling import Drawn, sampling_generator
 from fusionloader.data.epochs.stateful import resting_state
 from fusionloader.options.aliases import State
 from fusionloader.options.loader_options import LoaderOptions
@@ -105,6 +107,13 @@ class Epochs:
         """Whether ``set_epoch`` was called, here or on a sampler, since the epoch started."""
         return self._signs(options) != self._seen
 
+    def watched(self, options: LoaderOptions, batches: Iterator[Drawn]) -> Iterator[Drawn]:
+        """Yields ``batches``. A sampler that counts its own passes does not call ``set_epoch``."""
+        for batch in batches:
+            self._seen = self._signs(options)
+            yield batch
+        self._seen = self._signs(options)
+
     def _signs(self, options: LoaderOptions) -> tuple[object, ...]:
         samplers = (options.sampler, options.batch_sampler)
         inner = options.inner_sampler
@@ -157,6 +166,8 @@ class Epochs:
         self._resume = (
             self._next_epoch(options, epoch_state) if epoch_state.finished else epoch_state.copy()
         )
+        # For an iterator that has been made and has delivered nothing yet.
+        self._taken = epoch_state, None if self._resume is None else self._resume.copy()
 
     def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
         """Restores the generator; returns the next epoch, ``None`` if ``iter()`` draws its seed."""

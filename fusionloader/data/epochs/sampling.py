@@ -112,23 +112,24 @@ def numbered_batches(
     if state.share is not None and state.share.before:
         yield from enumerate(batches_left(options, state.share))
         return
-    run = SamplerRun(options.index_sampler, fresh)
-    if run.stateful:
-        yield from _resume_stateful(run, state)
-        return
     generator = sampling_generator(options)
     before = generator_state(generator)
     if not state.resumed:  # the user may have seeded the generator since the state was made
         state.generator = before
     if before == state.generator:
-        yield from enumerate(run)
+        run = SamplerRun(options.index_sampler, fresh)
+        yield from _resume_stateful(run, state) if run.stateful else enumerate(run)
         return
     set_generator_state(generator, state.generator)
+    # Samplers draw their seed in __iter__ or at the first batch.
+    run = SamplerRun(options.index_sampler, iter(options.index_sampler))
     batches = enumerate(run)
-    first = next(batches, None)  # samplers draw their seed here
-    if generator is None:
-        set_generator_state(None, before)
-    if first is not None:
+    first = None if run.stateful else next(batches, None)
+    if generator is None or run.stateful:
+        set_generator_state(generator, before)
+    if run.stateful:
+        yield from _resume_stateful(run, state)
+    elif first is not None:
         yield first
         yield from batches
 

@@ -78,7 +78,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             self._source.count(),
             self._is_keyed,
         )
-        self._batches, self._drawn = Draws(batches), []
+        self._batches, self._drawn = Draws(self._epochs.watched(self._options, batches)), []
         self._epoch_state = epoch_state  # last: an exception before it has the epoch begun again
         return epoch_state
 

@@ -45,8 +45,9 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         self._dataset_fetcher = make_fetcher(
             lambda: self._make_fetcher(given), loader.dataset, state
         )
-        self._index_sampler = loader._index_sampler
-        self._sampler_iter = iter(self._index_sampler)
+        if under_way:
+            self._index_sampler = loader._index_sampler
+            self._sampler_iter = iter(self._index_sampler)
         self._begin()
 
     def _make_fetcher(self, loader: Any) -> Any:

@@ -190,6 +190,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _draws(self) -> Draws[SampledBatch]:
         options, fresh = self._options, iter(self._index_sampler)
         batches = undelivered_batches(options, self._epoch_state, fresh, self._backend.count)
+        batches = self._epochs.watched(options, batches)
         return Draws(self._backend.look_ahead(batches, options.in_flight))
 
     def _enter_epoch(self) -> None:

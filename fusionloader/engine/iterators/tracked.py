@@ -73,6 +73,7 @@ class TrackedIterator:
             state.wanted, state.user_code = max(self._options.num_workers, 1), True
             epoch_state = self._epochs.start(self._options, self._base_seed)
             batches = numbered_batches(self._options, epoch_state, self._sampler_iter)
+            batches = self._epochs.watched(self._options, batches)
             self._remaining = Draws(_not_delivered(batches, epoch_state))
             stateful = any(epoch_state.worker_states())
             self._to_repeat = 0 if stateful else epoch_state.delivered
