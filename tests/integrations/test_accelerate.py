@@ -118,6 +118,48 @@ def test_a_checkpoint_in_mid_epoch_goes_on_with_the_next_batch(accelerator, tmp_
     assert [numbers.tolist() for _, numbers in again] == expected
 
 
+def test_batches_that_are_skipped_after_a_checkpoint_are_skipped_once(accelerator, tmp_path):
+    loader = prepare(accelerator, FusionLoader(Points(), 4, on_error="skip"))
+    iterator = iter(loader)
+    next(iterator)
+    accelerator.save_state(tmp_path)
+    accelerator.free_memory()
+    again = prepare(accelerator, FusionLoader(Points(), 4, on_error="skip"))
+    accelerator.load_state(tmp_path)
+    for _ in range(2):  # the second time nothing is loaded, as in a script that loads no state
+        first = accelerator.skip_first_batches(again, 1)
+        assert first.base_dataloader.on_error == "skip"
+        assert [numbers.tolist()[0] for _, numbers in first] == [4, 8, 12, 16, 20]
+        assert [numbers.tolist()[0] for _, numbers in again] == [0, 4, 8, 12, 16, 20]
+    theirs = accelerator.prepare(DataLoader(Points(), 4))
+    assert not isinstance(accelerator.skip_first_batches(theirs, 1), FusionLoader)
+
+
+def test_the_epochs_after_a_checkpoint_are_those_of_a_seedable_sampler(accelerator, tmp_path):
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = accelerate.Accelerator(
+        cpu=True,
+        dataloader_config=accelerate.DataLoaderConfiguration(use_seedable_sampler=True),
+    )
+
+    def numbers_of(batches):
+        return [numbers.tolist() for _, numbers in batches]
+
+    accelerate.utils.set_seed(3)
+    loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=2))
+    first, iterator = numbers_of(loader), iter(loader)
+    for _ in range(4):
+        next(iterator)
+    accelerator.save_state(tmp_path)
+    rest, following = numbers_of(iterator), numbers_of(loader)
+    assert first != following
+    accelerator.free_memory()
+    accelerate.utils.set_seed(3)
+    again = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=2))
+    accelerator.load_state(tmp_path)
+    assert [numbers_of(again), numbers_of(again)] == [rest, following]
+
+
 def test_plain_prepare_warns_that_the_loader_is_lost(accelerator):
     with pytest.warns(UserWarning, match="fusionloader.addons.integrations.accelerate.prepare"):
         prepared = accelerator.prepare(FusionLoader(Points(), 4))
@@ -134,8 +176,10 @@ def test_our_prepare_does_not_warn(accelerator):
 RANK = """
 import sys, torch, accelerate
 from toy import Points
+from torch.utils.data import ConcatDataset
 from fusionloader import FusionLoader
 from fusionloader.addons.integrations.accelerate import prepare
+from fusionloader.data.samplers import MixSampler
 accelerator = accelerate.Accelerator(cpu=True)
 torch.manual_seed(5)
 loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=1))
@@ -149,6 +193,12 @@ if accelerator.is_main_process:
     print("ranks", accelerator.num_processes, "steps", len(sizes), set(sizes))
     print("seen", sorted(set(everything.flatten().tolist())) == list(range(22)))
     print("metrics", sorted(gathered) == list(range(22)))
+parts = [Points(), Points()]
+sampler = MixSampler(parts, [1, 1], batch_size=4)
+try:
+    prepare(accelerator, FusionLoader(ConcatDataset(parts), batch_sampler=sampler))
+except ValueError as error:
+    print("refused", error)
 # A rank that leaves without it may abort another one, which still waits for its connection.
 accelerator.end_training()
 """
@@ -162,6 +212,7 @@ def test_two_ranks_share_the_epoch_evenly(tmp_path):
     found = ranks(script, count=2, path=path, **environment)
     assert "ranks 2 steps 3 {4}" in found
     assert "seen True" in found and "metrics True" in found
+    assert "refused Accelerate gives each of 2 ranks its share" in found
 
 
 RESUMED = """
@@ -169,9 +220,10 @@ import sys, torch, accelerate
 from toy import Points
 from fusionloader import FusionLoader
 from fusionloader.addons.integrations.accelerate import prepare
-what, folder = sys.argv[1:]
+what, folder, dispatch = sys.argv[1:]
 torch.manual_seed(what == "save")
-accelerator = accelerate.Accelerator(cpu=True)
+config = accelerate.DataLoaderConfiguration(dispatch_batches=dispatch == "dispatch")
+accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
 loader = prepare(accelerator, FusionLoader(Points(), 2, shuffle=True, num_workers=1))
 if what == "save":
     list(loader)
@@ -190,10 +242,11 @@ accelerator.end_training()
 """
 
 
-def test_two_ranks_resume_the_epoch_with_the_samples_that_are_left(tmp_path):
+@pytest.mark.parametrize("shares", ["shard", "dispatch"])
+def test_two_ranks_resume_the_epoch_with_the_samples_that_are_left(tmp_path, shares):
     script = tmp_path / "rank.py"
     script.write_text(RESUMED)
     options = {"count": 2, "path": [str(ROOT), str(Path(__file__).parent)], "HOME": str(tmp_path)}
     for what in ("save", "load"):
-        found = ranks(script, what, str(tmp_path), ACCELERATE_USE_CPU="true", **options)
+        found = ranks(script, what, str(tmp_path), shares, ACCELERATE_USE_CPU="true", **options)
         assert f"{what} True" in found

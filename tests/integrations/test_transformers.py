@@ -36,23 +36,33 @@ def trainer_class():
     from fusionloader.addons.integrations.transformers import FusionTrainerMixin
 
     class Trainer(FusionTrainerMixin, transformers.Trainer):
-        fusion_options = {"seed": 9}
+        fusion_options = {"seed": 9, "on_error": "skip"}
 
     return Trainer
 
 
-def test_a_trainer_trains_and_evaluates_with_fusionloaders(tmp_path):
-    settings = transformers.TrainingArguments(
-        str(tmp_path),
+class Damaged(Labelled):
+    def __getitem__(self, index):
+        if index == 21:
+            raise OSError("cannot be read")
+        return super().__getitem__(index)
+
+
+def settings_for(folder, **options):
+    return transformers.TrainingArguments(
+        str(folder),
         num_train_epochs=1,
         per_device_train_batch_size=4,
         dataloader_num_workers=2,
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
-        save_strategy="no",
+        **options,
     )
-    model = Model()
+
+
+def test_a_trainer_trains_and_evaluates_with_fusionloaders(tmp_path):
+    settings, model = settings_for(tmp_path, save_strategy="no"), Model()
     trainer = trainer_class()(model, settings, train_dataset=Labelled(), eval_dataset=Labelled(9))
     loader = trainer.get_train_dataloader()
     assert isinstance(loader.base_dataloader, FusionLoader)
@@ -60,3 +70,14 @@ def test_a_trainer_trains_and_evaluates_with_fusionloaders(tmp_path):
     trainer.train()
     assert sorted(model.seen) == list(range(22))
     assert trainer.evaluate()["eval_loss"] >= 0
+
+
+def test_a_trainer_goes_on_from_a_checkpoint_with_a_fusionloader(tmp_path):
+    settings = settings_for(tmp_path, save_steps=3, data_seed=1)
+    first, second = Model(), Model()
+    trainer_class()(first, settings, train_dataset=Damaged()).train()
+    again = trainer_class()(second, settings, train_dataset=Damaged())
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert sorted(first.seen) == list(range(21))
+    assert second.seen == first.seen[-len(second.seen) :]
+    assert 8 <= len(second.seen) <= 10  # three of six mini-batches

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusionloader.addons.integrations.accelerate import adopt
+from transformers import trainer
+
+from fusionloader.addons.integrations.accelerate import adopt, skip_first_batches
 
 __all__ = ["FusionTrainerMixin"]
+
+# A Trainer that resumes has no other place where its loader for the rest of the epoch is made.
+trainer.skip_first_batches = skip_first_batches  # type: ignore[attr-defined]
 
 
 class FusionTrainerMixin:

@@ -52,6 +52,11 @@ class Epochs:
     def __reduce__(self) -> tuple[type[Epochs], tuple[()]]:
         return Epochs, ()  # a copied or pickled loader begins anew
 
+    @property
+    def resumes_within(self) -> bool:
+        """Whether the next iterator continues within an epoch, as ``load_state_dict`` has set."""
+        return self._loaded is not None and not self._loaded.finished
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, or of a current one that has delivered nothing."""
         self._next = int(epoch)
