@@ -68,7 +68,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._options, self._backend = options, backend
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
         self._clock = state.statistics.clock(options.dataset)
-        self._base_seed = self._epochs.base_seed(int(self._base_seed))
+        self._seed = self._epochs.base_seed(int(self._base_seed))
         self._end_workers: Callable[[], object] = lambda: None
         self._end_counting = self._end_workers
         self._delivery = self._make_delivery()
@@ -105,7 +105,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._workers_wanted = self._options.num_workers
         self._conversion = self._send_converted()
         workforce = self._backend.workforce(
-            self._options, self.base_seed, on_device=self._delivery is not None
+            self._options, self._seed, on_device=self._delivery is not None
         )
         options = self._manager_options(workforce.participants)
         self._page_locked = options.page_locking is not None
@@ -150,11 +150,6 @@ class SlotIterator(_BaseDataLoaderIter):
             participants=participants,
         )
 
-    @property
-    def base_seed(self) -> int:
-        """The base seed that torch's ``DataLoader`` would have drawn for its workers."""
-        return int(self._base_seed)
-
     def _send_converted(self) -> RowConversion | None:
         """Makes workers write what the device can convert."""
         if self._delivery is None:
@@ -185,7 +180,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._fill()
 
     def _start_epoch(self) -> EpochState:
-        return self._epochs.start(self._options, self.base_seed)
+        return self._epochs.start(self._options, self._seed)
 
     def _draws(self) -> Draws[SampledBatch]:
         options, fresh = self._options, iter(self._index_sampler)
@@ -409,7 +404,8 @@ class SlotIterator(_BaseDataLoaderIter):
                 raise self._failed[1]
             if count and len(dropped) == count:
                 self._statistics.batches += 1
-                self._pass_over(job)
+                self._epoch_state.deliver(self._returned(job))
+                job.returned = True
                 return False, None
             try:
                 job.result = self._made(job, dropped)
@@ -423,11 +419,6 @@ class SlotIterator(_BaseDataLoaderIter):
             self._tell_participants(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
         return True, job.result
-
-    def _pass_over(self, job: Job) -> None:
-        """Records that a mini-batch ends without a batch, since it has no samples."""
-        self._epoch_state.deliver(self._returned(job))
-        job.returned = True
 
     def _returned(self, job: Job) -> Returned:
         return Returned(job.number)

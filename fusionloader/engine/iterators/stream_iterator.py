@@ -78,6 +78,10 @@ class StreamIterator(SlotIterator):
             _BaseDataLoaderIter._reset(self, loader, first_iter)
         super()._reset(loader, first_iter)
 
+    def _notice_changes(self) -> None:
+        if not self._is_iterable:  # an epoch's number changes nothing of a stream
+            super()._notice_changes()
+
     def _publish(self) -> bool:
         if self._passes.next_worker() is None:
             self._drawn.clear()
