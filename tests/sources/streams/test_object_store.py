@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tracemalloc
 
 import pytest
@@ -152,3 +153,25 @@ def test_another_file_of_the_name_has_another_version(server):
     server.files["a.bin"] = DATA[::-1]
     after, _ = run(lambda store: store.version(server.url("a.bin")))
     assert before.nbytes == after.nbytes and before.tag != after.tag
+
+
+def test_another_file_of_a_hugging_face_repository_has_another_version(server):
+    pytest.importorskip("huggingface_hub")
+    from huggingface_hub import HfFileSystem
+
+    repository = "api/datasets/owner/name"
+    server.files[repository] = b'{"id": "owner/name"}'
+    tree = f"{repository}/tree/main/shards?recursive=false&expand=false"
+    tags = []
+    for blob in "12":
+        entry = {"type": "file", "path": "shards/a.tar", "size": 99, "oid": blob * 40}
+        server.files[tree] = json.dumps([entry]).encode()
+        HfFileSystem.clear_instance_cache()
+        where = {"endpoint": server.url("")[:-1], "token": False}
+        version, _ = run(
+            lambda store: store.version("hf://datasets/owner/name/shards/a.tar"),
+            storage_options=where,
+        )
+        assert version.nbytes == 99
+        tags.append(version.tag)
+    assert 0 != tags[0] != tags[1] != 0

@@ -227,7 +227,12 @@ class _System:
         return bytes(await self._call("cat_file", path, start=start, end=stop))
 
     async def info(self, url: str) -> dict[str, Any]:
-        return dict(await self._call("info", self.path(url)))
+        info = dict(await self._call("info", self.path(url)))
+        if self.system.protocol == "hf":
+            # info() leaves out the file's hash, which is in the listing that it has cached.
+            listed = await self._call("ls", self.system._parent(info["name"]))
+            info = next((each for each in listed if each["name"] == info["name"]), info)
+        return info
 
     async def pipe(self, url: str, data: bytes) -> None:
         await self._call("pipe_file", self.path(url), data)
@@ -279,7 +284,7 @@ def _without_own_retries(
 
 
 def _version(info: dict[str, Any]) -> Version:
-    names = ("ETag", "etag", "Content-MD5", "Digest", "md5Hash", "crc32c", "generation")
+    names = ("ETag", "etag", "Content-MD5", "Digest", "md5Hash", "crc32c", "generation", "blob_id")
     found = next((info[name] for name in names if info.get(name)), None)
     if found is None:
         times = ("Last-Modified", "LastModified", "mtime", "updated", "last_modified", "created")
