@@ -8,6 +8,7 @@ import pathlib
 import random
 import resource
 import signal
+import time
 
 import pytest
 from support.shard_writers import rows_of, written
@@ -47,7 +48,26 @@ def test_a_file_that_changed_is_unpacked_again(tmp_path, opened):
     assert opened().read_encoded(1) == (b"second", 0)
     write(tmp_path / "a.parquet", [b"third", b"fourth!"])
     assert opened().read_encoded(1) == (b"fourth!", 0)
-    assert len(list((tmp_path / "unpacked").iterdir())) == 1  # the earlier one is gone
+
+
+def test_an_earlier_result_is_removed_a_week_after_its_last_use(tmp_path, opened):
+    def use_last(days_ago):
+        ns = time.time_ns() - days_ago * 24 * 3600 * 10**9
+        os.utime(earlier, ns=(ns, earlier.stat().st_mtime_ns))
+
+    path = tmp_path / "a.parquet"
+    write(path, [b"first", b"second"])
+    opened()
+    (earlier,) = (tmp_path / "unpacked").iterdir()
+    use_last(days_ago=8)
+    images = opened()
+    # As in the copy of another machine or container, which has the same cache folder.
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    opened()
+    assert images.read_encoded(1) == (b"second", 0)
+    use_last(days_ago=8)
+    opened()
+    assert not earlier.exists() and len(list((tmp_path / "unpacked").iterdir())) == 1
 
 
 def test_samples_are_named_by_file_and_row(tmp_path, opened):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from fusionloader.system.user_cache import cache_folder
 log = logging.getLogger("fusionloader.sources")
 
 _FORMAT = 1  # format of the results; with another number all shards are unpacked again
+_UNUSED_SECONDS = 7 * 24 * 3600  # after which the result of an earlier state is removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,10 @@ class Unpacking:
 def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None) -> list[str]:
     """Unpacks shards that are not unpacked yet, and returns the paths of all results.
 
-    When the size or time of modification of a shard changes, it is unpacked again and the earlier
-    result is removed. Several processes, such as ranks, share the work.
+    When the size or time of modification of a shard changes, it is unpacked again. The earlier
+    result is removed when no process has opened it for a week: another machine or container may
+    share the folder, and have a copy of the shard that has another time. Several processes, such as
+    ranks, share the work.
 
     Args:
         shards: one or more shards.
@@ -59,7 +62,7 @@ def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None)
     base = Path(folder) if folder is not None else cache_folder() / "unpacked"
     base.mkdir(parents=True, exist_ok=True)
     paths = [_result_path(shard, base) for shard in shards]
-    missing = [pair for pair in zip(shards, paths, strict=True) if not pair[1].exists()]
+    missing = [pair for pair in zip(shards, paths, strict=True) if not _use(pair[1])]
     if missing:
         _check_free_space(base, [shard for shard, _ in missing])
         log.info("unpacking %d of %d shards to %s, once", len(missing), len(shards), base)
@@ -68,6 +71,7 @@ def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None)
             list(pool.map(lambda pair: _unpack(*pair, wait=False), missing))
         for shard, path in missing:  # waits for those that other processes unpack
             _unpack(shard, path, wait=True)
+    _remove_unused(base, paths)
     return [str(path) for path in paths]
 
 
@@ -117,7 +121,6 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
                 os.unlink(file.name)
                 raise
             os.rename(file.name, path)  # with the lock held: waiting processes find the result
-            _remove_earlier(path)
 
 
 @contextlib.contextmanager
@@ -144,9 +147,21 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _remove_earlier(path: Path) -> None:
-    which = path.name.split("-")[0]
-    for other in glob.glob(str(path.parent / f"{which}-*.bytes")):
-        if other != str(path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(other)
+def _use(path: Path) -> bool:
+    """Sets the time of the last use of a result; returns whether there is one."""
+    with contextlib.suppress(OSError):  # it is not there, or is another user's
+        # The time of modification stays: it is the stamp of the ranges of other processes.
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    return path.exists()
+
+
+def _remove_unused(base: Path, paths: Sequence[Path]) -> None:
+    """Removes results of earlier states of the shards that were not used for long."""
+    shards = {path.name.split("-")[0] for path in paths}
+    for other in set(base.glob("*-*.bytes")).difference(paths):
+        with contextlib.suppress(OSError):
+            if (
+                other.name.split("-")[0] in shards
+                and other.stat().st_atime < time.time() - _UNUSED_SECONDS
+            ):
+                other.unlink()
