@@ -97,6 +97,25 @@ def test_an_index_beside_the_shard_is_taken(server, caplog):
     assert "is the index of a shard of 10 bytes" in caplog.text
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_index_without_the_contents_of_the_targets_is_made_again(server, beside):
+    from fusionloader.data.sources.streams.shard_indexes import cached_index_path
+
+    url = server.url("labels.tar")
+    server.files["labels.tar"] = tar_of([("1.jpg", jpeg(1)), ("1.label", b"7")])
+    with pytest.raises(BadTarSample, match="no member 'cls'"):
+        TarStream(url, **QUICK)
+    if beside:
+        server.files["labels.tar" + SUFFIX] = cached_index_path(url).read_bytes()
+        cached_index_path(url).unlink()
+        with pytest.raises(BadTarSample, match="write the index again with --target"):
+            TarStream(url, target="label", index="beside", **QUICK)
+    server.asked.clear()
+    for _ in range(2):
+        assert TarStream(url, target="label", **QUICK).targets.tolist() == [7]
+    assert len(server.ranges()) == 1  # the new index is cached
+
+
 def test_an_index_that_should_be_beside_the_shard_is_missed(server):
     with pytest.raises(UnreadableIndex, match="python -m fusionloader index http"):
         stream_of(server, index="beside")

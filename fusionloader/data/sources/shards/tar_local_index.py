@@ -17,14 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
-from fusionloader.data.sources.shards.tar_members import (
-    INLINE_BYTES,
-    TarMember,
-    UnreadableIndex,
-    extension,
-    scan,
-)
-from fusionloader.data.sources.shards.tar_samples import MemberChoice
+from fusionloader.data.sources.shards.tar_members import TarMember, UnreadableIndex, scan
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, has_targets
 from fusionloader.data.sources.shards.wds2idx import parse_wds2idx
 from fusionloader.system.user_cache import cache_folder
 
@@ -63,7 +57,7 @@ def local_index(shard: str, choice: MemberChoice) -> LocalIndex:
             info.st_mtime_ns,
         ):
             continue
-        if _has_targets(index, choice):
+        if has_targets(index, choice):
             return LocalIndex(index, str(path))
     index = TarIndex.from_members(_members(shard, choice), info.st_size, info.st_mtime_ns)
     return LocalIndex(index, _write_cached(index, shard))
@@ -101,16 +95,6 @@ def _read_cached(path: Path) -> TarIndex | None:
     except UnreadableIndex as error:
         log.warning("the index is made again: %s", error)
         return None
-
-
-def _has_targets(index: TarIndex, choice: MemberChoice) -> bool:
-    """Whether the index has the contents of all targets that are small enough."""
-    wanted = choice.target.encode()
-    small = (index.inline_nbytes < 0) & (index.nbytes <= INLINE_BYTES)
-    if not wanted or not small.any():
-        return True
-    members = index.members()
-    return not any(extension(members[number].name) == wanted for number in small.nonzero()[0])
 
 
 def _members(shard: str, choice: MemberChoice) -> list[TarMember]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.data.sources.ranged_samples import are_int64, no_targets
+from fusionloader.data.sources.shards.tar_index import TarIndex
 from fusionloader.data.sources.shards.tar_members import (
     INLINE_BYTES,
     BadTarSample,
@@ -74,6 +75,16 @@ class MemberChoice:
 
 INLINE_EXTENSIONS = frozenset((b"cls", b"cls2", b"index", b"inx", b"id", b"txt", b"json"))
 """Usual extensions of targets, whose contents every index has."""
+
+
+def has_targets(index: TarIndex, choice: MemberChoice) -> bool:
+    """Whether an index has the contents of all targets that are small enough."""
+    wanted = choice.target.encode()
+    small = (index.inline_nbytes < 0) & (index.nbytes <= INLINE_BYTES)
+    if not wanted or not small.any():
+        return True
+    members = index.members()
+    return not any(extension(members[number].name) == wanted for number in small.nonzero()[0])
 
 
 def group_samples(members: Sequence[TarMember], choice: MemberChoice, shard: str) -> ShardSamples:

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
 from fusionloader.data.sources.shards.tar_members import CorruptTar, UnreadableIndex, scan
+from fusionloader.data.sources.shards.tar_samples import MemberChoice, has_targets
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.data.sources.url_errors import UrlAbsent, UrlDenied
@@ -42,7 +43,7 @@ def find_indexes(
     urls: Sequence[str],
     settings: ReadSettings,
     mode: IndexMode,
-    inline: frozenset[bytes],
+    choice: MemberChoice,
 ) -> list[TarIndex]:
     """Returns the index of every shard.
 
@@ -50,7 +51,7 @@ def find_indexes(
         urls: URLs of the shards.
         settings: read settings.
         mode: ``"beside"`` uses only the indexes beside the shards.
-        inline: extensions of members whose content a new index has.
+        choice: choice of the members whose small contents the index must have.
 
     Raises:
         UrlUnreadable: a shard or its index cannot be read.
@@ -58,7 +59,7 @@ def find_indexes(
     """
 
     async def all_of_them(store: ObjectStore) -> list[TarIndex]:
-        return await _gather(urls, lambda url: _find(store, url, mode, inline))
+        return await _gather(urls, lambda url: _find(store, url, mode, choice))
 
     return run_apart(settings, all_of_them)
 
@@ -144,12 +145,10 @@ async def _gather(urls: Sequence[str], one: Callable[[str], Coroutine[Any, Any, 
             task.cancel()
 
 
-async def _find(
-    store: ObjectStore, url: str, mode: IndexMode, inline: frozenset[bytes]
-) -> TarIndex:
+async def _find(store: ObjectStore, url: str, mode: IndexMode, choice: MemberChoice) -> TarIndex:
     version = await store.version(url)
     cached = cached_index_path(url)
-    if mode == "auto" and (found := _read_cached(cached, version)) is not None:
+    if mode == "auto" and (found := _read_cached(cached, version)) and has_targets(found, choice):
         return found
     try:
         index = await _read_beside(store, url, version)
@@ -165,9 +164,9 @@ async def _find(
             raise
         log.warning("%s; the shard is read", error)
         index = None
-    if index is None:
-        log.info("%s has no index: the shard is read once to make it", url)
-        index = await _make_index(store, url, version, inline)
+    if index is None or (mode == "auto" and not has_targets(index, choice)):
+        log.info("%s has no index with its targets: the shard is read once to make it", url)
+        index = await _make_index(store, url, version, choice.inline)
     _write_cached(cached, index)
     return index
 

@@ -114,7 +114,7 @@ class TarStream(EncodedImages):
             hedge=hedge,
             window=shuffle_window,
         )
-        found = find_indexes(self.urls, settings, index, choice.inline)
+        found = find_indexes(self.urls, settings, index, choice)
         collected = _Collected.of(self.urls, found, choice)
         self.read_settings: ReadSettings = settings
         self.shard_counts: npt.NDArray[np.int64] = collected.counts
