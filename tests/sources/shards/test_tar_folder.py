@@ -13,8 +13,10 @@ from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
 from fusionloader.data.sources import ShardChanged, TarFolder
+from fusionloader.data.sources.shards import tar_folder
 from fusionloader.data.sources.shards.tar_index import SUFFIX
 from fusionloader.data.sources.shards.tar_members import BadTarSample, CorruptTar, ShardError
+from fusionloader.data.sources.shards.tar_samples import group_samples
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +128,20 @@ def test_a_target_that_an_index_lacks_is_read_again(shard, images):
     write_tar(shard, [("0.jpg", images[0]), ("0.grade", b"4"), ("0.cls", b"1")])
     assert TarFolder(shard).targets.tolist() == [1]
     assert TarFolder(shard, target="grade").targets.tolist() == [4]
+
+
+def test_an_archive_that_is_replaced_while_others_are_indexed_has_changed(
+    shard, images, monkeypatch
+):
+    def group_and_replace(*args):
+        found = group_samples(*args)
+        write_tar(shard, [("b.cls", b"1"), ("b.jpg", images[0] + bytes(2 * sum(map(len, images))))])
+        return found
+
+    monkeypatch.setattr(tar_folder, "group_samples", group_and_replace)
+    dataset = TarFolder(shard)
+    with pytest.raises(ShardChanged, match="train-000.tar"):
+        dataset.read_encoded(0)
 
 
 def wds2idx(shard, index):

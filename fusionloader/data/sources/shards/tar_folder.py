@@ -62,7 +62,7 @@ class TarFolder(EncodedImages):
         choice = MemberChoice.of(image, extension or None)
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
             found = list(pool.map(lambda path: _samples(path, choice), paths))
-        parts = [samples for samples, _ in found]
+        parts = [samples for samples, _, _ in found]
         _check_counts(paths, counts, parts)
         targets = joined([samples.targets for samples in parts])
         if key:
@@ -78,11 +78,12 @@ class TarFolder(EncodedImages):
                 np.repeat(np.arange(len(paths), dtype=np.uint32), lengths),
                 np.concatenate([samples.offset for samples in parts]),
                 np.concatenate([samples.nbytes for samples in parts]),
+                stamps=np.array([stamp for _, stamp, _ in found], np.int64),
             ),
             targets,
             transform=transform,
             target_transform=target_transform,
-            names=MemberNames({path: index for path, (_, index) in zip(paths, found, strict=True)}),
+            names=MemberNames({path: at for path, (_, _, at) in zip(paths, found, strict=True)}),
         )
 
     def describe(self) -> str:
@@ -104,9 +105,11 @@ class TarFolder(EncodedImages):
         return np.array([self.class_to_idx[name] for name in targets], np.int64)
 
 
-def _samples(path: str, choice: MemberChoice) -> tuple[ShardSamples, str | None]:
+def _samples(path: str, choice: MemberChoice) -> tuple[ShardSamples, tuple[int, int], str | None]:
+    """Returns the samples of an archive, its stamp when it was indexed, and its index's path."""
     local = local_index(path, choice)
-    return group_samples(local.index.members(), choice, path), local.path
+    samples = group_samples(local.index.members(), choice, path)
+    return samples, (local.index.shard_bytes, local.index.shard_version), local.path
 
 
 def _find_shards(shards: Paths) -> tuple[tuple[str, ...], list[int | None]]:
