@@ -186,6 +186,16 @@ def test_an_index_of_wds2idx_that_is_older_than_its_archive_is_not_used(shard):
     assert TarFolder(shard).name(1) == "train-000.tar: a/1.jpg"
 
 
+def test_an_index_of_wds2idx_of_another_archive_is_not_used(tmp_path, images, caplog):
+    for number, some in enumerate((images[:3], images[3:])):
+        members = [(f"{name}.jpg", data) for name, data in enumerate(some)]
+        write_tar(tmp_path / f"cc.{number}.tar", members)
+    wds2idx(tmp_path / "cc.0.tar", tmp_path / "cc.idx")
+    found = TarFolder(tmp_path, target=None)
+    assert [found.read_encoded(index)[0] for index in range(6)] == images
+    assert "cc.idx is not used" in caplog.text and "cc.0.tar is read" not in caplog.text
+
+
 def test_a_list_of_shards_by_wids_is_taken_and_checked(shard):
     listed = shard.with_name("shards.json")
     entries = [{"url": "train-000.tar", "nsamples": 6}]

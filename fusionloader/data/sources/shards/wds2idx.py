@@ -11,7 +11,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusionloader.data.sources.shards.tar_members import INLINE_BYTES, TarMember, extension
+from fusionloader.data.sources.shards.tar_members import (
+    BLOCK,
+    INLINE_BYTES,
+    TarMember,
+    extension,
+    parse_header,
+)
 
 log = logging.getLogger("fusionloader.sources")
 
@@ -23,7 +29,7 @@ def parse_wds2idx(
 ) -> list[TarMember] | None:
     """Returns the members in an index; ``None`` if there is no usable index.
 
-    An index that is older than its archive or cannot be parsed is not used.
+    An index that is older than its archive, cannot be parsed or is of another one is not used.
 
     Args:
         path: path of the index.
@@ -40,7 +46,13 @@ def parse_wds2idx(
         return None
     end = os.fstat(fd).st_size
     try:
-        return [_with_content(member, fd, end, inline) for member in _members(text)]
+        members = [_with_content(member, fd, end, inline) for member in _members(text)]
+        # Archives whose names differ after the first dot share the name of the index.
+        for member in members[:1] + members[-1:]:
+            header = parse_header(os.pread(fd, BLOCK, member.offset - BLOCK), shard)
+            if header is None or header.nbytes != member.nbytes:
+                raise ValueError(f"no member of {member.nbytes} bytes is at byte {member.offset}")
+        return members
     except ValueError as error:
         log.warning("%s is not used, %s is read instead: %s", path, shard, error)
         return None
@@ -67,8 +79,8 @@ def _with_content(
     member: tuple[str, int, int], fd: int, end: int, inline: frozenset[bytes]
 ) -> TarMember:
     name, offset, nbytes = member
-    if offset < 0 or nbytes < 0 or offset + nbytes > end:
-        raise ValueError(f"{name!r} is beyond the end of the archive")
+    if offset < BLOCK or nbytes < 0 or offset + nbytes > end:
+        raise ValueError(f"{name!r} is not within the archive")
     raw = os.fsencode(name)
     content = None
     if nbytes <= INLINE_BYTES and extension(raw) in inline:
