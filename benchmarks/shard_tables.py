@@ -17,9 +17,9 @@ from torchvision import transforms
 
 from benchmarks.study import parser_of, publish
 from fusionloader import FusionLoader
+from fusionloader.cache.tiers.dataset_table import OFFSET_BITS
 from fusionloader.cli.measure.report import announce
 from fusionloader.data.sources import ByteRanges, EncodedImages
-from fusionloader.data.sources.byte_ranges import OFFSET_BITS
 from fusionloader.data.sources.streams.order import ShuffleShape
 from fusionloader.data.sources.streams.sampler import StreamSampler
 

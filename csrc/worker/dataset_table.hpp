@@ -17,7 +17,7 @@ struct FileStamp {
 };
 
 struct DatasetTable {
-  static constexpr uint64_t version = 0x31656c6261744c46;  // "FLtable1", of this layout
+  static constexpr uint64_t version = 0x32656c6261744c46;  // "FLtable2", of this layout
 
   uint64_t magic;
   uint64_t bytes;  // of all of it
@@ -27,11 +27,11 @@ struct DatasetTable {
   uint64_t sizes;         // atomic uint32[count]: bytes of the sample, 0 when not yet known
   uint64_t blob;          // the paths, or the images one after the other
   uint64_t height, width, channels;  // of the images; 0 where there are paths
-  uint64_t ranges;  // uint64[count]: the file's number and 44 bits of offset; 0: a file a sample
+  uint64_t ranges;  // uint64[count]: the file's number and 40 bits of offset; 0: a file a sample
   uint64_t stamps;  // FileStamp[files] of files with ranges, when these were found
   uint64_t remote;  // not 0: the files are URLs
 
-  static constexpr int offset_bits = 44;
+  static constexpr int offset_bits = 40;
 
   // Throws MappingMismatch where the memory is no table of this version, or not all of one.
   static DatasetTable* of(const Mapping& memory) {

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusionloader.cache.range_reading import is_url, read_range
-from fusionloader.data.sources import ByteRanges, ShardChanged
+from fusionloader.data.sources import ByteRanges, ShardChanged, byte_ranges
 
 URLS = ["s3://bucket/a.tar", "s3://bucket/b.tar"]
 COLUMNS = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(0, (1 << 44) - 1), st.integers(1, (1 << 32) - 1))
+    st.tuples(st.integers(0, 1), st.integers(0, (1 << 40) - 1), st.integers(1, (1 << 32) - 1))
 )
 
 
@@ -44,7 +44,7 @@ def test_a_range_takes_twelve_bytes():
         (([0], [1, 2], [3]), "1, 2 and 1 of them"),
         (([2], [0], [1]), "file 2 of sample 0: there are 2 files"),
         (([-1], [0], [1]), "file -1 of sample 0"),
-        (([0], [1 << 44], [1]), "offset 17592186044416 of sample 0: files have at most 16 TiB"),
+        (([0], [1 << 40], [1]), "offset 1099511627776 of sample 0: files have at most 1 TiB"),
         (([0], [-1], [1]), "offset -1 of sample 0"),
         (([0, 0], [0, 1], [5, 0]), "sample 1 has no bytes"),
         (([0], [0], [1 << 32]), "images have less than 4 GiB"),
@@ -71,11 +71,17 @@ def test_local_files_and_urls_are_not_mixed():
         ByteRanges([URLS[0], __file__], [0], [0], [1])
 
 
+def test_too_many_files_are_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(byte_ranges, "MOST_FILES", 1)
+    with pytest.raises(ValueError, match="2 files, the most are 1: write them as shards"):
+        ByteRanges(URLS, [0, 1], [0, 0], [1, 1])
+
+
 def test_packed_arrays_of_other_types_or_files_are_refused():
     with pytest.raises(ValueError, match="uint64 and uint32 arrays of one length, not int64"):
         ByteRanges.of_packed(URLS, np.zeros(1, np.int64), np.ones(1, np.uint32))
     with pytest.raises(ValueError, match="file 2 of a range, but there are 2 files"):
-        ByteRanges.of_packed(URLS, np.array([2 << 44], np.uint64), np.ones(1, np.uint32))
+        ByteRanges.of_packed(URLS, np.array([2 << 40], np.uint64), np.ones(1, np.uint32))
     with pytest.raises(ValueError, match=r"stamps are int64 of shape \(2, 2\)"):
         ByteRanges(URLS, [0], [0], [1], stamps=np.zeros((1, 2), np.int64))
 

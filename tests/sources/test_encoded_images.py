@@ -11,6 +11,7 @@ from support.shards import shards_of
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
+from fusionloader import FusionLoader
 from fusionloader.data.sources import ByteRanges, EncodedImages, UrlUnreadable
 
 
@@ -38,6 +39,21 @@ def test_bytes_and_sizes_are_those_of_the_files(eval_set, ranges_set):
             data = file.read()
         assert ranges_set.read_encoded(index) == (data, target)
         assert ranges_set.size_hint(index) == len(data)
+
+
+def test_a_dataset_may_have_more_files_than_imagenet(eval_set, ranges_set):
+    files, ranges = 1_300_000, ranges_set.byte_ranges()
+    many = ByteRanges(
+        [ranges.files[0]] * (files - len(ranges.files)) + [*ranges.files],
+        ranges.file + np.uint32(files - len(ranges.files)),
+        ranges.offset,
+        ranges.nbytes,
+        stamps=np.concatenate([ranges.stamps[[0] * (files - len(ranges.files))], ranges.stamps]),
+    )
+    dataset = EncodedImages(many, ranges_set.targets, transform=ranges_set.transform)
+    loader = FusionLoader(dataset, 8, num_workers=1)
+    assert "native" in str(loader.explain())
+    assert same_batches(loader, DataLoader(eval_set, batch_size=8))
 
 
 def test_indices_count_from_the_end_and_end(ranges_set):

@@ -16,9 +16,10 @@ from fusionloader.system.shm.descriptor import OwnedDescriptor
 Targets = npt.NDArray[np.int64]
 
 _HEADER = 13  # uint64 words of csrc/worker/dataset_table.hpp
-_MAGIC = int.from_bytes(b"FLtable1", "little")  # another layout has another number
+_MAGIC = int.from_bytes(b"FLtable2", "little")  # another layout has another number
 _CHUNK_PATHS = 1 << 14  # paths joined at a time, which then fit into a core's cache
-_OFFSET_BITS = 44  # bits of a range's offset; the file's number is above them
+OFFSET_BITS = 40
+"""Bits of the offset in a packed range; the bits above are the number of the file."""
 
 
 class DatasetTable(OwnedDescriptor):
@@ -29,7 +30,7 @@ class DatasetTable(OwnedDescriptor):
         nbytes: size of the object in bytes.
         offsets: uint64 array of N + 1: where each path begins in ``blob``, and the end of the last;
             empty for pixels.
-        ranges: uint64 array of N: number of the file and 44 bits of offset; ``None`` if samples
+        ranges: uint64 array of N: number of the file and 40 bits of offset; ``None`` if samples
             are whole files or pixels.
         stamps: int64 array of shape (files, 2): bytes and mtime in ns of each file with ranges.
         is_remote: whether the files are URLs.
@@ -107,7 +108,7 @@ class DatasetTable(OwnedDescriptor):
         return table
 
     def path(self, item: int) -> bytes:
-        file = item if self.ranges is None else int(self.ranges[item]) >> _OFFSET_BITS
+        file = item if self.ranges is None else int(self.ranges[item]) >> OFFSET_BITS
         begin, end = int(self.offsets[file]), int(self.offsets[file + 1])
         return self.blob[begin : end - 1].tobytes()
 
@@ -119,8 +120,8 @@ class DatasetTable(OwnedDescriptor):
         if self.ranges is None:
             return self.path(item), 0, 0, 0, 0
         packed = int(self.ranges[item])
-        size, mtime_ns = self.stamps[packed >> _OFFSET_BITS].tolist()
-        offset = packed & ((1 << _OFFSET_BITS) - 1)
+        size, mtime_ns = self.stamps[packed >> OFFSET_BITS].tolist()
+        offset = packed & ((1 << OFFSET_BITS) - 1)
         return self.path(item), offset, int(self.sizes[item]), size, mtime_ns
 
     @classmethod

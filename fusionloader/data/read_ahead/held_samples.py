@@ -7,14 +7,13 @@ import asyncio
 import numpy as np
 
 from fusionloader.cache.range_reading import ShardChanged
-from fusionloader.cache.tiers.dataset_table import DatasetTable
+from fusionloader.cache.tiers.dataset_table import OFFSET_BITS, DatasetTable
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
 from fusionloader.data.sources.streams.settings import ReadSettings
 from fusionloader.scheduler.read_ahead import RangeRequest, ReadAhead, ReadLimits
 
 _CHECKED_SECONDS = 10.0  # after which the next request checks again that a file is unchanged
-_OFFSET_BITS = 44
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 class HeldSamples:
@@ -218,7 +217,7 @@ class TablePlaces:
         item = self.item(place)
         packed = self._ranges[item]
         start = packed & _OFFSET_MASK
-        return packed >> _OFFSET_BITS, start, start + self._sizes[item]
+        return packed >> OFFSET_BITS, start, start + self._sizes[item]
 
     def __len__(self) -> int:
         return len(self._ranges)

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.cache.range_reading import FileRange, is_url
+from fusionloader.cache.tiers.dataset_table import OFFSET_BITS
 
-OFFSET_BITS = 44
-"""Bits of the offset in a packed range; the bits above are the number of the file."""
 MOST_FILES = 1 << (64 - OFFSET_BITS)
 
 _CHECKED_AT_ONCE = 1 << 18  # ranges checked at a time, to limit memory
@@ -31,7 +30,7 @@ class ByteRanges:
 
     Attributes:
         files: paths, all of them local, or URLs that fsspec knows (``s3://``, ``https://``, ...).
-        packed: uint64 array of N: ``file << 44 | offset``.
+        packed: uint64 array of N: ``file << 40 | offset``.
         nbytes: uint32 array of N, bytes of each range.
         stamps: int64 array, a row for each file: its size in bytes and its time of modification in
             ns, when the ranges were found. For URLs size and version as the server reports them, 0
@@ -76,8 +75,8 @@ class ByteRanges:
                 f"a sample has one file, offset and nbytes, but there are {len(numbers)}, "
                 f"{len(starts)} and {len(lengths)} of them"
             )
-        _check_most(numbers, min(len(files), MOST_FILES), "file", f"there are {len(files)} files")
-        _check_most(starts, 1 << OFFSET_BITS, "offset", "files have at most 16 TiB")
+        _check_most(numbers, len(files), "file", f"there are {len(files)} files")
+        _check_most(starts, 1 << OFFSET_BITS, "offset", "files have at most 1 TiB")
         _check_most(lengths, 1 << 32, "nbytes", "images have less than 4 GiB")
         packed = numbers.astype(np.uint64)
         packed <<= np.uint64(OFFSET_BITS)
@@ -126,7 +125,10 @@ class ByteRanges:
                 "a ConcatDataset of them"
             )
         if len(names) > MOST_FILES:
-            raise ValueError(f"{len(names)} files, the most are {MOST_FILES}")
+            raise ValueError(
+                f"{len(names)} files, the most are {MOST_FILES}: write them as shards of many "
+                "images, such as tar archives"
+            )
         if len(nbytes) and int(nbytes.min()) == 0:
             raise ValueError(f"sample {int(nbytes.argmin())} has no bytes (nbytes 0)")
         if stamps is None:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.cache.range_reading import FileRange, is_url
-from fusionloader.data.sources.byte_ranges import OFFSET_BITS, ByteRanges
+from fusionloader.cache.tiers.dataset_table import OFFSET_BITS
+from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.encoded_images import EncodedImages
 from fusionloader.data.sources.ranged_samples import ShardTargets, joined
 from fusionloader.data.sources.shards.shard_paths import expand_urls
