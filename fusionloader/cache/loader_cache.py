@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ class LoaderCache:
             return
         self._path = Path(os.fspath(where))
         try:
-            saved_store.load(store, self._path, _fingerprint(table))
+            saved_store.load(store, self._path, _fingerprint(table), partial(_stamp, table))
         except FileNotFoundError:
             log.info("the first epoch makes %s", self._path)
         except (OSError, SavedStoreMismatch) as error:
@@ -214,6 +215,18 @@ def _fingerprint(table: DatasetTable) -> bytes:
     if table.ranges is not None:
         return digest_files(table).encode()
     return saved_store.fingerprint([table.path(item) for item in range(len(table))])
+
+
+def _stamp(table: DatasetTable, item: int) -> tuple[int, int]:
+    """Returns the stamp that workers give to the index of a sample."""
+    path, _, size, _, mtime_ns = table.range(item)
+    if table.ranges is not None:
+        return size, mtime_ns
+    try:
+        info = os.stat(path)
+    except OSError:
+        return 0, 0
+    return info.st_size, info.st_mtime_ns
 
 
 def _cores() -> int:

@@ -9,6 +9,7 @@ from fusionloader.cache.tiers.file_store import FileStore
 from fusionloader.cache.tiers.saved_store import SavedStoreMismatch, fingerprint
 
 FILES = [b"/data/a/0.jpg", b"/data/a/1.jpg", b"/data/b/0.jpg"]
+STAMPS = {0: (200, 8), 2: (100, 7)}
 
 
 def filled():
@@ -31,7 +32,7 @@ def test_what_was_saved_is_read_back(tmp_path):
     store, path = filled(), tmp_path / "index"
     saved_store.save(store, path, fingerprint(FILES))
     other = FileStore(3, 2048)
-    saved_store.load(other, path, fingerprint(FILES))
+    saved_store.load(other, path, fingerprint(FILES), STAMPS.__getitem__)
     assert kept(other) == kept(store) == [(b"", 0, 0), None, (b"two", 1, 2)]
     assert (other.kept, other.used) == (2, store.used)
     here = _native.FileStoreView(other.fd, other.nbytes)
@@ -45,7 +46,7 @@ def test_what_is_being_filled_is_not_saved(tmp_path):
     np.frombuffer(memory, np.uint64, 1, 128 + 64 * 1)[:] = 2  # of some process
     saved_store.save(store, path, fingerprint(FILES))
     other = FileStore(3, 2048)
-    saved_store.load(other, path, fingerprint(FILES))
+    saved_store.load(other, path, fingerprint(FILES), STAMPS.__getitem__)
     assert _native.FileStoreView(other.fd, other.nbytes).lacks(1, 1)
 
 
@@ -65,19 +66,31 @@ def test_every_damaged_byte_is_noticed(tmp_path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         store = FileStore(3, 4096)
         with pytest.raises(SavedStoreMismatch):
-            saved_store.load(store, path, fingerprint(FILES))
+            saved_store.load(store, path, fingerprint(FILES), STAMPS.__getitem__)
         assert store.kept == 0
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(SavedStoreMismatch):
-            saved_store.load(FileStore(3, 4096), path, fingerprint(FILES))
+            saved_store.load(FileStore(3, 4096), path, fingerprint(FILES), STAMPS.__getitem__)
+
+
+def test_most_files_have_to_be_unchanged(tmp_path):
+    path = tmp_path / "index"
+    saved_store.save(filled(), path, fingerprint(FILES))
+    with pytest.raises(SavedStoreMismatch, match="2 of 2 files looked at have changed since"):
+        saved_store.load(FileStore(3, 4096), path, fingerprint(FILES), lambda item: (100, 8))
+    store = FileStore(3, 4096)
+    saved_store.load(store, path, fingerprint(FILES), lambda item: (100, 7))
+    assert store.kept == 2
 
 
 def test_it_has_to_fit(tmp_path):
     path = tmp_path / "index"
     saved_store.save(filled(), path, fingerprint(FILES))
     with pytest.raises(SavedStoreMismatch, match="there is room for 0"):
-        saved_store.load(FileStore(3, 128 + 64 * 3 + 63), path, fingerprint(FILES))
+        saved_store.load(
+            FileStore(3, 128 + 64 * 3 + 63), path, fingerprint(FILES), STAMPS.__getitem__
+        )
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):

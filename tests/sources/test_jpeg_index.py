@@ -88,6 +88,21 @@ def test_files_that_changed_do_not_use_their_old_entries(folder, tmp_path):
     assert_same(ours, reference)
 
 
+def test_an_index_of_files_that_were_written_again_is_made_anew(folder, tmp_path, caplog):
+    saved = tmp_path / "index"
+    dataset = ImageFolder(str(folder), train_transform())
+    epochs(dataset, 1, jpeg_index=saved)
+    for path, _ in dataset.samples:
+        os.utime(path, ns=(1, 1))
+    before = saved.read_bytes()
+    epochs(dataset, 1, jpeg_index=saved)
+    assert "the entry index is made anew: 18 of 18 files" in caplog.text
+    assert saved.read_bytes() != before
+    caplog.clear()
+    _, loader = epochs(dataset, 1, jpeg_index=saved)
+    assert loader.stats().jpeg_index.images == 18 and not caplog.text
+
+
 def test_a_folder_that_was_moved_with_its_times_keeps_its_index(folder, tmp_path):
     saved = tmp_path / "index"
     transform = train_transform()

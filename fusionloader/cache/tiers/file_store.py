@@ -25,7 +25,7 @@ _HEADER = np.dtype(
 MAGIC = b"FLstore1"  # another layout has another number
 MEMORY, DISK = 0, 1
 _ALIGNMENT = 64
-_FILLED = 1
+FILLED = 1  # state of a record
 
 RECORD = np.dtype(
     [
@@ -141,12 +141,12 @@ class FileStore(OwnedDescriptor):
         """Returns a copy of the table, with zeros for files that are not filled yet."""
         states = self._records["state"].copy()  # first, because filled records never change
         records = self._records.copy()
-        records[states != _FILLED] = np.zeros((), RECORD)
+        records[states != FILLED] = np.zeros((), RECORD)
         return records
 
     def forget_unfinished(self) -> None:
         """Frees records that are not filled. No other process may use the store."""
-        unfinished = self._records["state"] != _FILLED
+        unfinished = self._records["state"] != FILLED
         self._records["state"][unfinished] = 0
         self._header["kept"] = np.count_nonzero(~unfinished)
 
@@ -167,7 +167,7 @@ class FileStore(OwnedDescriptor):
         """Sets the table, after ``write`` has written the ``used`` bytes of data of ``records``."""
         self._records[:] = records
         self._header["used"] = -(-used // _ALIGNMENT) * _ALIGNMENT
-        self._header["kept"] = np.count_nonzero(records["state"] == _FILLED)
+        self._header["kept"] = np.count_nonzero(records["state"] == FILLED)
 
     def close(self, close_fd: Callable[[int], None] = os.close) -> None:
         """Closes the descriptors. The memory is freed with the last process that maps it."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import os
 import secrets
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fusionloader.cache.tiers.file_store import RECORD, FileStore
+from fusionloader.cache.tiers.file_store import FILLED, RECORD, FileStore
 
 _MAGIC = b"FusionLoader index 2\n\0\0\0"
 _HEADER = struct.Struct("<24s32sQQI")  # magic, fingerprint, records and data in bytes, checksum
 _CHUNK = 1 << 24
+_LOOKED_AT = 64
 
 
 class SavedStoreMismatch(ValueError):
@@ -60,13 +62,16 @@ def save(store: FileStore, path: Path, of_files: bytes) -> None:
         raise
 
 
-def load(store: FileStore, path: Path, of_files: bytes) -> None:
-    """Fills an empty store.
+def load(
+    store: FileStore, path: Path, of_files: bytes, stamp_of: Callable[[int], tuple[int, int]]
+) -> None:
+    """Fills an empty store. ``stamp_of`` returns bytes and mtime in ns of a file by its number.
 
     Raises:
         FileNotFoundError: there is no such file.
         OSError: the file cannot be read, or there is too little memory.
-        SavedStoreMismatch: the file is of another dataset, damaged, or larger than the store.
+        SavedStoreMismatch: the file is of another dataset, damaged, or larger than the store, or
+            most files have changed.
     """
     with open(path, "rb") as file:
         head = file.read(_HEADER.size)
@@ -93,4 +98,12 @@ def load(store: FileStore, path: Path, of_files: bytes) -> None:
     records = np.frombuffer(raw, RECORD)
     if (records["offset"] > size).any() or (records["bytes"] > size - records["offset"]).any():
         raise SavedStoreMismatch(f"{path} is damaged")
+    some = np.flatnonzero(records["state"] == FILLED)
+    some = some[:: max(1, len(some) // _LOOKED_AT)]
+    stamps = records[["file_bytes", "mtime_ns"]][some].tolist()
+    changed = sum(map(operator.ne, map(stamp_of, some.tolist()), stamps))
+    if 2 * changed > len(some):  # a record of a changed file is not used, and never replaced
+        raise SavedStoreMismatch(
+            f"{changed} of {len(some)} files looked at have changed since {path} was saved"
+        )
     store.take_over(records, size)
