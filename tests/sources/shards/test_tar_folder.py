@@ -130,6 +130,12 @@ def test_a_target_that_an_index_lacks_is_read_again(shard, images):
     assert TarFolder(shard, target="grade").targets.tolist() == [4]
 
 
+def test_a_target_that_is_too_large_for_an_index_is_refused(shard, images):
+    write_tar(shard, [("0.jpg", images[0]), ("0.txt", bytes(1025))])
+    with pytest.raises(BadTarSample, match=r"1025 bytes .* of at most 1024: use smaller targets$"):
+        TarFolder(shard, target="txt")
+
+
 def test_an_archive_that_is_replaced_while_others_are_indexed_has_changed(
     shard, images, monkeypatch
 ):

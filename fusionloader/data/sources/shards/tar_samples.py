@@ -166,10 +166,11 @@ def _target(member: TarMember, key: bytes, shard: str) -> Any:
     """Returns a target as an integer, decoded JSON, or else text."""
     content = member.content
     if content is None:
+        again = "write the index again with --target, or " * (member.nbytes <= INLINE_BYTES)
         raise BadTarSample(
             f"{shard}: the target {as_text(extension(member.name))!r} of {as_text(key)!r} has "
             f"{member.nbytes} bytes and is not in the index, which keeps those of at most "
-            f"{INLINE_BYTES}: write the index again with --target, or use smaller targets"
+            f"{INLINE_BYTES}: {again}use smaller targets"
         )
     if _INTEGER.fullmatch(content):
         return int(content)
