@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.batches import same_batches
 from support.datasets import Counting, Nested, Numbers, Stream
-from torch.utils.data import Dataset, RandomSampler, Sampler
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader
@@ -264,6 +264,32 @@ def test_a_moved_folder_is_the_same_dataset(train_set):
     state = FusionLoader(train_set, 4).state_dict()
     train_set.samples = [(f"/elsewhere{path}", target) for path, target in train_set.samples]
     FusionLoader(train_set, 4).load_state_dict(state)
+
+
+class Unsized(Numbers):
+    def __len__(self):
+        raise ValueError("it is not known how many there are")
+
+
+class UnsizedStream(IterableDataset):
+    __len__ = Unsized.__len__
+
+    def __iter__(self):
+        return iter(range(24))
+
+
+@pytest.mark.parametrize("kind", [Unsized, UnsizedStream])
+def test_a_dataset_that_refuses_its_length_has_a_state(kind):
+    def make():
+        sampler = Counting() if kind is Unsized else None
+        return FusionLoader(kind(), 4, sampler=sampler, num_workers=1)
+
+    loader, again = make(), make()
+    iterator = iter(loader)
+    next(iterator)
+    again.load_state_dict(loader.state_dict())
+    found = [batch for batch in again]  # list() asks for the length
+    assert len(found) == 5 and same_batches(found, iterator)
 
 
 class Folder(Dataset):
