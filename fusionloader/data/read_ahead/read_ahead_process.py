@@ -89,7 +89,7 @@ class ReadAheadProcess:
         """Announces the samples of one mini-batch, in the order in which workers will use them."""
         with self._lock:
             self._announced.append(list(items))
-            self._tell(items)
+            self._tell(protocol.ANNOUNCE, items)
 
     def published(self) -> None:
         """Marks the oldest announced mini-batch as published: workers may request its samples."""
@@ -100,9 +100,7 @@ class ReadAheadProcess:
     def forget(self, items: Sequence[int]) -> None:
         """Drops samples that no worker will request any more."""
         with self._lock:
-            for at in range(0, len(items), protocol.MOST_ITEMS):
-                some = items[at : at + protocol.MOST_ITEMS]
-                self._send(protocol.items_message(protocol.FORGET, some))
+            self._tell(protocol.FORGET, items)
 
     def close(self) -> None:
         """Ends the process, and refuses later requests of workers."""
@@ -157,7 +155,7 @@ class ReadAheadProcess:
             self._counters.add("restarts", 1)
             self._send(protocol.items_message(protocol.BEGIN, ()))
             for items in self._announced:
-                self._tell(items)
+                self._tell(protocol.ANNOUNCE, items)
             self._send(protocol.items_message(protocol.GO, ()))
 
     def _refuse_workers(self) -> None:
@@ -188,10 +186,10 @@ class ReadAheadProcess:
         self._requests_before = requests
         return process, ours
 
-    def _tell(self, items: Sequence[int]) -> None:
+    def _tell(self, kind: str, items: Sequence[int]) -> None:
         for at in range(0, len(items), protocol.MOST_ITEMS):
             some = items[at : at + protocol.MOST_ITEMS]
-            self._send(protocol.items_message(protocol.ANNOUNCE, some))
+            self._send(protocol.items_message(kind, some))
 
     def _send(self, message: FdMessage) -> None:
         # A dead or stopped process misses messages: its samples are read on demand. Training waits

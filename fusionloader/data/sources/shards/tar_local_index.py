@@ -121,14 +121,14 @@ def _write_cached(index: TarIndex, shard: str) -> str | None:
     for path in _candidate_paths(shard):
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, data)
+            write_atomically(path, data)
             return str(path)
     log.warning("the index of %r cannot be kept: no folder for it can be written to", shard)
     return None
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file atomically."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file as a whole or not at all; other processes may do the same."""
     fd, part = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

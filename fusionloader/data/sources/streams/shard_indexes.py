@@ -7,17 +7,15 @@ cached in the user's cache, by the shard's URL, where the next run finds it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
-import os
-import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fusionloader.data.sources.shards.tar_index import SUFFIX, TarIndex
+from fusionloader.data.sources.shards.tar_local_index import write_atomically
 from fusionloader.data.sources.shards.tar_members import CorruptTar, UnreadableIndex, scan
 from fusionloader.data.sources.shards.tar_samples import MemberChoice, has_targets
 from fusionloader.data.sources.streams.object_store import ObjectStore, Version
@@ -231,11 +229,7 @@ class _Blocks:
             self._tasks.pop(gone).cancel()
         parts = [await self._block(number) for number in range(first, last + 1)]
         begin = offset - first * _BLOCK
-        return (
-            b"".join(parts)[begin : begin + nbytes]
-            if len(parts) > 1
-            else (parts[0][begin : begin + nbytes])
-        )
+        return b"".join(parts)[begin : begin + nbytes]
 
     def close(self) -> None:
         for task in self._tasks.values():
@@ -263,13 +257,8 @@ def _read_cached(path: Path, version: Version) -> TarIndex | None:
 
 
 def _write_cached(path: Path, index: TarIndex) -> None:
-    """Writes an index to the user's cache, atomically, since other processes may do the same."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(index.to_bytes())
-        partial.replace(path)
+        write_atomically(path, index.to_bytes())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         log.warning("the index of a shard is not kept for the next run: %s", error)
