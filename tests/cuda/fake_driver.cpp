@@ -121,6 +121,7 @@ struct StreamThread;
 void drive(const std::function<bool()>& enough, StreamThread* first = nullptr);
 
 struct StreamThread {
+  Context context = nullptr;  // null for default streams
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Work> work;
@@ -691,7 +692,9 @@ EXPORT Result cuIpcCloseMemHandle(DevicePointer address) {
 EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
   if (!has_context()) return INVALID_CONTEXT;
   const std::lock_guard<std::mutex> lock(process.mutex);
-  *stream = new_stream();
+  StreamThread* made = new_stream();
+  made->context = current;
+  *stream = made;
   return OK;
 }
 
@@ -717,6 +720,8 @@ EXPORT Result cuEventDestroy_v2(EventHandle handle) {
 
 EXPORT Result cuEventRecord(EventHandle handle, Stream stream) {
   if (!has_context()) return INVALID_CONTEXT;
+  const Context owner = stream_of(stream)->context;
+  if (owner != nullptr && owner != current) return INVALID_HANDLE;
   const EventPointer event = event_of(handle);
   const uint64_t record = ++event->recorded;
   stream_of(stream)->push([=] {

@@ -3,6 +3,7 @@
 import gc
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from support.datasets import MadeRows
 from support.page_locks import Driver, Point, mapped
 
 from fusionloader import FusionLoader
+from fusionloader.engine.delivery.cuda_device import CudaDevice
+from fusionloader.engine.iterators import slot_iterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 
 
@@ -70,3 +73,54 @@ def test_a_dropped_batch_is_written_again_only_when_the_device_has_read_it(drive
     monkeypatch.setattr(Point, "passed", True)
     kept = [batch for (batch,) in iterator]
     assert address in {batch.data_ptr() for batch in kept}
+
+
+@pytest.fixture
+def torchs_streams(fake_cuda, monkeypatch):
+    """The current streams of two devices by torch's calls; device 0 is the current one."""
+    monkeypatch.setenv("FAKE_CUDA_DEVICES", "ab")
+    streams = [fake_cuda.stream(device) for device in (1, 0)][::-1]
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda device: device < 2)
+    current = [SimpleNamespace(cuda_stream=stream) for stream in streams]  # and no third one
+    monkeypatch.setattr(torch.cuda, "current_stream", current.__getitem__)
+    return streams
+
+
+def test_a_copy_to_a_device_that_is_not_the_current_one_reads_its_own_batch(
+    torchs_streams, fake_cuda
+):
+    there, stream = fake_cuda.allocate(16, device=1), torchs_streams[1]
+    loader = FusionLoader(MadeRows(torch.arange(400.0)), 4, num_workers=1, pin_memory=True)
+    fake_cuda.hold(stream, True)
+    iterator = iter(loader)
+    (first,) = next(iterator)
+    expected = first.view(torch.int32).tolist()
+    fake_cuda.write_later(there, first.data_ptr(), 16, stream, device=1)
+    fake_cuda.enter(0)
+    del first
+    for _ in range(20):
+        next(iterator)
+    fake_cuda.hold(stream, False)
+    fake_cuda.run()
+    assert fake_cuda.words(there, 16) == set(expected)
+    addresses = {batch.data_ptr() for (batch,) in iterator}
+    assert len(addresses) < 20  # slots are used again
+
+
+def test_a_shared_loader_locks_memory_for_the_device_that_torch_copies_it_to(
+    train_set, torchs_streams, monkeypatch
+):
+    devices = []
+
+    def made(device):
+        devices.append(device)
+        return CudaDevice(device)
+
+    monkeypatch.setattr(slot_iterator, "CudaDevice", made)
+    options = {"pin_memory": True, "share": "x", "device": "cuda:1"}
+    iter(FusionLoader(train_set, 4, num_workers=1, seed=1, **options))
+    assert set(devices) == {torch.device("cuda:1")}

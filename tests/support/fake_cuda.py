@@ -99,8 +99,8 @@ class FakeCuda:
         self.allocated.discard(address)
         cuda.free(device, address)
 
-    def stream(self) -> int:
-        self.enter()
+    def stream(self, device: int = 0) -> int:
+        self.enter(device)
         stream = ctypes.c_void_p()
         self._call("cuStreamCreate", ctypes.byref(stream), 0)
         assert stream.value is not None
@@ -192,6 +192,19 @@ class FakeCuda:
             "cuMemcpyDtoHAsync_v2",
             ctypes.c_void_p(to),
             ctypes.c_uint64(address),
+            ctypes.c_size_t(nbytes),
+            ctypes.c_void_p(stream),
+        )
+
+    def write_later(
+        self, address: int, source: int, nbytes: int, stream: int, device: int = 0
+    ) -> None:
+        """Enqueues a copy from page-locked memory, as ``to(device, non_blocking=True)``."""
+        self.enter(device)
+        self._call(
+            "cuMemcpyHtoDAsync_v2",
+            ctypes.c_uint64(address),
+            ctypes.c_void_p(source),
             ctypes.c_size_t(nbytes),
             ctypes.c_void_p(stream),
         )

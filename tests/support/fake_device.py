@@ -118,6 +118,9 @@ class FakeDevice:
     def current_stream(self):
         return self.stream
 
+    def current_streams(self):
+        return [(self.number, self.stream)]
+
     def conversion_kernel(self, file=CONVERT_LEVELS):
         if not self.converts:
             return "asked not to"

@@ -53,6 +53,9 @@ class Device(Protocol):
     def current_stream(self) -> int:
         """Returns the current stream of this thread."""
 
+    def current_streams(self) -> list[tuple[int, int]]:
+        """Returns the numbers of all devices in use, each with its current stream."""
+
     def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
         """Returns the kernel of a source file, one of ``ENTRIES``, or why there is none."""
 
@@ -95,6 +98,14 @@ class CudaDevice:
 
     def current_stream(self) -> int:
         return int(torch.cuda.current_stream(self.number).cuda_stream)
+
+    def current_streams(self) -> list[tuple[int, int]]:
+        # An event on another device would make a context there.
+        return [
+            (number, int(torch.cuda.current_stream(number).cuda_stream))
+            for number in range(torch.cuda.device_count())
+            if torch._C._cuda_hasPrimaryContext(number)  # type: ignore[attr-defined]
+        ]
 
     def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
         kernel = load_conversion(self.number, _code, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from fusionloader._native import cuda as native
 from fusionloader.engine.delivery.cuda_device import Device
@@ -11,6 +12,14 @@ from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.shm.slots import Mark
 
 log = logging.getLogger("fusionloader.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    events: list[native.Event]
+
+    def query(self) -> bool:
+        return all(event.query() for event in self.events)
 
 
 class CudaPageLocking:
@@ -50,5 +59,5 @@ class CudaPageLocking:
             log.warning("%s", error)
 
     def mark(self) -> Mark:
-        """Returns an event after all work enqueued in the current stream."""
-        return native.Event(self._device.number, self._device.current_stream())
+        """Returns an event after all work enqueued in the current stream of each device."""
+        return _Events([native.Event(*each) for each in self._device.current_streams()])

@@ -164,7 +164,10 @@ class SlotIterator(_BaseDataLoaderIter):
             return CudaPageLocking(self._delivery.device)
         if not (self._pin_memory and torch.cuda.is_available()):
             return None
-        return CudaPageLocking(CudaDevice(torch.device("cuda")))
+        device = torch.device("cuda" if self._options.device is None else self._options.device)
+        return CudaPageLocking(
+            CudaDevice(device if device.type == "cuda" else torch.device("cuda"))
+        )
 
     # ---- an epoch ------------------------------------------------------------------------------
 
