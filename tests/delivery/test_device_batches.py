@@ -334,6 +334,18 @@ def test_host_memory_is_there_until_the_copies_have_read_it(train_set, to_fake_d
     del kept
 
 
+def test_slots_do_not_wait_for_training_which_reads_none(train_set, to_fake_device, fake_cuda):
+    made = to_fake_device()
+    iterator = iter(FusionLoader(train_set, 2, num_workers=1))
+    kept = [next(iterator)]
+    fake_cuda.hold(made[-1].device.stream, True)  # as when this process runs ahead of the device
+    for batch in iterator:
+        kept.append(batch)
+        fake_cuda.wait(made[-1].device.copy_stream)
+    assert iterator._manager.totals().slots < len(kept) / 2
+    fake_cuda.hold(made[-1].device.stream, False)
+
+
 @needs_returns
 @pytest.mark.parametrize("called", ["begin", "finish"])
 def test_an_exception_behind_a_copy_leaves_none_under_way(

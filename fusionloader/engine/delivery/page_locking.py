@@ -25,9 +25,12 @@ class _Events:
 class CudaPageLocking:
     """Page-locks memory of other allocators for one device."""
 
-    def __init__(self, device: Device, needed: bool = True) -> None:
-        """If not ``needed``, memory that the driver refuses stays pageable, with a warning."""
-        self._device, self._needed = device, needed
+    def __init__(self, device: Device, needed: bool = True, is_delivered: bool = False) -> None:
+        """If not ``needed``, memory that the driver refuses stays pageable, with a warning.
+
+        With ``is_delivered`` the copy stream alone reads the memory.
+        """
+        self._device, self._needed, self._is_delivered = device, needed, is_delivered
         self._not_locked: set[int] = set()
 
     def lock(self, address: int, nbytes: int) -> None:
@@ -59,5 +62,8 @@ class CudaPageLocking:
             log.warning("%s", error)
 
     def mark(self) -> Mark:
-        """Returns an event after all work enqueued in the current stream of each device."""
-        return _Events([native.Event(*each) for each in self._device.current_streams()])
+        """Returns an event after all copies enqueued so far in the streams that may read memory."""
+        device = self._device
+        if self._is_delivered:
+            return native.Event(device.number, device.copy_stream)
+        return _Events([native.Event(*each) for each in device.current_streams()])

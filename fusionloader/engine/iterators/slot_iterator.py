@@ -161,7 +161,7 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._backend.receiver is not None or self._state.refused is not None:
             return None
         if self._delivery is not None:
-            return CudaPageLocking(self._delivery.device)
+            return CudaPageLocking(self._delivery.device, is_delivered=True)
         if not (self._pin_memory and torch.cuda.is_available()):
             return None
         device = torch.device("cuda" if self._options.device is None else self._options.device)
