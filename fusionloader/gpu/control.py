@@ -36,6 +36,7 @@ _OTHERS = "other reasons"
 _LEAVING_SECONDS = 0.001  # between checks whether the worker has finished its launch
 _DEVICE_SECONDS = 0.0005  # between checks whether the device has passed training's mark
 HUNG_SECONDS = 60.0  # time in a launch without a finished sample after which the worker is killed
+_UNWATCHED_SECONDS = 1.0  # a longer time between two looks does not count
 _IDLE_SECONDS = 0.01  # longest sleep of an idle window's thread
 
 
@@ -73,6 +74,7 @@ class GpuControl(Participant):
         self._waited = 0.0  # waiting time since the last delivery, in seconds
         self._needed = True
         self._progress = (-1, 0.0)  # samples done by the worker, and when that last changed
+        self._looked = 0.0  # time of the last look at its progress
         self._traced_mode: str | None = None
         self._launched: float | None = None  # start time, until the worker is ready
         self._killed_for_memory: int | None = None  # process id
@@ -288,9 +290,14 @@ class GpuControl(Participant):
         return self._set
 
     def _kill_if_hung(self) -> None:
-        """Kills a worker that is in a launch for too long; its tiny-batches are done again."""
+        """Kills a worker that is in a launch for too long; its tiny-batches are done again.
+
+        While training does not wait, as in a validation, nothing says when a launch has begun.
+        """
         now, done = time.monotonic(), self._queue.worker(self.first).samples
-        if not self._queue.gpu_is_inside or done != self._progress[0]:
+        is_watched = now - self._looked <= _UNWATCHED_SECONDS
+        self._looked = now
+        if not is_watched or not self._queue.gpu_is_inside or done != self._progress[0]:
             self._progress = (done, now)
         elif now - self._progress[1] > HUNG_SECONDS:
             log.warning("the GPU worker has done nothing for %.0f s, and is ended", HUNG_SECONDS)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from stand_in_allocator import MIB, StandInAllocator
 
+from fusionloader._native import GpuState
 from fusionloader.engine.manager.participant import Hub
 from fusionloader.gpu import control
 from fusionloader.gpu.control import GpuControl
@@ -21,6 +22,7 @@ class Living:
     """A worker process as the control sees it."""
 
     pid, exitcode = 1, None
+    killed = False
 
     def is_alive(self):
         return True
@@ -29,7 +31,7 @@ class Living:
         pass
 
     def kill(self):
-        pass
+        self.killed = True
 
 
 class Training:
@@ -48,6 +50,11 @@ class Training:
 
     def become_ready(self):
         self._gpu_worker.gpu_ready()
+
+    def look(self, after):
+        """Looks at the worker once more, so many seconds later."""
+        self._now += after
+        self.control.look(None, None)
 
     def step(self, waits):
         """Trains for a second, then waits for a batch; returns the mode that was in use."""
@@ -151,6 +158,26 @@ def test_no_memory_is_looked_at_while_a_graph_is_captured(train):
     allocator.device_memory = None
     training = train(allocator=allocator)
     assert {training.step(waits=0.1) for _ in range(40)} == {"off", "temporal", "spatial"}
+
+
+def test_a_launch_is_too_long_only_by_the_time_in_which_training_looks_at_it(
+    make_control_block, monkeypatch
+):
+    block, process = make_control_block(2, 4, gpu=1), Living()
+    training = Training(block, monkeypatch, start=lambda *_: process)
+    training.look(after=1)
+    block.publish(0, samples=8)
+    block.manager.set_gpu(GpuState.OPEN, 1)
+    assert block.workers[1].claim_next(1) is not None
+    training.look(after=1000)  # training has validated, and comes back when a launch has begun
+    for _ in range(119):
+        training.look(after=0.5)
+    training.look(after=1000)  # and again, within a launch
+    for _ in range(120):
+        training.look(after=0.5)
+    assert not process.killed
+    training.look(after=0.5)
+    assert process.killed
 
 
 def test_a_worker_that_is_still_being_built_does_not_delay_the_end(train):
