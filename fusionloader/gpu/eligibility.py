@@ -170,20 +170,26 @@ def _not_installed(package: str, command: str) -> str:
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
     if worker.device == "cpu":
         return None
-    if worker.device is not None:
-        device = torch.device(worker.device)
     if device.type != "cuda":
         on_cpu = "" if worker.decoder == "workers" else _ON_CPU
         raise ValueError(
             f"GpuWorker works on the loader's device: pass device='cuda' to the loader{on_cpu}"
         )
-    count = torch.cuda.device_count()
-    index = device.index if device.index is not None else 0
-    if device.index is None and count:
-        index = torch.cuda.current_device()
-    if index >= count:
+    index, wanted = _index(device), torch.device(worker.device or device)
+    if wanted.type != "cuda" or _index(wanted) != index:
+        raise ValueError(
+            f"GpuWorker(device={worker.device!r}) is not on the loader's device, cuda:{index}: "
+            "leave GpuWorker's device out, or give the loader the same one"
+        )
+    if index >= (count := torch.cuda.device_count()):
         raise ValueError(f"GpuWorker on cuda:{index}, but CUDA has {count} devices")
     return index
+
+
+def _index(device: torch.device) -> int:
+    if device.index is None and torch.cuda.device_count():
+        return torch.cuda.current_device()
+    return device.index or 0
 
 
 @functools.cache

@@ -310,6 +310,33 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("device", "loaders", "told"),
+    [
+        ("cuda", None, "pass device='cuda' to the loader"),
+        ("cuda:1", "cpu", "pass device='cuda' to the loader"),
+        ("cuda", "cuda:1", "not on the loader's device, cuda:1: leave"),
+        ("cuda:1", "cuda", "not on the loader's device, cuda:0: leave"),
+        ("cuda:0", "cuda", None),
+        ("cuda", 0, None),
+        ("cpu", "cuda:1", None),
+    ],
+)
+def test_a_worker_for_another_device_than_the_loader_s_is_refused(
+    image_folder, monkeypatch, device, loaders, told
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    dataset = ImageFolder(str(image_folder), train_transform())
+    worker = GpuWorker(device=device)
+    loader = FusionLoader(dataset, 4, num_workers=1, device=loaders, gpu_worker=worker)
+    if told is None:
+        assert "GPU worker" in loader.explain()
+    else:
+        with pytest.raises(ValueError, match=told):
+            loader.explain()
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("sharing", "both"),
