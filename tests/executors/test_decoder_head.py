@@ -1,5 +1,6 @@
 """The head in front of any decoder: order, memory that is used again, and broken rules."""
 
+import contextlib
 import random
 import threading
 
@@ -107,6 +108,29 @@ def test_the_pool_keeps_the_largest_blocks_and_finds_those_that_fit():
     assert {id(pool.take(9, 9, 3)[1]), id(pool.take(9, 9, 3)[1])} == {id(larger[1]), id(large[1])}
 
 
+def test_a_thread_of_a_decoder_gets_memory_of_the_stream_that_the_pool_was_made_on(monkeypatch):
+    current, used = threading.local(), []
+
+    @contextlib.contextmanager
+    def stream(of_the_pool):
+        current.stream = of_the_pool
+        yield
+        del current.stream
+
+    def empty(size, dtype, device):
+        used.append((getattr(current, "stream", "default"), device))
+        return torch.zeros(size, dtype=dtype)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"of the head on {device}")
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch, "empty", empty)
+    pool = BufferPool(1, 2)
+    thread = threading.Thread(target=pool.take, args=(8, 8, 3))
+    thread.start()
+    thread.join()
+    assert used == [("of the head on 1", "cuda:1")]
+
+
 def test_reasons_of_refused_images_are_the_decoders_words():
     head = DecoderHead(bad_decoders.Refuses(), None, 4, 60)
     results = head.finish(head.begin([encoded()] * 4, [STEP] * 4))
@@ -175,7 +199,9 @@ def test_images_of_the_decoders_own_memory_are_taken_as_they_are():
     assert found.image is image
 
 
-def test_an_image_that_dali_has_on_a_gpu_is_taken_and_one_of_another_size_is_not():
+def test_an_image_that_dali_has_on_a_gpu_is_taken_and_one_of_another_size_is_not(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+
     class OnGpu(bad_decoders.PillowDecoder):
         def start(self, device, capacity):
             super().start(None, capacity)

@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -45,6 +46,12 @@ class BufferPool:
             most_free: maximum number of free blocks that are kept, the largest ones.
         """
         self._device = "cpu" if device is None else f"cuda:{device}"
+        self._on_stream: Callable[[], AbstractContextManager[object]] = nullcontext
+        if device is not None:
+            import torch
+
+            # Else a decoder's own thread gets memory that work in the default stream still uses.
+            self._on_stream = partial(torch.cuda.stream, torch.cuda.current_stream(device))
         self._most_free = most_free
         self._free: list[torch.Tensor] = []
         self._lock = threading.Lock()
@@ -61,7 +68,8 @@ class BufferPool:
             import torch
 
             size = max(-(-nbytes // _GRAIN), 1) * _GRAIN
-            block = torch.empty(size, dtype=torch.uint8, device=self._device)
+            with self._on_stream():
+                block = torch.empty(size, dtype=torch.uint8, device=self._device)
         return block[:nbytes].view(shape), block
 
     def _recycled(self, nbytes: int) -> torch.Tensor | None:
