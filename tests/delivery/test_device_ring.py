@@ -9,6 +9,7 @@ from support.fake_device import FakeDevice
 from fusionloader._native import cuda as native
 from fusionloader.engine.delivery.device_memory import DeviceMemory
 from fusionloader.engine.delivery.device_ring import DeviceRing
+from fusionloader.system.gpu_memory.errors import CudaError
 
 
 def test_a_buffer_comes_back_when_its_last_tensor_is_gone(fake_cuda):
@@ -29,6 +30,19 @@ def test_a_buffer_comes_back_when_its_last_tensor_is_gone(fake_cuda):
     fake_cuda.run()
     assert ring.acquire(65) is None
     assert ring.acquire(64) is first
+
+
+def test_no_buffer_is_kept_where_not_all_can_be_had(fake_cuda):
+    gc.collect()
+    before = fake_cuda.in_use
+    ring = DeviceRing(FakeDevice(fake_cuda))
+    fake_cuda.refuse("cuMemAlloc_v2", before=2)
+    with pytest.raises(CudaError, match="cuMemAlloc failed"):
+        ring.share(5, 1 << 20)
+    assert fake_cuda.in_use == before
+    assert ring.acquire(64) is None
+    fake_cuda.refuse("")
+    assert len(ring.share(5, 1 << 20)) == 5
 
 
 @pytest.mark.parametrize("busy", ["copies", "delivery", "default", "current"])

@@ -88,13 +88,21 @@ class DeviceRing:
         """Allocates buffers for a GPU worker, once; returns their openers, by number.
 
         With ``in_process`` the worker is a thread of this process, and uses the same tensors.
+
+        Raises:
+            CudaError: the driver refuses; no buffer is kept then.
         """
-        while len(self._openers) < count:
-            memory = _allocate(self._device.number, nbytes)
-            buffer = DeviceBuffer(len(self._openers), self._device.tensor(memory))
-            opener: BufferOpener = (_itself, (buffer.memory,))
-            self._openers.append(opener if in_process else (open_memory, memory.handle()))
-            self._free.append(buffer)
+        try:
+            while len(self._openers) < count:
+                memory = _allocate(self._device.number, nbytes)
+                buffer = DeviceBuffer(len(self._openers), self._device.tensor(memory))
+                opener: BufferOpener = (_itself, (buffer.memory,))
+                self._openers.append(opener if in_process else (open_memory, memory.handle()))
+                self._free.append(buffer)
+        except BaseException:
+            self._openers.clear()
+            self._free.clear()
+            raise
         return self._openers
 
     def acquire(self, nbytes: int) -> DeviceBuffer | None:
