@@ -26,6 +26,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader._native import cuda as native
+from fusionloader.engine.delivery import cuda_device
 from fusionloader.engine.delivery.device_memory import DeviceMemory
 from fusionloader.engine.delivery.host_batches import without_rows
 from fusionloader.engine.iterators import slot_iterator
@@ -33,6 +34,7 @@ from fusionloader.gpu import eligibility
 from fusionloader.gpu.control import GpuControl
 from fusionloader.observe.trace.files import read_timeline
 from fusionloader.route.native_backend import NativeBackend
+from fusionloader.system.gpu_memory.errors import CudaError
 from fusionloader.transforms.executors.device.fused_augment import FusedAugment
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
@@ -133,6 +135,24 @@ def test_levels_become_what_cpu_workers_would_have_written(image_folder, to_fake
     assert plain.stats().copied_bytes == 0
     shared = [each.stats().shared_memory_bytes for each in (loader, plain)]
     assert shared[0] < shared[1] / element.itemsize * 1.3
+
+
+def test_levels_cross_again_when_memory_of_the_device_is_no_longer_short(
+    train_set, to_fake_device, fake_cuda, monkeypatch
+):
+    def short(*_):
+        raise CudaError("cuModuleLoadData failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory", 2)
+
+    made, kernel = to_fake_device(), native.Kernel
+    first, second = (FusionLoader(train_set, **ARGUMENTS) for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_device, "_conversions", {})
+        patch.setattr(native, "Kernel", short)
+        with pytest.warns(RuntimeWarning, match="as they are, not as 8-bit levels"):
+            read_epoch(first, made)
+        patch.setattr(native, "Kernel", kernel)
+        read_epoch(second, made)
+    assert second.stats().copied_bytes < first.stats().copied_bytes / 3
 
 
 def test_a_trace_sees_the_copies(train_set, to_fake_device, tmp_path):

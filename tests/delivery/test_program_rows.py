@@ -311,14 +311,14 @@ def test_files_that_pillow_decodes_are_augmented_too(tmp_path, to_fake_device):
 def test_cpu_workers_augment_where_cuda_refuses(augmented_set, to_fake_device, fake_cuda, refused):
     expected = list(FusionLoader(augmented_set, **ARGUMENTS))
     to_fake_device()
-    cuda_device.load_conversion.cache_clear()
+    cuda_device._conversions.clear()
     fake_cuda.refuse(refused)
     loader, seen = FusionLoader(augmented_set, **ARGUMENTS, **ON_DEVICE), []
     with pytest.warns(RuntimeWarning, match=f"device= needs: {refused} failed"):
         for batch in loader:
             fake_cuda.run()
             seen.append([leaf.clone() for leaf in batch])
-    cuda_device.load_conversion.cache_clear()
+    cuda_device._conversions.clear()
     assert same_batches(seen, expected)
 
 

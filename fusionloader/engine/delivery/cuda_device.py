@@ -19,6 +19,7 @@ from fusionloader.transforms.executors.device.kernel import (
     kernel_code,
 )
 from fusionloader.transforms.executors.device.nvrtc import NvrtcError, why_missing
+from fusionloader.transforms.executors.device_errors import is_shortage
 
 
 class Device(Protocol):
@@ -132,17 +133,27 @@ _INSTEAD = {
 }
 
 
-@functools.cache
+_conversions: dict[tuple[int, Callable[[int, str], bytes], str], native.Kernel | str] = {}
+
+
 def load_conversion(
     device: int, code: Callable[[int, str], bytes], file: str
 ) -> native.Kernel | str:
     """Returns the kernel in ``code(device, file)``, or why there is none.
 
-    It is cached for the process, because a new loader may be made for every epoch.
+    It is cached for the process, because a new loader may be made for every epoch. If memory is
+    short, the next loader tries again.
     """
+    known = _conversions.get((device, code, file))
+    if known is not None:
+        return known
     try:
-        return native.Kernel(device, code(device, file), ENTRIES[file])
+        made: native.Kernel | str = native.Kernel(device, code(device, file), ENTRIES[file])
     except (NvrtcError, MemorySharingError) as error:
         if why_missing() is None:  # otherwise explain() says it
             warn_refused(error, _INSTEAD[file], "device")
-        return str(error)
+        made = str(error)
+        if is_shortage(error):
+            return made
+    _conversions[device, code, file] = made
+    return made
