@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from support import encoded_images
 from support.dali_arrays import array_interface
+from support.dali_runs import decode
 
 from fusionloader.cli.dead_leaves import paint
 from fusionloader.transforms.executors.dali.head import DaliHead
@@ -35,7 +36,7 @@ WHOLE_STEP = HeadStep(WHOLE, HEIGHT, WIDTH)
 
 @pytest.fixture(scope="module")
 def head():
-    return DaliHead(None, 4)
+    return DaliHead(None, 8)
 
 
 def decoded(data):
@@ -46,7 +47,7 @@ def decoded(data):
 def test_windows_are_pillows_pixels_of_the_file(head, mode):
     data = encoded(PICTURE.convert(mode))
     windows = [WHOLE, (7, 5, 33, 41), (WIDTH - 1, HEIGHT - 1, 1, 1), (3, 0, 80, 9)] * 2
-    results = head.run([data] * 8, windows)  # more than a run's
+    results = decode(head, [data] * 8, windows)
     for (x, y, width, height), result in zip(windows, results, strict=True):
         assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
 
@@ -57,8 +58,8 @@ def test_good_files_take_one_run_and_one_pipeline(head, monkeypatch):
     monkeypatch.setattr(
         Prebuilt, "start", lambda self, **given: runs.append(1) or start(self, **given)
     )
-    assert all(result.image is not None for result in head.run([encoded()] * 8, [WHOLE] * 8))
-    assert len(runs) == 2  # of four
+    assert all(result.image is not None for result in decode(head, [encoded()] * 8, [WHOLE] * 8))
+    assert len(runs) == 1
 
 
 def test_a_group_that_is_refused_without_a_bad_file_is_told(head, monkeypatch, caplog):
@@ -71,14 +72,14 @@ def test_a_group_that_is_refused_without_a_bad_file_is_told(head, monkeypatch, c
 
     monkeypatch.setattr(Prebuilt, "start", refuse_groups)
     for _ in range(2):
-        results = head.run([encoded()] * 4, [WHOLE] * 4)
+        results = decode(head, [encoded()] * 4, [WHOLE] * 4)
         assert all(result.image is not None for result in results)
     told = "DALI decodes in parts what it refuses as a group, which is slow: strided data"
     assert caplog.messages == [told]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):
-    (result,) = head.run([encoded()], [WHOLE])
+    (result,) = decode(head, [encoded()], [WHOLE])
     shown = result.image.__array_interface__
     assert shown == array_interface(shown["data"][0], (HEIGHT, WIDTH, 3), 3)
 
@@ -90,7 +91,7 @@ def test_bad_files_fall_back_alone_and_say_why(head):
         "JPEG file of": encoded(format="PNG"),
         "color channels": encoded(PICTURE.convert("CMYK")),
     }
-    results = head.run([good, *files.values(), good], [WHOLE] * 5)
+    results = decode(head, [good, *files.values(), good], [WHOLE] * 5)
     for reason, result in zip(files, results[1:-1], strict=True):
         assert result.image is None
         assert reason in result.reason
@@ -100,10 +101,10 @@ def test_bad_files_fall_back_alone_and_say_why(head):
 def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkeypatch):
     good = encoded()
     monkeypatch.setattr(head, "_headers", _Trusting())
-    results = head.run([good, good, good[:-300], good], [WHOLE] * 4)
+    results = decode(head, [good, good, good[:-300], good], [WHOLE] * 4)
     assert [result.image is None for result in results] == [False, False, True, False]
     assert isinstance(results[2].reason, DecodeFailed)
-    assert np.array_equal(head.run([good], [WHOLE])[0].image, decoded(good))
+    assert np.array_equal(decode(head, [good], [WHOLE])[0].image, decoded(good))
 
 
 def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
@@ -112,7 +113,7 @@ def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
 
     monkeypatch.setattr(Prebuilt, "outputs", fail)
     with pytest.raises(RuntimeError, match="IllegalAddress"):
-        head.run([encoded()] * 4, [WHOLE] * 4)
+        decode(head, [encoded()] * 4, [WHOLE] * 4)
 
 
 class _Trusting:
@@ -121,7 +122,7 @@ class _Trusting:
 
 
 def test_a_window_that_is_not_possible_is_told(head):
-    (result,) = head.run([encoded()], [(80, 0, 11, 5)])
+    (result,) = decode(head, [encoded()], [(80, 0, 11, 5)])
     assert result.image is None
     assert "window" in result.reason
 

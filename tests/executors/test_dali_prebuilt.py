@@ -13,6 +13,7 @@ import pytest
 from nvidia.dali import fn, types
 from PIL import Image
 from support import encoded_images
+from support.dali_runs import decode, run
 from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
@@ -38,14 +39,14 @@ def encoded():
 def test_what_was_dropped_is_gone_at_once_and_gives_the_same_pixels_again(encoded):
     head = DaliHead(None, 2)
 
-    def run():
-        return np.asarray(head.run([encoded], [WINDOW])[0].image)
+    def pixels():
+        return np.asarray(decode(head, [encoded], [WINDOW])[0].image)
 
-    before = run()
+    before = pixels()
     threads = len(os.listdir("/proc/self/task"))
     drop_all()
     assert len(os.listdir("/proc/self/task")) < threads  # its pipelines' threads end with them
-    after = run()
+    after = pixels()
     assert np.array_equal(before, after)
 
 
@@ -64,7 +65,7 @@ def test_one_that_has_failed_is_not_used_again(encoded):
     good = np.frombuffer(encoded, np.uint8)
     for files in ([good], [good, good], [np.zeros(50, np.uint8)], [good]):
         with pytest.raises(RuntimeError) if files[0] is not good else nullcontext():
-            (images,) = prebuilt.run(encoded=files)
+            (images,) = run(prebuilt, encoded=files)
     assert np.asarray(images[0]).shape == (70, 90, 3)
     first, second = defined
     assert first() is None
@@ -78,7 +79,7 @@ def test_one_that_was_dropped_while_it_ran_says_that_memory_was_short(encoded):
     drop_all()
     with pytest.raises(MemoryError, match="dropped while it ran"):
         head.finish()
-    assert head.run([encoded], [WINDOW])[0].image is not None
+    assert decode(head, [encoded], [WINDOW])[0].image is not None
 
 
 def test_a_task_has_built_a_pipeline_for_each_group_in_flight(monkeypatch):
@@ -143,7 +144,7 @@ def test_one_that_could_not_be_built_is_not_used_either(tmp_path, encoded):
     (folder / "class").mkdir(parents=True)
     (folder / "class" / "image.jpg").write_bytes(encoded)
     prebuilt.build()
-    (images,) = prebuilt.run()
+    (images,) = run(prebuilt)
     assert np.asarray(images[0]).shape == (70, 90, 3)
 
 
@@ -160,22 +161,26 @@ def encoded(side):
     Image.new("L", (side, side), 9).save(file, "JPEG")
     return file.getvalue()
 
+def decode(head, files, windows):
+    head.begin(files, windows)
+    return head.finish()
+
 files = [encoded(64), encoded(8000)]  # of which the second one takes 192 MB
 windows = [(0, 0, side, side) for side in (64, 8000)]
 head = DaliHead(None, 2)
-head.run(files[:1], windows[:1])
+decode(head, files[:1], windows[:1])
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (100 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-print([decoded.reason for decoded in head.run(files, windows)])
+print([decoded.reason for decoded in decode(head, files, windows)])
 borrowing._installed.add(None)  # the CPU backend, as if its memory could be borrowed
 try:
-    head.run(files, windows)
+    decode(head, files, windows)
 except RuntimeError as error:
     print(is_shortage(error))
 with borrowing.nothing_to_borrow():
-    print([decoded.reason for decoded in head.run(files, windows)])
-print([decoded.reason for decoded in head.run(files[:1], windows[:1])])
+    print([decoded.reason for decoded in decode(head, files, windows)])
+print([decoded.reason for decoded in decode(head, files[:1], windows[:1])])
 """
 
 

@@ -20,6 +20,7 @@ from fusionloader.transforms.executors.dali.memory.resource_library import build
 from fusionloader.transforms.executors.dali.prebuilt import drop_all
 from fusionloader.transforms.executors.device.launch_memory import TorchPool
 from fusionloader.transforms.executors.device_errors import is_shortage
+from support.dali_runs import decode
 
 _WIDTH, _HEIGHT = 4000, 3000
 _IMAGES = 8  # which take 288 MB when they are decoded
@@ -77,7 +78,7 @@ def _an_image() -> bytes:
 
 
 def _pixels(head: DaliHead, file: bytes) -> Any:
-    decoded = head.run([file] * _IMAGES, [_WINDOW] * _IMAGES)
+    decoded = decode(head, [file] * _IMAGES, [_WINDOW] * _IMAGES)
     reasons = [each.reason for each in decoded if each.image is None]
     assert not reasons, reasons
     return np.stack([np.asarray(each.image.as_cpu()) for each in decoded])

@@ -82,7 +82,7 @@ class DaliHead:
 
         Args:
             device: index of a CUDA device, ``None`` for DALI's CPU backend.
-            max_batch: maximum number of samples of a run; more samples take several runs.
+            max_batch: maximum number of samples of a run.
             threads: number of threads that decode.
             hw_decoder_load: fraction of the samples for a GPU's hardware decoder, 0 to 1.
             fancy_upsampling: whether a GPU interpolates chroma as libjpeg does, or repeats it.
@@ -97,22 +97,8 @@ class DaliHead:
         self._pipeline = Prebuilt(partial(_defined, self._backend, gpu_options))
         self._pipeline.build()
 
-    def run(self, encoded: Sequence[bytes], windows: Sequence[Window]) -> list[DaliDecoded]:
-        """Returns the pixels of a window of each file, or the reason why there are none.
-
-        Images are tensors of DALI, which no later run overwrites.
-
-        Raises:
-            RuntimeError: the device is lost, or memory ran out and more might be borrowed.
-        """
-        most, results = self._backend.max_batch, []
-        for begin in range(0, len(encoded), most):
-            self.begin(encoded[begin : begin + most], windows[begin : begin + most])
-            results += self.finish()
-        return results
-
     def begin(self, encoded: Sequence[bytes], windows: Sequence[Window]) -> None:
-        """Starts to decode at most ``max_batch`` files; ``finish`` waits for them."""
+        """Starts to decode a window of each of at most ``max_batch`` files."""
         self._refused = list(map(self._refusal, encoded, windows))
         good = [place for place, reason in enumerate(self._refused) if not reason]
         self._files = [np.frombuffer(encoded[place], np.uint8) for place in good]
@@ -120,7 +106,13 @@ class DaliHead:
         self._error = self._start(self._files, self._windows) if good else None
 
     def finish(self) -> list[DaliDecoded]:
-        """Returns and raises what ``run`` does, for the files that were begun."""
+        """Waits for the files; returns the pixels of each, or the reason why there are none.
+
+        Images are tensors of DALI, which no later run overwrites.
+
+        Raises:
+            RuntimeError: the device is lost, or memory ran out and more might be borrowed.
+        """
         files, windows, error = self._files, self._windows, self._error
         self._files, self._windows, self._error = [], [], None
         made = iter(self._made(files, windows, error) if files else ())

@@ -34,17 +34,12 @@ class Prebuilt:
             self.drop()
             raise
 
-    def run(self, **inputs: object) -> Any:
-        """Runs the pipeline once; returns its outputs, which no later run overwrites.
+    def start(self, **inputs: object) -> None:
+        """Starts a run.
 
         Raises:
             RuntimeError: DALI failed. The pipeline is dropped, since DALI forbids using it again.
         """
-        self.start(**inputs)
-        return self.outputs()
-
-    def start(self, **inputs: object) -> None:
-        """Starts a run, as ``run`` does; ``outputs`` waits for it."""
         try:
             pipeline = self._built()
             for name, values in inputs.items():
@@ -56,10 +51,11 @@ class Prebuilt:
             raise
 
     def outputs(self) -> Any:
-        """Waits for the run that was started; returns and raises what ``run`` does.
+        """Waits for the run that was started; returns its outputs, which no later run overwrites.
 
         Raises:
             MemoryError: the pipeline has been dropped since, to free its memory.
+            RuntimeError: as from ``start``.
         """
         if self._pipeline is None:
             raise MemoryError("the pipeline was dropped while it ran")
