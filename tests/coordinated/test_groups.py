@@ -16,6 +16,7 @@ from torch.utils.data import DistributedSampler
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
+from fusionloader.engine.iterators import slot_iterator
 from fusionloader.sharing.jobs.address import coordinator_address
 
 HERE = Path(__file__).parent
@@ -237,6 +238,17 @@ def test_loaders_with_mini_batches_of_one_worker_cannot_share(train_set, name):
     loader = FusionLoader(dataset or train_set, share="x", **{**OPTIONS, **options})
     with pytest.raises(ValueError, match=f"cannot share its preparation.*{message}"):
         iter(loader)
+
+
+def test_memory_is_page_locked_for_the_device_that_torch_copies_it_to(word, train_set, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    devices = []
+    monkeypatch.setattr(slot_iterator, "CudaDevice", devices.append)
+    loader = make_loader(train_set, word, {"pin_memory": True, "device": "cuda:1"})
+    iter(loader)
+    loader.close()
+    assert set(devices) == {torch.device("cuda:1")}
 
 
 def test_explain_says_what_came_from_other_jobs(word, train_set):

@@ -11,8 +11,6 @@ from support.datasets import MadeRows
 from support.page_locks import Driver, Point, mapped
 
 from fusionloader import FusionLoader
-from fusionloader.engine.delivery.cuda_device import CudaDevice
-from fusionloader.engine.iterators import slot_iterator
 from fusionloader.engine.iterators.slot_iterator import SlotIterator
 
 
@@ -109,18 +107,3 @@ def test_a_copy_to_a_device_that_is_not_the_current_one_reads_its_own_batch(
     assert fake_cuda.words(there, 16) == set(expected)
     addresses = {batch.data_ptr() for (batch,) in iterator}
     assert len(addresses) < 20  # slots are used again
-
-
-def test_a_shared_loader_locks_memory_for_the_device_that_torch_copies_it_to(
-    train_set, torchs_streams, monkeypatch
-):
-    devices = []
-
-    def made(device):
-        devices.append(device)
-        return CudaDevice(device)
-
-    monkeypatch.setattr(slot_iterator, "CudaDevice", made)
-    options = {"pin_memory": True, "share": "x", "device": "cuda:1"}
-    iter(FusionLoader(train_set, 4, num_workers=1, seed=1, **options))
-    assert set(devices) == {torch.device("cuda:1")}
