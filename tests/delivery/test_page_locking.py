@@ -96,8 +96,8 @@ def test_a_copy_to_a_device_that_is_not_the_current_one_reads_its_own_batch(
     fake_cuda.hold(stream, True)
     iterator = iter(loader)
     (first,) = next(iterator)
-    expected = first.view(torch.int32).tolist()
-    fake_cuda.write_later(there, first.data_ptr(), 16, stream, device=1)
+    expected, address = first.view(torch.int32).tolist(), first.data_ptr()
+    fake_cuda.write_later(there, address, 16, stream, device=1)
     fake_cuda.enter(0)
     del first
     for _ in range(20):
@@ -105,5 +105,5 @@ def test_a_copy_to_a_device_that_is_not_the_current_one_reads_its_own_batch(
     fake_cuda.hold(stream, False)
     fake_cuda.run()
     assert fake_cuda.words(there, 16) == set(expected)
-    addresses = {batch.data_ptr() for (batch,) in iterator}
-    assert len(addresses) < 20  # slots are used again
+    kept = [batch for (batch,) in iterator]
+    assert address in {batch.data_ptr() for batch in kept}
