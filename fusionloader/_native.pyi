@@ -1508,9 +1508,6 @@ class cuda:
         def query(self) -> bool:
             """Whether the device has passed it."""
 
-        def synchronize(self) -> None:
-            """Waits until the device has."""
-
     class CopyTicket:
         """A mini-batch that is being copied; without references, no more of it is copied."""
 
@@ -1545,9 +1542,6 @@ class cuda:
             `leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. With
             `staging`, the first leaf's rows are copied there, and converted.
             """
-
-        def cancel(self, ticket: cuda.CopyTicket) -> None:
-            """Copies no more of it; what was copied of it is in the stream."""
 
         def close(self) -> None:
             """Ends the thread."""

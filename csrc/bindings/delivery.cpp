@@ -115,7 +115,6 @@ void bind_copier(py::module_& m) {
       .def(py::init<int, uint64_t>(), "device"_a, "stream"_a, Unlocked(),
            "The point behind all that is in the stream now.")
       .def("query", &Event::query, "Whether the device has passed it.")
-      .def("synchronize", &Event::synchronize, Unlocked(), "Waits until the device has.")
       .def("hold_back", &Event::hold_back, "stream"_a,
            "Nothing that is put into the stream from now on begins before it.");
   py::class_<Copier::Ticket, std::shared_ptr<Copier::Ticket>>(
@@ -138,8 +137,6 @@ void bind_copier(py::module_& m) {
       .def("finish", &Copier::finish, "ticket"_a, "work"_a = 0, Unlocked(),
            "Copies the rest of a mini-batch that is done; the point behind it.\n\n"
            "`work` is memory for programs to work in.")
-      .def("cancel", &Copier::cancel, "ticket"_a, Unlocked(),
-           "Copies no more of it; what was copied of it is in the stream.")
       .def("close", &Copier::close, Unlocked(), "Ends the thread.")
       .def_property_readonly("copied_bytes", &Copier::copied_bytes)
       .def_property_readonly(

@@ -27,8 +27,6 @@ Event::~Event() {
 
 bool Event::query() const { return OnDevice(device_).has_passed(handle_); }
 
-void Event::synchronize() const { OnDevice(device_).wait_for(handle_); }
-
 double Event::seconds_since(const Event& earlier) const {
   return OnDevice(device_).seconds_between(earlier.handle_, handle_);
 }

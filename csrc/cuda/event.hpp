@@ -18,7 +18,6 @@ class Event {
 
   // Whether the device has passed it.
   bool query() const;
-  void synchronize() const;
   // Both timed, and passed.
   double seconds_since(const Event& earlier) const;
   // Nothing that is put into the stream from now on begins before it.

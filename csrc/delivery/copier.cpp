@@ -65,13 +65,8 @@ std::shared_ptr<Copier::Ticket> Copier::begin(uint64_t slot, std::vector<LeafRow
   copying_.push_back({ticket->number_, batch, header.sequence.load(), std::move(leaves), staging,
                       std::vector<bool>(header.tiny_batches),
                       std::vector<uint32_t>((header.samples + 31) / 32)});
-  try {
-    const OnDevice on(device_);
-    advance(copying_.back());
-  } catch (...) {
-    copying_.pop_back();  // nobody would cancel it
-    throw;
-  }
+  const OnDevice on(device_);
+  advance(copying_.back());
   return ticket;
 }
 
@@ -85,11 +80,6 @@ std::shared_ptr<cuda::Event> Copier::finish(const Ticket& ticket, uint64_t work)
   if (copying.staging != 0)
     std::visit([&](const auto& with) { convert(copying, with, work); }, *conversion_);
   return std::make_shared<cuda::Event>(device_, stream_);
-}
-
-void Copier::cancel(const Ticket& ticket) {
-  const std::lock_guard lock(mutex_);
-  take(ticket);
 }
 
 void Copier::drop(uint64_t number) {

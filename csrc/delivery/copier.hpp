@@ -78,8 +78,6 @@ class Copier {
   // Puts what is left of a mini-batch that is done into the stream; the point behind all of it.
   // `work` is working memory for programs, which all mini-batches may share.
   std::shared_ptr<cuda::Event> finish(const Ticket& ticket, uint64_t work);
-  // Copies no more of a mini-batch; what was copied of it is in the stream.
-  void cancel(const Ticket& ticket);
   // Ends the thread. What is in the stream goes on.
   void close();
   uint64_t copied_bytes() const { return copied_bytes_.load(); }
