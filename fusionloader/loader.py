@@ -323,7 +323,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         return "\n".join([self._explained(), *measured(self.stats())])
 
     def _explained(self) -> str:
-        seconds = self._state.statistics.workers.part_seconds
+        seconds = self._state.statistics.all_workers.total().part_seconds
         text = self._iterator_factory.explain(LoaderOptions.of(self), seconds)
         return "\n".join([text, *self._state.explain()])
 

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from support.datasets import Numbers
 
+from fusionloader import Cache, DecodedCache, FusionLoader
 from fusionloader.cli.analysis.drains import Drain
 from fusionloader.cli.analysis.files import ReadRates
 from fusionloader.cli.analysis.findings import LoaderFindings, LoaderShape, of_job
 from fusionloader.cli.analysis.phases import Phase, PhaseResult
+from fusionloader.cli.analysis.ranks import AnalyzedRanks
 from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.verdict import verdict_on
 from fusionloader.observe.statistics.processor_use import ProcessorUse
@@ -178,3 +181,12 @@ def test_a_loader_with_too_few_steps_has_no_verdict():
     verdict = verdict_on(few)
     assert verdict.limit == "unknown" and not verdict.remedies
     assert "Too few steps" in verdict.sentences[-1]
+
+
+def test_the_cache_of_a_loader_is_known():
+    def cached(cache):
+        loader = FusionLoader(Numbers(), 4, cache=cache)
+        return LoaderShape.of(loader, 4, AnalyzedRanks()).cache_bytes
+
+    assert cached(None) == cached(Cache("1GiB", tiers=("encoded",))) == 0
+    assert cached(DecodedCache("1GiB")) == 1 << 30

@@ -40,6 +40,7 @@ if __name__ == "__main__":
             rest = [batch.tolist() for batch, in again]
             assert sum(first + rest, []) == list(range(20)), (first, rest)
             assert "is missing" in loader.explain()
+            assert again.stats().processors.cores >= 1
         with WorkerPool(2, multiprocessing_context="spawn") as pool:
             iterator = iter(FusionLoader(dataset, 4, pool=pool))
             assert [type(p).__name__ for p in iterator._workers] == ["SpawnProcess"] * 2
@@ -54,7 +55,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("missing", "attributes", "modules"),
     [
-        ("os.posix_fallocate", ["posix_fallocate"], ["fcntl", "resource"]),
+        ("os.posix_fallocate", ["posix_fallocate", "sched_getaffinity"], ["fcntl", "resource"]),
         pytest.param(
             "fusionloader._native", [], ["fusionloader._native"], marks=pytest.mark.matrix
         ),

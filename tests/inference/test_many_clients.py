@@ -14,6 +14,12 @@ from fusionloader.addons.inference import BadImage
 THREADS, ROUNDS = 6, 40
 
 
+def test_a_model_builds_no_graph(make, jpegs):
+    weight = torch.ones((), requires_grad=True)
+    prepare = make(infer=lambda images: images.sum((1, 2, 3)) * weight)
+    assert not prepare([jpegs[0]])[0].requires_grad
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("infer", [None, list], ids=["rows", "model"])
 def test_every_client_gets_what_it_has_asked_for(make, jpegs, infer):

@@ -48,6 +48,13 @@ def test_evaluation_gives_timms_batches(dataset):
         assert (image - wanted).abs().max() < 1e-5
 
 
+def test_the_loader_of_many_epochs_ends_its_epochs(dataset):
+    ours = create_loader(dataset, **arguments(), use_multi_epochs_loader=True)
+    for _ in range(2):
+        assert len(list(ours)) == len(ours) == len(create_loader(dataset, **arguments()))
+    ours.close()
+
+
 def test_timms_loaders_may_share_a_pool(dataset):
     expected = list(create_loader(dataset, **arguments()))
     few = {name: value for name, value in arguments().items() if name != "num_workers"}

@@ -51,6 +51,14 @@ def test_shares_of_the_time_add_up(image_folder, workers, python):
     assert len(spent) >= len(names)
 
 
+def test_shares_are_known_while_workers_persist(image_folder):
+    ours = FusionLoader(
+        ImageFolder(str(image_folder), train_transform()), 8, num_workers=1, persistent_workers=True
+    )
+    list(ours)
+    assert share(ours.explain(), "decode") > 0
+
+
 def test_a_reader_of_the_users_has_its_share(image_folder):
     class Encoded(torch.utils.data.Dataset):
         transform = train_transform()

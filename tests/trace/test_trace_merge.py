@@ -106,6 +106,14 @@ def test_two_loaders_of_one_process_keep_their_tracks(tmp_path):
         read_timeline(tmp_path / "both.json")
 
 
+def test_a_merged_trace_can_be_merged_with_another(training, tmp_path):
+    merge_traces([training / "ours.json.gz", training / "torch.json"], tmp_path / "both.json")
+    merge_traces([tmp_path / "both.json", training / "ours.json.gz"], tmp_path / "all.json")
+    merged = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    named = [each["args"]["name"] for each in merged if each["name"] == "process_name"]
+    assert sum(name.startswith("FusionLoader") for name in named) == 2
+
+
 def test_the_command_merges_and_says_what_is_wrong(training, tmp_path, capsys):
     output = str(tmp_path / "both.json.gz")
     given = [str(training / "ours.json.gz"), str(training / "torch.json")]

@@ -59,6 +59,8 @@ class ModelRunner:
 
     def _run(self) -> None:
         try:
+            if self._device is not None:  # each thread has a current device of its own
+                torch.cuda.set_device(self._device)
             while self._batches or not self._is_finishing:
                 if self._batches:
                     self._run_batch(self._batches[0])
@@ -92,7 +94,8 @@ class ModelRunner:
         images = rows[: len(places)] if is_whole else rows[places]
         if self._device is not None:
             images = images.to(self._device, non_blocking=True)
-        results = self._infer(images)
+        with torch.no_grad():  # each thread has a mode of its own
+            results = self._infer(images)
         if self._device is not None:  # the copy reads the slot until here
             torch.cuda.current_stream(self._device).synchronize()
         if len(results) != len(wanted):

@@ -116,6 +116,8 @@ def _device(device: torch.device | str | int | None) -> torch.device | None:
     found = torch.device(device)
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f'device should be None, "cpu" or a CUDA device, not {device!r}')
+    if found.type == "cuda" and found.index is None:  # each thread has a current device of its own
+        found = torch.device("cuda", torch.cuda.current_device())
     return found if found.type == "cuda" else None
 
 

@@ -90,7 +90,7 @@ class Preprocessor:
             ``infer`` gets batches on the device.
         decode: ``"exact"`` or ``"fast"``, as in ``FusionLoader``.
         infer: the model. It takes a batch [n, ...] and returns n results, which ``submit`` then
-            returns instead of tensors. It runs in its own thread.
+            returns instead of tensors. It runs in its own thread, without gradients.
         multiprocessing_context: start method or context of the workers; by default they are bare
             interpreters.
         timeout: seconds that an image may take in a worker, 0 for no limit. A longer one fails with

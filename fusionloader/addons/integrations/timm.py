@@ -34,6 +34,8 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
         ValueError: an argument of ``FusionLoader`` is wrong, for example if ``num_workers`` is not
             the pool's.
     """
+    # Its endless sampler is counted by its class alone, and persistent workers do what it is for.
+    keywords.pop("use_multi_epochs_loader", None)
     options = {name: keywords.pop(name) for name in _EXTRA if name in keywords}
     if isinstance(pool := options.get("pool"), WorkerPool):
         bound = inspect.signature(timm_loader.create_loader).bind(*arguments, **keywords)

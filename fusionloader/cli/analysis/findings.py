@@ -15,6 +15,7 @@ from fusionloader.cli.analysis.service import SampleService
 from fusionloader.cli.analysis.watched import WatchedProgress
 from fusionloader.loader import FusionLoader
 from fusionloader.options.aliases import AnyLoader
+from fusionloader.options.cache_settings import Cache
 
 _USUAL_PREFETCH = 2
 
@@ -64,10 +65,16 @@ class LoaderShape:
             torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
             ranks.cores,
             os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            getattr(getattr(loader, "cache", None), "nbytes", 0),
+            _decoded_bytes(getattr(loader, "cache", None)),
             getattr(loader, "jpeg_index", None) is not None,
             ranks.sharing,
         )
+
+
+def _decoded_bytes(cache: Cache | None) -> int:
+    if cache is None or "decoded" not in cache.tiers:
+        return 0
+    return cache.memory_bytes + cache.disk_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from fusionloader.system.limits.control_groups import cpu_quota
-from fusionloader.system.limits.processors import ProcessorCounts
+from fusionloader.system.limits.processors import ProcessorCounts, cores_allowed
 
 ShortageCause = Literal["throttled", "others", "own"]
 
@@ -200,7 +199,7 @@ class ProcessorWatch:
         quota = cpu_quota() if use.periods else None  # a group without a quota has no periods
         return replace(
             use,
-            cores=min(len(os.sched_getaffinity(0)), quota or float("inf")),
+            cores=min(cores_allowed(), quota or float("inf")),
             quota=quota,
             busy_seconds=busy_seconds,
             cpu_seconds=cpu_seconds,

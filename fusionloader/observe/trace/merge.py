@@ -70,11 +70,12 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _events(traces: Iterable[dict[str, Any]], base: int) -> Iterable[Event]:
     taken: set[object] = set()
     for trace in traces:
-        shift, pids = trace[_BASE] - base, {event.get("pid") for event in trace["traceEvents"]}
+        shift = trace[_BASE] - base
+        pids = {event["pid"] for event in trace["traceEvents"] if _is_ours(event)}
         moved = 0
         while META in trace and any(pid + moved in taken for pid in pids):
             moved += _NEXT_PID
-        taken |= {pid + moved for pid in pids} if moved else pids
+        taken |= {pid + moved for pid in pids}
         for event in trace["traceEvents"]:
             yield _shifted(event, shift, moved)
 
@@ -83,6 +84,12 @@ def _shifted(event: Event, shift: int, moved: int) -> Event:
     changed = dict(event)
     if shift and "ts" in event and event.get("ph") != "M":
         changed["ts"] = (nanoseconds(event["ts"]) + shift) / 1000
-    if moved:
+    if _is_ours(event):
         changed["pid"] = event["pid"] + moved
     return changed
+
+
+def _is_ours(event: Event) -> bool:
+    """Whether an event is of a loader; torch's have pids of processes, or texts."""
+    pid = event.get("pid")
+    return isinstance(pid, int) and pid >= _NEXT_PID

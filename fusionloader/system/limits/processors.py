@@ -74,10 +74,17 @@ def throttled_share() -> float | None:
     return max((stopped / every for every, stopped in periods if every), default=None)
 
 
+def cores_allowed() -> int:
+    """Returns the number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS, Windows
+
+
 def _read(file: str | Path) -> str:
     """Returns the beginning of a file; empty if it cannot be read."""
     with contextlib.suppress(OSError):
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(file, os.O_RDONLY)
         try:
             return os.read(fd, 4096).decode()
         finally:
