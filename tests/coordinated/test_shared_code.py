@@ -20,6 +20,7 @@ from jobs import (
     together,
 )
 from support.datasets import Random
+from support.waiting import wait_until
 from torch.utils.data import Dataset, default_collate
 
 from fusionloader import FusionLoader
@@ -109,6 +110,11 @@ def named(samples):
     return [*default_collate(samples), [f"{number} of a batch" for number in range(8192)]]
 
 
+def texts(samples):
+    """Adds texts that go with a message, a few of which fill a socket's buffer."""
+    return [*default_collate(samples), [f"{number:1000}" for number in range(25)]]
+
+
 CODE = {
     "an own dataset": (Noisy(), {}),
     "a collate function": (Noisy(), {"collate_fn": flipped}),
@@ -157,6 +163,35 @@ def test_a_job_may_keep_all_batches_of_user_code(word, collate):
         kept = list(loader)
         assert list(map(digest, kept)) == list(map(digest, expected))
     del kept
+    loader.close()
+
+
+class Counted(Noisy):
+    """Appends a byte to a file for each sample that is made."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, index):
+        with self.path.open("ab") as file:
+            file.write(b".")
+        return super().__getitem__(index)
+
+
+def test_a_job_that_reads_no_messages_for_long_has_all_batches_later(word, tmp_path):
+    options = {"collate_fn": texts, "sampler": [index * 7 % 40 for index in range(160)]}
+    options["prefetch_factor"] = 16
+    dataset = Counted(tmp_path / "made")
+    (expected,) = alone(dataset, **options)
+    before = dataset.path.stat().st_size
+    loader = make_loader(dataset, word, options)
+    iterator = iter(loader)
+    found = [digest(next(iterator))]
+    wait_until(lambda: dataset.path.stat().st_size >= before + 16 * 4)  # all that are submitted
+    found += map(digest, iterator)
+    assert found == expected
+    assert loader.stats().shared_prep.why_alone == ""
     loader.close()
 
 

@@ -38,7 +38,7 @@ import time
 from fusionloader.sharing.jobs import payloads
 from fusionloader.sharing.jobs.address import CoordinatorConfig
 from fusionloader.sharing.jobs.epoch_run import EpochRun
-from fusionloader.sharing.jobs.group import Group, Refusal
+from fusionloader.sharing.jobs.group import LOST, Group, Refusal
 from fusionloader.sharing.jobs.member import GroupMember
 from fusionloader.sharing.jobs.staging import Staging
 from fusionloader.sharing.jobs.worker_records import WorkerRecords
@@ -129,6 +129,7 @@ class Coordinator(LocalService[GroupMember]):
         self._looked = now
         if now - self._ticked >= _TICK_SECONDS:
             self._ticked = now
+            group.send_unsent()
             staging.look_for_stopped()
             group.look_for_stopped(now)
             group.look_for_lacking()
@@ -144,5 +145,5 @@ class Coordinator(LocalService[GroupMember]):
         except SharedMemoryExhausted as error:
             group.evict_all(run, str(error))
         for member in run.deliver(group.members):
-            group.evict(member, "it reads no messages")
+            group.evict(member, LOST)
         group.forget(run)

@@ -77,14 +77,14 @@ class EpochRun:
         self.epoch.completed(batch.number)
 
     def deliver(self, members: Mapping[int, GroupMember]) -> list[GroupMember]:
-        """Sends members their complete mini-batches; returns those that do not read."""
-        unresponsive = []
+        """Sends members their complete mini-batches; returns those that have lost one."""
+        lost = []
         for delivery in self.epoch.deliveries():
             member = members[delivery.member]
             others = [members[n].pid for n in self.epoch.members if n != delivery.member]
             if not self._send_done(member, self._batches[delivery.number], others):
-                unresponsive.append(member)
-        return unresponsive
+                lost.append(member)
+        return lost
 
     def _send_done(self, member: GroupMember, batch: StagedBatch, others: list[int]) -> bool:
         waits, member.waits = member.waits, {}

@@ -20,6 +20,7 @@ from fusionloader.sharing.jobs.worker_records import WorkerRecord, WorkerRecords
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.shm import objects
 
+LOST = "a message to it could not be sent"
 _FEWEST = 2  # mini-batches that may be staged, however large they are
 _FREE_MEMORY_PARTS = 4  # by default, staged mini-batches take one of so many parts of free memory
 
@@ -242,8 +243,9 @@ class Group:
 
     @property
     def needs_ticks(self) -> bool:
-        """Whether something may change by time alone: members may become late."""
-        return any(run.epoch.members for run in self._runs.values())
+        """Whether something may change by time alone: members may become late, or read messages."""
+        unsent = any(member.unsent for member in self.members.values())
+        return unsent or any(run.epoch.members for run in self._runs.values())
 
     def runs(self) -> list[EpochRun]:
         return list(self._runs.values())
@@ -284,6 +286,12 @@ class Group:
                 why = leaves(member.clock.pace(now, len(waiting), len(blocking)))
                 if why is not None:
                     self.evict(member, why)
+
+    def send_unsent(self) -> None:
+        """Sends members what their sockets have room for now, and evicts those that lose any."""
+        for member in self.members.values():
+            if not member.send_unsent():
+                self.evict(member, LOST)
 
     def look_for_stopped(self, now: float) -> None:
         """Evicts members that a signal has stopped while mini-batches are ready for them."""

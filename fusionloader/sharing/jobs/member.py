@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -99,6 +100,7 @@ class GroupMember(LocalPeer):
         was_evicted: whether it had to leave an epoch, and has shared no whole one since.
         clock: when it has taken mini-batches.
         waits: seconds that it has waited for others, by pid, since it was last sent them.
+        unsent: messages that its socket had no room for, the oldest first.
     """
 
     number: int = field(default_factory=itertools.count(1).__next__)
@@ -115,12 +117,27 @@ class GroupMember(LocalPeer):
     was_evicted: bool = False
     clock: TakeClock = field(default_factory=lambda: TakeClock(0.0))
     waits: dict[int, float] = field(default_factory=dict)
+    unsent: deque[tuple[Fields, bytes, tuple[int, ...]]] = field(default_factory=deque)
 
     def reply(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
-        try:
-            payloads.send(self.connection, fields, payload, fds)
-        except (OSError, SharedMemoryExhausted):
-            return False
+        """Sends a message, later if the socket is full; returns ``False`` if one was lost."""
+        self.unsent.append((fields, payload, fds))
+        return self.send_unsent()
+
+    def send_unsent(self) -> bool:
+        """Sends messages until the socket is full; returns ``False`` if one was lost.
+
+        A job reads none in a long step of training, and few fill the socket.
+        """
+        while self.unsent:
+            try:
+                payloads.send(self.connection, *self.unsent[0])
+            except BlockingIOError:
+                return True
+            except (OSError, SharedMemoryExhausted):
+                del self.unsent[0]
+                return False
+            del self.unsent[0]
         return True
 
     def is_stopped(self) -> bool:
