@@ -200,8 +200,9 @@ class Fetcher:
             poll.register(fd, select.POLLIN)
         began = time.monotonic()
         patience = max((self._peers[name].deadline for name in asked.values()), default=0.0)
-        while asked and (left := began + patience - time.monotonic()) > 0:
-            for fd, _ in poll.poll(1000 * left):
+        # Once more after the deadline: the caller may have read storage since answers came.
+        while asked and (ready := poll.poll(1000 * max(0.0, began + patience - time.monotonic()))):
+            for fd, _ in ready:
                 poll.unregister(fd)
                 yield asked.pop(fd)
         for name in asked.values():

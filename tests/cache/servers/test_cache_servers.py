@@ -3,7 +3,10 @@
 import contextlib
 import os
 import random
+import select
 import signal
+import time
+from types import SimpleNamespace
 
 import pytest
 from support.cache_machines import FINGERPRINT, Machine, Server, files_in
@@ -115,6 +118,32 @@ def test_bytes_of_several_servers_stay_until_the_next_call(tmp_path):
         left = Owners(addresses(servers), FINGERPRINT)
         expected = [item for item in ITEMS if left.owner(item, [others[0].address]) != here.address]
         assert {file.item: bytes(file.data) for file in brought} == parts(expected, data)
+
+
+def test_an_answer_that_came_while_storage_was_slow_is_taken(tmp_path, monkeypatch):
+    paths, _ = files_in(tmp_path, COUNT)
+    hosts = [f"127.0.0.{number}" for number in (2, 3, 4)]
+    with serving(*map(Server, hosts)) as servers:
+        here, other, late = servers
+        machine = Machine(here, servers, paths)
+        expected = machine.fetcher.bring(ITEMS)
+        late.signal(signal.SIGSTOP)
+        receive, slept = machine.fetcher._receive, []
+
+        def read_slowly(name, share):
+            receive(name, share)
+            if name == other.address and not slept:  # storage takes longer than answers may
+                late.signal(signal.SIGCONT)
+                select.select([machine.fetcher._peers[late.address]], [], [])
+                slept.append(10 * PATIENCE)
+
+        clock = SimpleNamespace(**vars(time))
+        clock.monotonic = lambda: time.monotonic() + sum(slept)
+        monkeypatch.setattr(machine.fetcher, "_receive", read_slowly)
+        monkeypatch.setattr("fusionloader.cache.servers.fetcher.time", clock)
+        brought = machine.fetcher.bring(ITEMS)
+        assert {each.item for each in brought} == {each.item for each in expected}
+        assert machine.warnings == []
 
 
 def test_a_server_without_room_is_given_nothing(files):
