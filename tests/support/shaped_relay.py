@@ -1,6 +1,7 @@
 """A network between loader and worker with troubles of its own: a relay of TCP connections."""
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ class ShapedRelay:
         garbage: sent to the loader instead of the worker's next bytes, once.
         cut_after: bytes of answers after which a connection is cut.
         forwarded: bytes of answers.
+        buffer: bytes that the sockets of connections from now on buffer, ``None`` for any.
     """
 
     def __init__(self, target, host="127.0.0.4"):
@@ -25,7 +27,7 @@ class ShapedRelay:
         self._target = host_of_target, int(port)
         self._listening = socket.create_server((host, 0), backlog=128)
         self.address = f"{host}:{self._listening.getsockname()[1]}"
-        self.rate = self.garbage = self.cut_after = None
+        self.rate = self.garbage = self.cut_after = self.buffer = None
         self.delay, self.forwarded = 0.0, 0
         self._flows = threading.Event()
         self._flows.set()
@@ -67,6 +69,11 @@ class ShapedRelay:
             except OSError:
                 near.close()
                 continue
+            if self.buffer is not None:
+                for end, side in itertools.product(
+                    (near, far), (socket.SO_RCVBUF, socket.SO_SNDBUF)
+                ):
+                    end.setsockopt(socket.SOL_SOCKET, side, self.buffer)
             with self._lock:
                 self._open |= {near, far}
             for source, sink, is_answer in ((near, far, False), (far, near, True)):

@@ -56,6 +56,12 @@ class Connection:
     def encrypted(self) -> bool:
         return self._encrypted
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Size of a message that is sent without waiting for the peer, once it has read others."""
+        # The system counts its own overhead, too, and keeps half of the buffer for that.
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
+
     def fileno(self) -> int:
         """Returns the descriptor, which is readable when an answer begins.
 

@@ -252,8 +252,12 @@ class Lane:
             self._begin(claim)
         self._under_way.append(_Lease(claim, number, request.samples, time.monotonic()))
         self._shared.gate.claimed()
+        connection = self._greeted.connection
+        # The worker reads nothing while it sends an answer, and that may not fit buffers, either.
+        if len(self._under_way) > 1 and request.nbytes > connection.buffered_bytes:
+            self._take()
         self._expect(self._deadline, request.nbytes)
-        self._greeted.connection.send(Outgoing(PREPARE, request.head, request.body), self._deadline)
+        connection.send(Outgoing(PREPARE, request.head, request.body), self._deadline)
         self._counters.add(self._number, bytes_sent=request.nbytes)
 
     @property
