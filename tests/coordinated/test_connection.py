@@ -1,12 +1,15 @@
 """A job's end of its connection to the coordinator."""
 
+import os
 import socket
 
 import pytest
+from jobs import alone, digest, make_loader
 
 from fusionloader.sharing.jobs import connection as connections
 from fusionloader.sharing.jobs import payloads
 from fusionloader.sharing.jobs.connection import CoordinatorConnection
+from fusionloader.sharing.jobs.group_manager import GroupManager
 
 
 @pytest.fixture
@@ -63,3 +66,24 @@ def test_what_follows_the_answer_in_the_same_read_is_kept(ends):
     connection.ask({"do": "begin"})
     assert connection.prepared(0).lease == 10
     assert connection.left == "it was stopped"
+
+
+def test_a_batch_whose_slot_may_be_reused_is_made_again(word, train_set, monkeypatch):
+    """The connection ends with a submission, between taking a batch and mapping its slot."""
+    options = {"prefetch_factor": 3}
+    (expected,) = alone(train_set, **options)
+    submit = GroupManager.submit
+
+    def lose_connection(manager, batch):
+        if batch.number == 6:
+            manager.connection.close("a message could not be sent")
+            slots = manager._membership.data_fd
+            os.pwrite(slots, bytes(os.fstat(slots).st_size), 0)
+        submit(manager, batch)
+
+    monkeypatch.setattr(GroupManager, "submit", lose_connection)
+    loader = make_loader(train_set, word, options)
+    assert [digest(batch) for batch in loader] == expected
+    shared = loader.stats().shared_prep
+    assert shared.alone_batches + shared.shared_batches == len(expected)
+    loader.close()

@@ -44,6 +44,7 @@ from fusionloader.sharing.jobs.staging import Staging
 from fusionloader.sharing.jobs.worker_records import WorkerRecords
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.limits.open_files import allow_many_files
 from fusionloader.system.local_service import LocalService
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
@@ -55,6 +56,7 @@ _BACKLOG = 128
 def main(config: CoordinatorConfig) -> None:
     """Serves until no member is left; returns at once if another coordinator has the address."""
     os.chdir("/")
+    allow_many_files()  # two for each job, and one for each of its workers
     listener = fd_messages.listen(config.address, _BACKLOG)
     if listener is not None:
         Coordinator(listener).serve()

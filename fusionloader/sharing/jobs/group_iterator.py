@@ -71,8 +71,12 @@ class GroupIterator(SlotIterator):
             self._start_anew()  # at a later call, if an exception came in between
 
     def _batch(self, job: Job) -> tuple[bool, Batch]:
-        if job.result is None and self._membership is not None:
-            self._membership.delivered(job.number)
+        membership = self._membership
+        if job.result is None and membership is not None:
+            # The connection may have ended since the batch was taken, and its slot be used again.
+            if job.owner is None and not (membership.why_alone or membership.connection.is_open):
+                membership.check()
+            membership.delivered(job.number)
         return super()._batch(job)
 
     def _end_epoch(self) -> None:
