@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 import tracemalloc
 
@@ -59,6 +60,22 @@ def test_messages_arrive_as_they_were_sent(monkeypatch, parts, beyond):
         assert end.encrypted == beyond
         for head in (b"", b"head"):
             assert exchange(end, head, *parts) == (head, b"".join(parts))
+
+
+def test_a_long_message_may_take_longer_than_the_time_to_send_beyond_loopback(monkeypatch):
+    """TLS has one timeout for all that a call sends, so no call sends more than takes a moment."""
+    monkeypatch.setattr(connection, "is_loopback", lambda _: False)
+    sizes, sendall = [], ssl.SSLSocket.sendall
+
+    def sized(end, data):
+        sizes.append(len(data))
+        sendall(end, data)
+
+    monkeypatch.setattr(ssl.SSLSocket, "sendall", sized)
+    with listening() as address, connected(address) as end:
+        body = bytes(range(256)) * 5000
+        assert exchange(end, b"head", body) == (b"head", body)
+    assert max(sizes) <= 1 << 18
 
 
 def test_one_end_that_is_not_on_loopback_is_enough_to_encrypt(monkeypatch):

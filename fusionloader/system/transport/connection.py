@@ -29,6 +29,7 @@ _KEEP_ALIVE = {  # two in seconds and a count: a machine that is gone is noticed
 _AHEAD_BYTES = 4096
 _FIRST_BYTES = 1 << 20  # first size of the buffer for a long message, which grows as bytes arrive
 _JOINED_BYTES = 1 << 14  # messages up to this size are joined and sent by one call
+_PIECE_BYTES = 1 << 18  # sent by a call of TLS, whose timeout is for all of them
 _LIMIT = struct.Struct("@ll")  # seconds and microseconds; zero means no limit
 _MOST_PLACES = 1024  # most buffers in a system call, Linux's UIO_MAXIOV
 _LONGEST_NAME = 200  # characters of a peer's service name that are used
@@ -73,7 +74,7 @@ class Connection:
         """Sends a whole message.
 
         Raises:
-            TransportError: the peer is gone, or has not read it within ``timeout`` seconds.
+            TransportError: the peer is gone, or has read nothing for ``timeout`` seconds.
         """
         parts = [messages.pack(message), *message.body]
         with _AS_TRANSPORT_ERRORS:
@@ -83,7 +84,8 @@ class Connection:
                 return
             for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
                 if self._encrypted:
-                    self._socket.sendall(part)
+                    for start in range(0, len(part), _PIECE_BYTES):
+                        self._socket.sendall(memoryview(part)[start : start + _PIECE_BYTES])
                 else:
                     self._socket.sendall(part, socket.MSG_MORE if left else 0)
 
