@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 import tracemalloc
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -76,6 +77,18 @@ def test_a_long_message_may_take_longer_than_the_time_to_send_beyond_loopback(mo
         body = bytes(range(256)) * 5000
         assert exchange(end, b"head", body) == (b"head", body)
     assert max(sizes) <= 1 << 18
+
+
+def test_a_listener_that_waits_holds_no_answer():
+    class Answer(bytearray):
+        """Has weak references."""
+
+    answers = [Answer(b"body")]
+    answered = weakref.ref(answers[0])
+    with listening(lambda _: Outgoing(KIND, b"", [answers.pop()])) as address:
+        with connected(address) as end:
+            assert exchange(end, b"head") == (b"", b"body")
+            wait_until(lambda: answered() is None, "the answer is still held")
 
 
 def test_one_end_that_is_not_on_loopback_is_enough_to_encrypt(monkeypatch):

@@ -185,6 +185,7 @@ class Listener:
             outgoing = answer(message)
             if outgoing is not None:
                 end.send(outgoing, _PAUSE_SECONDS)
+            del message, outgoing  # they may hold what is closed while this thread waits
             with self._changed:
                 self._busy.discard(here)
                 self._changed.notify_all()
