@@ -7,6 +7,7 @@
 #include "cuda/error.hpp"
 #include "cuda/ledger.hpp"
 #include "queue/futex.hpp"
+#include "queue/identity.hpp"
 
 namespace fusionloader::cuda {
 namespace {

@@ -26,16 +26,6 @@ uint64_t my_identity() {
   return identity;
 }
 
-bool ended(uint64_t identity) {
-  const auto pid = static_cast<pid_t>(pid_of(identity));
-  const auto stat = stat_of(pid_of(identity));
-  // What cannot be read may live: descriptors may have run out, or /proc may hide it.
-  if (!stat) return kill(pid, 0) != 0 && errno == ESRCH;
-  if (!is_of(*stat, identity)) return true;
-  // The first thread may have ended before others, which use the device still.
-  return (stat->state == 'Z' || stat->state == 'X') && stat->threads <= 1;
-}
-
 bool kill_child(uint64_t identity) {
   const auto pid = static_cast<pid_t>(pid_of(identity));
   // From here on the number is this process's or nobody's, whoever reaps it meanwhile.

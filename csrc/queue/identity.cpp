@@ -1,9 +1,11 @@
 #include "queue/identity.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -59,9 +61,17 @@ uint64_t identity_of(uint32_t pid) {
   return (stat->start << 38) | (my_namespaces() << 22) | (pid & 0x3fffff);
 }
 
+bool ended(uint64_t identity) {
+  const auto stat = stat_of(pid_of(identity));
+  // What cannot be read may live: descriptors may have run out, or /proc may hide it.
+  if (!stat) return kill(static_cast<pid_t>(pid_of(identity)), 0) != 0 && errno == ESRCH;
+  if (!is_of(*stat, identity)) return true;
+  // The first thread may have ended before others, which write or use a device still.
+  return (stat->state == 'Z' || stat->state == 'X') && stat->threads <= 1;
+}
+
 bool runs(uint64_t identity) {
-  if ((identity >> 22 & 0xffff) != my_namespaces()) return true;
-  return identity_of(pid_of(identity)) == identity;
+  return (identity >> 22 & 0xffff) != my_namespaces() || !ended(identity);
 }
 
 }  // namespace fusionloader

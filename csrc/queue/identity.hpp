@@ -26,6 +26,10 @@ inline uint32_t pid_of(uint64_t identity) { return static_cast<uint32_t>(identit
 inline bool is_of(const ProcessStat& stat, uint64_t identity) {
   return (stat.start & 0x3ffffff) == identity >> 38;
 }
+// Whether nothing of the process runs any more: it was reaped, or all of its threads have ended.
+// The kernel has closed its files by then, so the CUDA driver has taken down its work and mappings.
+// Being killed is not enough: a killed process goes on until it is back from the kernel.
+bool ended(uint64_t identity);
 // Of a process of other namespaces nobody can tell here: it is taken to run.
 bool runs(uint64_t identity);
 

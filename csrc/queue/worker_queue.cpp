@@ -105,6 +105,7 @@ WorkerQueue::Work WorkerQueue::work_of(uint32_t first, uint32_t count) {
 
 bool WorkerQueue::take_guest_slot(uint32_t guest_slot, uint64_t identity) {
   if (guest_slot < control_->header.workers || guest_slot >= control_->record_count()) return false;
+  if (identity == 0) return false;  // /proc could not be read: the slot would look free
   uint64_t nobody = 0;
   if (!control_->records()[guest_slot].owner.compare_exchange_strong(nobody, identity))
     return false;

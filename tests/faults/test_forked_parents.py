@@ -98,3 +98,14 @@ def test_a_child_that_drops_or_closes_what_it_inherits_leaves_it_to_its_parent(l
 
     in_a_child(drop)
     assert begun + labels(iterator) == everything
+
+
+def test_forks_that_have_ended_cost_no_descriptors_while_a_batch_is_kept(loader):
+    batches = iter(loader)
+    kept = next(batches)
+    in_a_child(lambda: None)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        in_a_child(lambda: None)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert kept is not None

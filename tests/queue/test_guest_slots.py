@@ -1,11 +1,13 @@
 """Guest slots and assignments: what a borrowed worker may take, and what its death leaves."""
 
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 from support.control_blocks import ControlBlock
+from support.limits import limited
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState, WorkerActivity
@@ -134,6 +136,14 @@ def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borr
     assert borrower.manager.dead_borrowed_workers() == []
     assert borrower.view.free_guest_slots() == [1, 2]
     assert all(borrower.worker.claim_next(1) for _ in range(3))
+
+
+def test_a_borrowed_worker_lives_also_where_no_file_can_be_opened(borrower, me):
+    assert borrower.attach().take_guest_slot(FIRST_GUEST_SLOT, me)
+    with limited(resource.RLIMIT_NOFILE, 3):
+        assert borrower.manager.dead_borrowed_workers() == []
+        unknown = _native.process_identity(os.getpid())
+        assert not borrower.attach().take_guest_slot(FIRST_GUEST_SLOT + 1, unknown)
 
 
 def test_a_borrowed_worker_that_lives_is_left_alone(borrower, me):

@@ -16,6 +16,7 @@ from support.remote_workers import GO_ON, STOP, remote_loader
 from support.waiting import children_that_run, gone, is_stopped, wait_until
 
 from fusionloader import Remote
+from fusionloader.observe.statistics.waits import Waits
 from fusionloader.sharing.remote import remote_workers
 from fusionloader.sharing.remote.fleet import ListedFleet
 
@@ -257,6 +258,23 @@ def test_an_epoch_is_left_and_another_begun(start):
     trained.leave()
     trained.serves()
     trained.finish()
+
+
+def test_a_closed_loader_starts_no_workers_for_an_iterator_that_goes_on(token_file, monkeypatch):
+    settings, made = Remote(servers=["127.0.0.3:1"], token_file=str(token_file)), []
+    make_fleet = remote_workers.make_fleet
+
+    def counted(*arguments):
+        made.append(make_fleet(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(remote_workers, "make_fleet", counted)
+    monkeypatch.setattr(remote_workers, "_REPORT_SECONDS", 0)
+    workers = remote_workers.RemoteWorkers(settings, Waits(), 1)
+    assert len(workers.addresses()) == 1
+    workers.close()
+    workers.report_load()
+    assert not workers.addresses() and len(made) == 1
 
 
 def test_workers_serve_two_loaders_at_once_with_more_lanes_than_cores(start, start_worker):

@@ -85,10 +85,10 @@ def test_a_listener_that_waits_holds_no_answer():
 
     answers = [Answer(b"body")]
     answered = weakref.ref(answers[0])
-    with listening(lambda _: Outgoing(KIND, b"", [answers.pop()])) as address:
-        with connected(address) as end:
-            assert exchange(end, b"head") == (b"", b"body")
-            wait_until(lambda: answered() is None, "the answer is still held")
+    serving = listening(lambda _: Outgoing(KIND, b"", [answers.pop()]))
+    with serving as address, connected(address) as end:
+        assert exchange(end, b"head") == (b"", b"body")
+        wait_until(lambda: answered() is None, "the answer is still held")
 
 
 def test_one_end_that_is_not_on_loopback_is_enough_to_encrypt(monkeypatch):

@@ -325,7 +325,7 @@ class LocalManager(Manager):
         elif isinstance(message, messages.DatasetChanged):
             self._outdated = True
         elif isinstance(message, messages.RemoteNotice):
-            log.warning("%s", message.text)
+            logging.getLogger("fusionloader.remote").warning("%s", message.text)
         elif isinstance(message, messages.ImagesDeferred):
             self._deferred.add(message.counts)
         elif isinstance(message, messages.LayoutFound):

@@ -220,10 +220,12 @@ class PoolProcesses:
     def _send(self, handle: WorkerHandle, message: FdMessage) -> None:
         try:
             fd_messages.send(handle.loaders, message)
-        except BlockingIOError:  # it has not read for long: replace it
-            handle.process.kill()
-        except OSError:
+        except ConnectionError:
             pass  # it has died, which the loader will notice
+        except (
+            OSError
+        ):  # it has not read for long, or too many descriptors are under way: replace it
+            handle.process.kill()
 
     def _start(self, worker: int, user_code: bool) -> WorkerHandle:
         self._drop(worker)

@@ -96,7 +96,7 @@ class RemoteProxy(Participant):
         The next call sends what the pipe does not take.
         """
         if not self._unsent:
-            addresses = list(self._task.workers.fleet.addresses())
+            addresses = list(self._task.workers.addresses())
             if addresses == self._given:
                 return
             self._given, self._unsent = addresses, json.dumps(addresses).encode() + b"\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,6 +108,10 @@ class RemoteWorkers:
         """Returns the number of workers, and what loaders need; none after ``close()``."""
         return FleetState(0) if self._fleet is None else self._fleet.state()
 
+    def addresses(self) -> Sequence[Address]:
+        """Returns those of the workers; none after ``close()``, whose iterators may go on."""
+        return () if self._fleet is None else self._fleet.addresses()
+
     def explain(self) -> list[str]:
         """Returns where the workers come from, in a line, if there are any now."""
         return [] if self._fleet is None else [self._fleet.explain()]
@@ -136,10 +140,11 @@ class RemoteWorkers:
         found = self.counters.waited_ns, busy, there, self._made_here()
         waited, busy, there, here = map(operator.sub, found, self._reported)
         self._reported_ns, self._reported = now, found
-        busy_share = busy / elapsed / max(len(self.fleet.addresses()), 1)
+        busy_share = busy / elapsed / max(len(self.addresses()), 1)
         remote_share = there / (there + here) if there + here > 0 else None
         shares = min(busy_share, 1.0), min(waited / elapsed, 1.0), remote_share
-        self.fleet.report_load(FleetLoad(*shares))
+        if self._fleet is not None:
+            self._fleet.report_load(FleetLoad(*shares))
 
     def close(self) -> None:
         """Ends what was started for the loader."""

@@ -88,7 +88,7 @@ def out_of_memory_kills(groups: Path = _GROUPS, system: Path = _SYSTEM) -> int |
         return _number(group / "memory.events", "oom_kill")
 
     found = _read_all("memory", second, first, groups, system)
-    return sum(found) if found else None
+    return max(found, default=None)  # a group counts those of the groups in it, too
 
 
 def process_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None:

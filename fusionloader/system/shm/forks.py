@@ -89,6 +89,7 @@ def _before() -> None:
     if held:
         _here.fork = fork = Fork()
         for each in held:
+            is_seen(each)  # drops the forks that have ended
             each.forks.append(fork)
 
 
