@@ -28,11 +28,11 @@ STALLED = rf"made no progress for {SECONDS} s \(stall_timeout\)"
 class HangsOnce(Dataset):
     """Whoever comes to sample 5 first gets no further."""
 
-    def __init__(self, folder):
-        self.hung = folder / "hung"
+    def __init__(self, folder, size=8):
+        self.hung, self.size = folder / "hung", size
 
     def __len__(self):
-        return 8
+        return self.size
 
     def __getitem__(self, index):
         if index == 5 and not self.hung.exists():
@@ -189,3 +189,16 @@ def test_a_limit_that_is_none_is_refused(wrong):
 def test_a_limit_for_no_workers_is_refused():
     with pytest.raises(ValueError, match="stall_timeout is for workers"):
         FusionLoader([1], stall_timeout=5)
+
+
+@pytest.mark.usefixtures("any_may_die")
+def test_a_worker_that_hangs_in_an_earlier_epoch_is_waited_for_until_the_timeout(tmp_path):
+    dataset, options = HangsOnce(tmp_path, 400), {"num_workers": 2, "persistent_workers": True}
+    with FusionLoader(dataset, 1, timeout=1, **options) as loader:
+        first = iter(loader)
+        for _ in range(5):
+            next(first)
+        wait_until(dataset.hung.exists)
+        del first
+        with pytest.raises(RuntimeError, match="timed out after 1 seconds.*index 5 for"):
+            list(loader)

@@ -176,9 +176,10 @@ class LocalManager(Manager):
         if self.closed:
             raise RuntimeError("the iterator was closed, and cannot go on: iter(loader) begins one")
         self._publish_last()
+        watch = StallWatch()
         while self.in_flight.ring_room <= 0:  # a worker is active in discarded mini-batches
             self._look()
-            self._hung.look()
+            self._check_wait(watch)
             if self.in_flight.ring_room <= 0:
                 self.queue.sleep(self.queue.done_word(), _SLEEP_SECONDS)
         size, name = self._options.tiny_batch_size, self._options.name
@@ -224,7 +225,7 @@ class LocalManager(Manager):
 
     def _wait_for_done(self, in_order: bool) -> Job:
         refuse_in_child(self._pid)
-        watch, timeout, search_at = StallWatch(), self._options.timeout, _SEARCH_SECONDS
+        watch, search_at = StallWatch(), _SEARCH_SECONDS
         while True:
             if self.closed:  # its workers must not be replaced
                 raise RuntimeError("the iterator was closed while a thread waited for a batch")
@@ -234,18 +235,22 @@ class LocalManager(Manager):
             self._look()
             if job is not None and self._is_reported(job):
                 return self._take(job)
-            if timeout and watch.waited >= timeout:
-                raise RuntimeError(
-                    f"DataLoader timed out after {timeout} seconds. The next call of next() waits "
-                    f"again. {self._worker_report()}"
-                )
-            self._hung.look()
-            watch.check(self._worker_report)
+            self._check_wait(watch)
             if watch.waited >= search_at:
                 search_at += _SEARCH_SECONDS
                 self._search()
             self.trace.look()
             self._sleep(seen)
+
+    def _check_wait(self, watch: StallWatch) -> None:
+        timeout = self._options.timeout
+        if timeout and watch.waited >= timeout:
+            raise RuntimeError(
+                f"DataLoader timed out after {timeout} seconds. The next call of next() waits "
+                f"again. {self._worker_report()}"
+            )
+        self._hung.look()
+        watch.check(self._worker_report)
 
     def take_done(self, in_order: bool) -> Job | None:
         refuse_in_child(self._pid)
