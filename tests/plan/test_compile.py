@@ -10,7 +10,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, compile_plan
 from fusionloader.data.sources.datasets import compile_dataset
 from fusionloader.transforms.plan.stages import is_random
 from fusionloader.transforms.plan.transforms import compile_transform
@@ -119,6 +119,20 @@ def test_what_is_not_known_exactly_stays_in_python(known, left):
     assert found == [False, *[False for _ in known], *[True for _ in left]]
     made = compiled.tail(photo(np.random.default_rng(0), 48, 64))
     assert isinstance(made, torch.Tensor) and made.shape[0] == 3
+
+
+@pytest.mark.parametrize("step", [v1.GaussianBlur(515), v1.RandAugment(magnitude=31)], ids=repr)
+def test_arguments_that_native_code_does_not_take_stay_in_python(step):
+    compiled = compile_transform(v1.Compose([step, *TENSOR]))
+    assert compiled.tail.transforms == [step, *TENSOR]
+
+
+def test_an_empty_order_changes_nothing():
+    rest = [v1.CenterCrop(8), v1.ToTensor()]
+    compiled = compile_plan(v1.Compose([v1.RandomOrder([]), *rest]))
+    assert compiled.tail is None
+    image = photo(np.random.default_rng(0), 48, 64)
+    assert torch.equal(compiled.apply(image, compiled.draw(*image.size)), v1.Compose(rest)(image))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def box_of(operations):
     [
         *[(v1, FLOATS[:1], value, FLOATS[1:]) for value in (0, 0.75, (0.1, -2.0, 30.0))],
         *[(v1, FLOATS, value, []) for value in (0, 0.75, (0.1, -2.0, 30.0))],
+        (v1, [v1.ToTensor(), v1.ConvertImageDtype(torch.float64)], 0.485, []),
         (v2, [v1.PILToTensor()], 7, []),
         (v2, HALVES, 0.3, []),
     ],
@@ -40,7 +41,7 @@ def test_constant_values_are_converted_as_the_pixels_are(library, before, value,
     steps = [*before, library.RandomErasing(1.0, value=value), *after]
     compiled = compile_plan(library.Compose(steps), images=IMAGES)
     assert compiled.tail is None
-    values = torch.tensor(value if isinstance(value, tuple) else [value], dtype=torch.float64)
+    values = torch.tensor(value if isinstance(value, tuple) else [float(value)])
     for index in range(20):
         operations = compiled.draw(40, 30, index=index)
         x, y, width, height = box_of(operations)

@@ -78,7 +78,7 @@ def make_stage(step: Transform, context: Context) -> Stage:
         raise NotCompiled(wrappers.why_not_taken_apart(step))
     try:
         return convert(step, context)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise NotCompiled(f"its arguments are not as its class makes them: {error}") from None
 
 
@@ -107,7 +107,8 @@ def _container_converters() -> dict[type, Converter]:
 
     def order(step: Transform, context: Context) -> Stage:
         inside = context.inside()
-        return RandomOrder(tuple(_compile_all([inner], inside) for inner in step.transforms))
+        branches = tuple(_compile_all([inner], inside) for inner in step.transforms)
+        return RandomOrder(branches) if branches else RandomApply(1.0, ())
 
     known = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
     return for_both_versions(known)

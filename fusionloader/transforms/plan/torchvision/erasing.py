@@ -76,7 +76,7 @@ def _converted(
     values: Sequence[float], before: torch.dtype, after: Sequence[Transform], channels: int
 ) -> bytes:
     """Returns the bytes of a pixel with these values after the conversions."""
-    constant = torch.tensor(values, dtype=torch.float64).to(before)
+    constant = torch.tensor(list(map(float, values))).to(before)  # float32 first, as torchvision's
     image = constant.reshape(-1, 1, 1).expand(channels, 2, 2).contiguous()
     made = run(after, image)
     if tuple(made.shape) != (channels, 2, 2):

@@ -73,6 +73,7 @@ _ON_FLOATS: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {
 }
 
 _MOST_BLURRED = 101  # as in csrc/ops/tensor_blur.hpp
+_MOST_BLURRED_OF_IMAGES = 513  # as in csrc/ops/blur.cpp
 # Of single channels, torchvision's blends have other levels than native code.
 _OF_THREE_CHANNELS = ("contrast", "saturation")
 OTHERWISE = "the installed torch rounds otherwise: put it before the conversion"
@@ -157,6 +158,8 @@ def blur_rounding(step: Transform, context: Context, width: int, height: int) ->
         is_known = context.in_plan and _is_v2(step) and context.channels == 3
         context.require_levels(same_on_tensors=is_known)
         if context.held == "pil" or not context.exact:
+            if max(width, height) > _MOST_BLURRED_OF_IMAGES:
+                raise NotCompiled(f"a kernel of {height} x {width}")
             return "pillow"
     known: tuple[Rounding, ...] = ("torch_v2", "torch_v1")
     for rounding in known:
