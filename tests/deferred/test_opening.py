@@ -259,6 +259,9 @@ def test_files_are_closed(path):
             file = image.fp
             assert not file.closed and file.name == path and count() == before + 1
         assert file.closed and count() == before
+        kept = Image.open(open(path, "rb")).convert("RGB")  # noqa: SIM115
+        gc.collect()
+        assert count() == before and kept.size
 
 
 def test_a_file_that_is_removed_before_it_is_used(path):

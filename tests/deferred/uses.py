@@ -46,6 +46,13 @@ def left_before_use(path):
     return np.asarray(image)
 
 
+def coloured(image):
+    """An image of levels with a palette, in several ways."""
+    image.putpalette([value for level in range(256) for value in (255 - level, level, 7)])
+    shown = np.asarray(image.convert("RGB"))
+    return shown, image.mode, image.getpalette(), np.asarray(image.resize((20, 16)))
+
+
 def about(image):
     return (
         image.size,
@@ -362,6 +369,8 @@ USES = {
     "blank of a negative size": lambda path: Image.new("RGB", (-1, 9)),
     "padded": lambda path: np.asarray(ImageOps.pad(rgb(path), (50, 50), color=(9, 8, 7))),
     "draft in gray": drafted,
+    "a palette of levels": lambda path: coloured(Image.open(path).convert("L")),
+    "a palette of an open file": lambda path: coloured(Image.open(path)),
     "a channel": lambda path: np.asarray(rgb(path).getchannel("G")),
     "a channel that is not": lambda path: rgb(path).getchannel("A"),
     "a channel beyond": lambda path: rgb(path).getchannel(3),

@@ -51,7 +51,8 @@ def load_file(self: PillowImage) -> Any:
 
 def load(self: PillowImage) -> Any:
     """Replaces ``Image.load``: returns pixel access that makes the pixels on first use."""
-    return Access(self) if type(self._im) is DeferredCore else PLAIN
+    # Pillow's method gives the pixels the palette of ``putpalette``.
+    return Access(self) if type(self._im) is DeferredCore and self.palette is None else PLAIN
 
 
 def _defer_jpeg(image: PillowImage) -> str:

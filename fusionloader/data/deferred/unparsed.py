@@ -43,6 +43,8 @@ class UnparsedFile:
             return False
         if attributes.get("fp") is not self.file or attributes["_size"] != self.opened.size:
             return False
+        if attributes.get("palette") is not None:  # of ``putpalette``, which changes the mode
+            return False
         if type(self.file) is io.BytesIO:  # its value is another object after a change
             if self.file.closed or self.file.getvalue() is not self.opened.encoded:
                 return False
@@ -58,6 +60,7 @@ class UnparsedFile:
             self.opened.close()
         else:
             self.file.seek(0, io.SEEK_END)
+            self.file = None  # an image that is kept keeps no file open
 
     def info(self) -> dict[Any, Any]:
         """Returns a new copy of the image's ``info``."""
