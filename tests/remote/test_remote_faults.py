@@ -130,15 +130,6 @@ def test_a_killed_proxy_is_replaced_as_long_as_it_is_of_use(start, caplog):
     assert caplog.text.count("it is replaced") == 3
 
 
-def test_a_proxy_that_stays_stopped_is_replaced(start):
-    trained = start(stall_timeout=1)
-    (proxy,) = trained.live_proxies
-    os.kill(proxy, STOP)
-    trained.until(lambda: trained.live_proxies - {proxy})
-    trained.serves()
-    trained.finish()
-
-
 def test_a_proxy_that_cannot_be_replaced_at_once_is_replaced_later(start, caplog):
     trained = start()
     (proxy,) = trained.live_proxies

@@ -17,7 +17,7 @@ from fusionloader.engine.manager.stalls import worker_report
 from fusionloader.observe.statistics.snapshot import WorkerStats
 from fusionloader.observe.statistics.worker_totals import WorkerTotals, sum_records, worker_stats
 from fusionloader.system.cpus import lease
-from fusionloader.system.processes import Process, is_stopped
+from fusionloader.system.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet, calls_weakly
 
 
@@ -140,17 +140,10 @@ class LoaderWorkers:
             each.look(handle, publications)
 
     def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
-        """Yields numbers and records of the CPU workers on this machine, with the guests.
-
-        A stopped process that speaks to remote workers belongs to them: it may hold tiny-batches.
-        """
+        """Yields numbers and records of the CPU workers on this machine, with the guests."""
         for number, record in enumerate(self._queue.workers()):
             if number < self.count or number >= self.first_guest_slot:
                 yield number, record
-            elif record.pid and is_stopped(record.pid):
-                participant = self.find_participant(number)
-                if participant is not None and participant.kind == "remote":
-                    yield number, record
 
     def kill(self, number: int, pid: int, why: str) -> None:
         """Kills a local worker, which its owner then replaces. ``why`` completes "worker ..."."""

@@ -131,10 +131,6 @@ class RemoteProxy(Participant):
         if self._is_wanted:
             self._launch_again()
 
-    def kill(self, number: int, pid: int, why: str) -> None:
-        if self._process is not None and self._process.pid == pid:
-            self._process.kill()  # another lane may have been found first
-
     def _forget(self, dead: BareProcess) -> None:
         """Takes back what a dead proxy held; gives it up after three deaths without a sample."""
         for number in range(self.first, self.first + LANES):
