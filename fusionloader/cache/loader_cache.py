@@ -31,6 +31,7 @@ from fusionloader.options.cache_settings import Cache
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.amounts import mib
 from fusionloader.system.limits.control_groups import cpu_quota
+from fusionloader.system.limits.processors import cores_allowed
 from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 log = logging.getLogger("fusionloader.loader")
@@ -230,7 +231,7 @@ def _stamp(table: DatasetTable, item: int) -> tuple[int, int]:
 
 
 def _cores() -> int:
-    quota, cores = cpu_quota(), len(os.sched_getaffinity(0))
+    quota, cores = cpu_quota(), cores_allowed()
     cores = cores if quota is None else min(cores, round(quota))
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, cores // max(1, int(ranks) if ranks.isdecimal() else 1))

@@ -15,6 +15,7 @@ from PIL import Image
 
 from fusionloader.cli.dead_leaves import CLASSES, paint
 from fusionloader.cli.progress import Progress
+from fusionloader.system.limits.processors import cores_allowed
 from fusionloader.system.user_cache import cache_folder
 
 # Part of the folder's name: increase it when the same arguments paint other files.
@@ -99,11 +100,6 @@ class _ImageSpec:
     seed: int
 
 
-def available_cores() -> int:
-    """Returns the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
 def ensure_corpus(
     images: int,
     *,
@@ -127,7 +123,7 @@ def ensure_corpus(
     parent = cache_folder() if folder is None else folder
     root = parent / f"{kind}-{images}-{val_images}-seed{seed}-v{VERSION}"
     if not (root / MANIFEST).is_file():
-        _make(root, kind, images, val_images, seed, processes or available_cores())
+        _make(root, kind, images, val_images, seed, processes or cores_allowed())
     facts = json.loads((root / MANIFEST).read_text())
     return Corpus(root=root, **facts)
 

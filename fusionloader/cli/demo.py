@@ -12,13 +12,14 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import available_cores, ensure_corpus
+from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.cli.progress import Progress
 from fusionloader.cli.training import train_interleaved
 from fusionloader.options.aliases import AnyLoader
+from fusionloader.system.limits.processors import cores_allowed
 
 MODEL_SEED = 7
 ORDER_SEED = 11
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Makes the corpus, trains twice, times pure loading; returns the exit status."""
-    workers = min(8, available_cores()) if options.workers is None else options.workers
+    workers = min(8, cores_allowed()) if options.workers is None else options.workers
     device = torch.device("cuda" if torch.cuda.is_available() and not options.cpu else "cpu")
     corpus = ensure_corpus(options.images, folder=options.data)
     print(

@@ -12,6 +12,7 @@ from typing import Any
 
 import fusionloader
 from fusionloader.system.limits.control_groups import cpu_quota
+from fusionloader.system.limits.processors import cores_allowed
 
 JsonObject = dict[str, Any]
 """A JSON object, as reports and files of service times have it."""
@@ -123,7 +124,7 @@ def machine() -> JsonObject:
     return {
         "cpu": cpu_model(),
         "simd": simd_level(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores_allowed(),
         "cores_of_machine": os.cpu_count(),
         "cpu_quota": cpu_quota(),
         "load_average": os.getloadavg()[0],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from fusionloader.sharing.remote.worker.service import WorkerService
 from fusionloader.system.amounts import parse_bytes
 from fusionloader.system.limits.open_files import allow_many_files
+from fusionloader.system.limits.processors import cores_allowed
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 from fusionloader.system.transport.tokens import default_token_file, make_token_file
@@ -63,7 +63,7 @@ def _serve(options: argparse.Namespace) -> int:
     if options.listen is None:
         raise ValueError("--listen HOST:PORT says where loaders find the worker")
     identity = Identity.of(read_token(_token_file(options.token_file)))
-    cores = len(os.sched_getaffinity(0)) if options.cores is None else options.cores
+    cores = cores_allowed() if options.cores is None else options.cores
     cache_bytes = 0 if options.cache is None else parse_bytes(options.cache)
     allow_many_files()
     # Threads inherit the mask, so that only the wait below gets these signals.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
@@ -13,6 +12,7 @@ import torch
 
 from fusionloader.system.amounts import parse_seconds
 from fusionloader.system.limits.control_groups import cpu_quota
+from fusionloader.system.limits.processors import cores_allowed
 
 WhenFull = Literal["wait", "raise"]
 
@@ -89,7 +89,7 @@ class PreprocessorOptions:
 
 def cores_here() -> int:
     """Returns how many cores this process may use, within a container's quota."""
-    cores = len(os.sched_getaffinity(0))
+    cores = cores_allowed()
     quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 

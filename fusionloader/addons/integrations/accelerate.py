@@ -16,7 +16,9 @@ from accelerate.data_loader import DataLoaderDispatcher
 from torch.utils.data import DataLoader
 
 from fusionloader.addons.integrations.rebuild import EXTRA_ARGUMENTS, fusion_of
+from fusionloader.data.epochs.sampling import samplers_of
 from fusionloader.loader import FusionLoader
+from fusionloader.options.loader_options import LoaderOptions
 
 __all__ = ["prepare", "skip_first_batches"]
 
@@ -107,8 +109,7 @@ def _prepare_loader(accelerator: Accelerator, loader: FusionLoader[Any]) -> Any:
     if loader.__dict__.get("_prepared"):
         return loader
     loader._adopted = True  # no warning that the prepared loader is not a FusionLoader
-    batches = loader.batch_sampler
-    for sampler in (batches, loader.sampler, getattr(batches, "sampler", None)):
+    for sampler in samplers_of(LoaderOptions.of(loader)):
         if accelerator.num_processes > 1 and getattr(sampler, "num_replicas", 1) > 1:
             raise ValueError(
                 f"Accelerate gives each of {accelerator.num_processes} ranks its share of the "

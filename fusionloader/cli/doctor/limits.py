@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Iterator
 
 from fusionloader.cli.doctor.check import Check, gigabytes, warn_if
 from fusionloader.system.limits.control_groups import memory_limit, process_limit
 from fusionloader.system.limits.free_memory import FreeMemory, free_memory
+from fusionloader.system.limits.processors import cores_allowed
 
 # Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.
 COMFORTABLE_SHARED = 1.5e9
@@ -61,13 +61,13 @@ def open_files() -> Check:
 
 def files_needed() -> int:
     """Three for each worker of two loaders, one worker a core, and what else a training opens."""
-    return 128 + 2 * 3 * len(os.sched_getaffinity(0))
+    return 128 + 2 * 3 * cores_allowed()
 
 
 def processes() -> Check:
     """Whether workers may start; threads count."""
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    group, needed = process_limit(), 64 + 4 * len(os.sched_getaffinity(0))
+    group, needed = process_limit(), 64 + 4 * cores_allowed()
     room = [] if _is_unlimited(most) else [most]
     room += [] if group is None else [group.most - group.used]
     left = min(room, default=resource.RLIM_INFINITY)

@@ -82,14 +82,14 @@ class SampledBatch(NamedTuple):
 
 def sampling_generator(options: LoaderOptions) -> torch.Generator | None:
     """Returns the generator of the loader's sampler; ``None`` for torch's global generator."""
-    for sampler in _samplers(options):
+    for sampler in samplers_of(options):
         if hasattr(sampler, "generator"):
             found = getattr(sampler, "generator", None)
             return found if isinstance(found, torch.Generator) else None
     return options.generator
 
 
-def _samplers(options: LoaderOptions) -> list[Any]:
+def samplers_of(options: LoaderOptions) -> list[Any]:
     """Returns the loader's samplers, and those that they hold, as Accelerate's do."""
     found: dict[int, Any] = {}
     left = [options.inner_sampler, options.sampler, options.batch_sampler]
@@ -116,20 +116,21 @@ def numbered_batches(
     before = generator_state(generator)
     if not state.resumed:  # the user may have seeded the generator since the state was made
         state.generator = before
-    if before == state.generator:
-        run = SamplerRun(options.index_sampler, fresh)
-        yield from _resume_stateful(run, state) if run.stateful else enumerate(run)
-        return
-    set_generator_state(generator, state.generator)
-    # Samplers draw their seed in __iter__ or at the first batch.
-    run = SamplerRun(options.index_sampler, iter(options.index_sampler))
-    batches = enumerate(run)
-    first = None if run.stateful else next(batches, None)
-    if generator is None or run.stateful:
-        set_generator_state(generator, before)
+    is_other = before != state.generator
+    if is_other:
+        set_generator_state(generator, state.generator)
+        fresh = iter(options.index_sampler)  # samplers draw their seed here, or at the first batch
+    run = SamplerRun(options.index_sampler, fresh)
     if run.stateful:
+        if is_other:
+            set_generator_state(generator, before)
         yield from _resume_stateful(run, state)
-    elif first is not None:
+        return
+    batches = enumerate(run)
+    first = next(batches, None)
+    if is_other and generator is None:
+        set_generator_state(None, before)
+    if first is not None:
         yield first
         yield from batches
 
@@ -238,6 +239,6 @@ class Draws(Generic[Drawn]):
 
 def set_sampler_epochs(options: LoaderOptions, epoch: int) -> None:
     """Calls ``set_epoch`` once on each sampler of a loader that has it."""
-    for sampler in _samplers(options):
+    for sampler in samplers_of(options):
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

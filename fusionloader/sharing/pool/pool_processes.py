@@ -222,9 +222,8 @@ class PoolProcesses:
             fd_messages.send(handle.loaders, message)
         except ConnectionError:
             pass  # it has died, which the loader will notice
-        except (
-            OSError
-        ):  # it has not read for long, or too many descriptors are under way: replace it
+        except OSError:
+            # It has not read for long, or too many descriptors are under way: it is replaced.
             handle.process.kill()
 
     def _start(self, worker: int, user_code: bool) -> WorkerHandle:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from fusionloader.system.limits.processors import cores_allowed
 from fusionloader.system.user_cache import cache_folder
 
 log = logging.getLogger("fusionloader.sources")
@@ -66,7 +67,7 @@ def unpacked(shards: Sequence[Unpacking], folder: str | os.PathLike[str] | None)
     if missing:
         _check_free_space(base, [shard for shard, _ in missing])
         log.info("unpacking %d of %d shards to %s, once", len(missing), len(shards), base)
-        threads = min(len(missing), len(os.sched_getaffinity(0)))
+        threads = min(len(missing), cores_allowed())
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda pair: _unpack(*pair, wait=False), missing))
         for shard, path in missing:  # waits for those that other processes unpack
