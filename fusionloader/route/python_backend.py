@@ -219,7 +219,7 @@ class PythonBackend:
             if whole is not None and sends is not None:
                 made_by = collating = whole
                 if not connection.is_staged:
-                    made_by = collating = whole._replace(sends=sends())
+                    made_by = collating = whole._replace(sends=sends(connection.number))
                 if passes is not None:
                     last = passes.last(connection.number)
                     made_by = OwnPass(collating, kind, drop_last, passes.run, last)

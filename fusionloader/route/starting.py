@@ -14,8 +14,8 @@ from fusionloader.sharing.pool.pool_processes import Payload, running
 from fusionloader.system.processes import Process
 from fusionloader.transforms.executors.batch_transport import Sends
 
-MakeSends = Callable[[], Sends]
-"""Makes the channel through which one more worker sends whole batches."""
+MakeSends = Callable[[int], Sends]
+"""Makes the channel through which the worker of a number sends whole batches."""
 
 
 def refuse_for_own_passes(options: LoaderOptions, why: str) -> None:
@@ -58,7 +58,7 @@ def start_in_pool(
     def start(connection: WorkerConnection) -> Process:
         fds = {"message_fd": connection.message_fd}
         if sends is not None:
-            fds["batches_fd"] = sends().memory.fd
+            fds["batches_fd"] = sends(connection.number).memory.fd
         if connection.event_fd >= 0:
             fds["event_fd"] = connection.event_fd
         return binding.attach(connection.number, fds, payload)

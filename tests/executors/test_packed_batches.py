@@ -30,7 +30,7 @@ DTYPES = [torch.float32, torch.uint8, torch.bfloat16, torch.bool, torch.complex6
 @pytest.fixture(scope="module")
 def ends():
     receiver = BatchReceiver()
-    return Sender(receiver.add_worker(4)), receiver
+    return Sender(receiver.add_worker(4, 0)), receiver
 
 
 def crossed(ends, batch):
@@ -155,7 +155,7 @@ IN_PLACE = ("cat", "stack")
 @pytest.mark.parametrize("name", JOINS)
 def test_tensors_that_a_collate_function_joins_lie_in_the_slot_of_the_batch(name, monkeypatch):
     receiver = BatchReceiver()
-    sender = Sender(receiver.add_worker(4))
+    sender = Sender(receiver.add_worker(4, 0))
     cat, copied = torch.cat, []
     copy = batch_transport._copy
     monkeypatch.setattr(
@@ -259,13 +259,13 @@ def test_nothing_of_torch_sees_where_tensors_are_joined(name, monkeypatch):
     collate = SEEN.get(name, compiled)
     samples = list(torch.rand(4, 300, 400))
     receiver = BatchReceiver()
-    sender = Sender(receiver.add_worker(4))
+    sender = Sender(receiver.add_worker(4, 0))
     assert joining(collate, sender.storage)(samples) == collate(samples)
 
 
 def test_batches_that_a_collate_function_keeps_leave_slots_for_the_next_ones():
     kept, receiver = [], BatchReceiver()
-    sender = Sender(receiver.add_worker(6))
+    sender = Sender(receiver.add_worker(6, 0))
     collate = joining(lambda samples: kept.append(torch.stack(samples)) or kept[-1], sender.storage)
     for seed in range(12):
         packed = unpickled(sender.pack(collate([torch.full((300, 400), seed)])).pickled_apart())

@@ -2,7 +2,10 @@
 
 import contextlib
 import gc
+import os
+import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,12 +38,50 @@ def test_a_batch_outlives_an_iterator_that_the_garbage_collector_ends():
     assert torch.equal(batch["ones"], torch.ones(4, 4096))
 
 
+class Makers(Ones):
+    """Also tells which process made a sample."""
+
+    def __len__(self):
+        return 4 * 60
+
+    def __getitem__(self, index):
+        return torch.full((4096,), index), os.getpid()
+
+
+def makers(samples):
+    rows, pids = default_collate(samples)
+    return rows, set(pids.tolist())
+
+
+def memory_of_batches():
+    """Returns the number and the bytes of this process's objects for batches."""
+    fds = [fd for fd in list(Path("/proc/self/fd").iterdir()) if fd.exists()]
+    files = [fd for fd in fds if "batch" in os.readlink(fd)]
+    return len(files), sum(os.stat(file).st_blocks * 512 for file in files)
+
+
+def test_workers_that_die_leave_no_memory_and_no_descriptor():
+    before, _ = memory_of_batches()
+    found = []
+    loader = FusionLoader(Makers(), 4, num_workers=1, collate_fn=makers)
+    for number, (rows, pids) in enumerate(loader):
+        assert rows[:, 0].tolist() == list(range(4 * number, 4 * number + 4))
+        if number % 10 == 5:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        found.append(memory_of_batches())
+    del rows, pids
+    assert {count - before for count, _ in found} == {1}
+    assert max(nbytes for _, nbytes in found) <= 2 * 6 * (192 << 10)  # two workers' slots
+    assert loader.stats().worker_restarts == 6
+
+
 class OneWorker:
     """Slots of a worker, whose first batch was dropped here and seen by a child that has ended."""
 
     def __init__(self):
         self.training = WorkersSlots()
-        fd = self.training.add_worker()
+        fd = self.training.add_worker(0)
         self.memory = identify_object(fd)
         self.worker = BatchSlots(fd, 4)
         batch = self.lease(self.sent())
@@ -76,7 +117,7 @@ def test_an_exception_where_a_forked_childs_batches_are_freed_frees_no_later_bat
 @pytest.mark.parametrize("seen", [False, True])
 def test_batches_outlive_their_iterator_in_whichever_order_they_were_taken(seen):
     training = WorkersSlots()
-    fd = training.add_worker()
+    fd = training.add_worker(0)
     worker = BatchSlots(fd, 4)
     sent = []
     for fill in b"12":

@@ -82,12 +82,12 @@ class BatchSlots:
     """The slots of one worker process."""
 
     def __init__(self, fd: int, most: int) -> None:
-        """Cuts at most ``most`` slots from the object ``fd``.
+        """Cuts at most ``most`` slots from the object ``fd``, behind those of earlier workers.
 
         ``most`` covers the batches in flight, and some that the user keeps.
         """
         self._fd, self._most = fd, most
-        self._end = 0
+        self._end = os.fstat(fd).st_size
         self._slots: list[_Mapped] = []
 
     def acquire(self, nbytes: int) -> _Mapped | None:
@@ -139,6 +139,8 @@ class WorkersSlots:
     def __init__(self) -> None:
         self._here = os.getpid()
         self._fds: dict[int, int] = {}  # workers' objects, by identify_object()
+        self._objects: dict[int, int] = {}  # by workers' numbers
+        self._begins: dict[int, int] = {}  # by object, where the current worker's slots begin
         self._mapped: dict[tuple[int, int], _Mapped] = {}  # by object and offset
         self._ended: list[_Lease] = []  # batches that were dropped
         self._seen: list[_Mapped] = []  # dropped here, but forked children may look at them
@@ -154,15 +156,21 @@ class WorkersSlots:
         """Returns the slots of batches that were delivered and are not known to be dropped."""
         return [slot for slot in list(self._mapped.values()) if slot.is_leased]
 
-    def add_worker(self) -> int:
-        """Makes the object of another worker; returns its descriptor.
+    def add_worker(self, number: int) -> int:
+        """Returns the descriptor of a worker's object.
+
+        A worker has the object of the one before it with the same number, which has ended.
 
         Raises:
             OSError: there are too many open files.
         """
-        fd = objects.create(0, "batch", grows=True)
-        self._fds[identify_object(fd)] = fd
-        return fd
+        memory = self._objects.get(number)
+        if memory is None:
+            fd = objects.create(0, "batch", grows=True)
+            self._objects[number] = memory = identify_object(fd)
+            self._fds[memory] = fd
+        self._begins[memory] = os.fstat(self._fds[memory]).st_size
+        return self._fds[memory]
 
     def lease(self, memory: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
         """Returns a batch's bytes.
@@ -188,15 +196,19 @@ class WorkersSlots:
         return slot.bytes(self._ended.append)
 
     def _forget_replaced(self, memory: int, offsets: set[int]) -> None:
-        """Unmaps slots that a worker has replaced.
+        """Unmaps slots that a worker has replaced, and frees the memory of ended workers' slots.
 
         ``offsets`` may be older than an earlier lease, because batches are not taken in the order
         in which they were sent. So slots in use stay, even if they are not in ``offsets``.
         """
         for key, slot in list(self._mapped.items()):
-            replaced = key[0] == memory and key[1] not in offsets
-            if replaced and not slot.is_leased and slot not in self._seen:
+            if key[0] != memory or key[1] in offsets or slot.is_leased or slot in self._seen:
+                continue
+            if slot.offset >= self._begins[memory]:
                 del self._mapped[key]
+            elif slot.is_free():  # an ended worker's, and not of a batch that is not taken yet
+                del self._mapped[key]
+                objects.discard(self._fds[memory], slot.offset, slot.size)
 
     def _collect(self) -> None:
         """Frees the slots of batches that were dropped.

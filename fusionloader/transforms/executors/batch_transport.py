@@ -373,13 +373,15 @@ class BatchReceiver:
         self._token = next(_tokens)
         _receivers[self._token] = self
 
-    def add_worker(self, most: int) -> Sends:
-        """Returns the means of one more worker to send at most ``most`` batches at a time.
+    def add_worker(self, most: int, number: int) -> Sends:
+        """Returns the means of a worker to send at most ``most`` batches at a time.
+
+        The worker before it with the same number has ended.
 
         Raises:
             OSError: too many files are open.
         """
-        return Sends(self._token, Descriptor(self.slots.add_worker()), most)
+        return Sends(self._token, Descriptor(self.slots.add_worker(number)), most)
 
     def lease(self, packed: Packed) -> Owner | None:
         """Returns the bytes of a batch's slot, which is freed when nothing refers to them.
