@@ -8,7 +8,7 @@ import pytest
 from support.memory_groups import memory_group
 
 from fusionloader.system.limits import control_groups
-from fusionloader.system.limits.free_memory import free_memory
+from fusionloader.system.limits.free_memory import OutOfMemoryKills, free_memory
 
 MIB = 1 << 20
 TOTALS = ("MemTotal:", "SwapTotal:")
@@ -92,6 +92,19 @@ def test_kills_for_want_of_memory_are_counted(tmp_path, group, name, text):
     put(root, **{f"pod/{name}": text.format(2), f"pod/box/{name}": text.format(1)})
     assert control_groups.out_of_memory_kills(tmp_path / "groups", tmp_path) == 2
     assert control_groups.out_of_memory_kills(tmp_path / "none", tmp_path) is None
+
+
+def test_as_many_killed_processes_are_explained_as_there_were_kills(tmp_path, monkeypatch):
+    count = control_groups.out_of_memory_kills
+    name = "pod/box/memory.events"
+    monkeypatch.setattr(
+        control_groups, "out_of_memory_kills", lambda: count(tmp_path / "groups", tmp_path)
+    )
+    put(tmp_path, groups="0::/pod/box\n", **{f"fs/cgroup/{name}": "oom_kill 1\n"})
+    kills = OutOfMemoryKills()
+    assert not kills.explain()
+    put(tmp_path / "fs/cgroup", **{name: "oom_kill 3\n"})
+    assert [bool(kills.explain()) for _ in range(4)] == [True, True, False, False]
 
 
 def test_the_address_space_may_be_what_is_short():

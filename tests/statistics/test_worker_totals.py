@@ -67,6 +67,20 @@ def test_sums_are_those_of_all_iterators():
     assert counters.total().workers[0].samples == 111
 
 
+def test_iterators_that_end_at_the_same_time_are_all_counted():
+    counters, first, second = AllWorkers(), Iterator(), Iterator()
+
+    def counted_while_another_ends():
+        counters.end(second.counted)
+        return first.counted()
+
+    for number, counted in enumerate([counted_while_another_ends, second.counted]):
+        counters.begin(counted)
+        [first, second][number].work(10**number)
+    counters.end(counted_while_another_ends)
+    assert (counters.ended.made, counters.total().made) == (11, 11)
+
+
 def test_all_that_workers_count_comes_into_the_snapshot_by_its_name():
     counted = {field.name for field in dataclasses.fields(WorkerTotals)}
     shown = {field.name for field in dataclasses.fields(LoaderStats)}

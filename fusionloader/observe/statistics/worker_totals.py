@@ -197,11 +197,12 @@ class AllWorkers:
 
     def end(self, counted: Counted) -> None:
         """Adds the counters of an iterator whose workers have ended for good."""
-        ended, under_way = self._counted
+        added = WorkerTotals()
         try:
-            ended = ended + counted()
+            added = counted()
         finally:  # after an exception, too: ``counted`` refers to all that the iterator had
-            self._counted = ended, tuple(each for each in under_way if each != counted)
+            ended, under_way = self._counted  # another iterator may have ended meanwhile
+            self._counted = ended + added, tuple(each for each in under_way if each != counted)
 
     def total(self) -> WorkerTotals:
         """Returns all counters as they are now."""

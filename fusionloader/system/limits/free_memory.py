@@ -127,12 +127,14 @@ class OutOfMemoryKills:
 
     def __init__(self) -> None:
         self._before = _count_kills()
+        self._explained = 0
 
     def explain(self) -> str:
-        """Returns a text on the kills and what to do about them; empty without kills."""
+        """Returns a text on a process that was killed; empty if all kills are explained."""
         killed = _count_kills() - self._before
-        if killed <= 0:
+        if killed <= self._explained:
             return ""
+        self._explained += 1
         found = free_memory(shared=False)
         return (
             f"the kernel's out-of-memory killer has ended {killed} of the processes that share "
