@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 from fusionloader.cli.corpus import KINDS, Corpus, ensure_corpus
+from fusionloader.cli.counts import at_least
+from fusionloader.cli.dead_leaves import CLASSES
 from fusionloader.cli.environment import JsonObject
 from fusionloader.cli.measure.contenders import Setting, contenders_for
 from fusionloader.cli.measure.protocol import measure
@@ -18,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that bench and the studies in benchmarks/ share."""
     add_common_arguments(parser)
     parser.add_argument("--workload", default="default", choices=WORKLOADS, help="(default)")
-    parser.add_argument("--epochs", type=int, default=5, help="counted epochs each (5)")
+    parser.add_argument("--epochs", type=at_least(1), default=5, help="counted epochs each (5)")
     parser.add_argument(
         "--contenders", type=lambda text: text.split(","), help="names, separated by commas"
     )
     parser.add_argument(
-        "--retries", type=int, default=1, help="repetitions of a noisy measurement (1)"
+        "--retries", type=at_least(0), default=1, help="repetitions of a noisy measurement (1)"
     )
 
 
@@ -31,11 +33,13 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags for corpus, workers, batch size, start method and the JSON file."""
     parser.add_argument("--data", type=Path, help="your image folder (generated)")
     parser.add_argument("--corpus", default="imagenet-like", choices=KINDS, help="what to generate")
-    parser.add_argument("--images", type=int, default=2000, help="generated images (2000)")
+    parser.add_argument(
+        "--images", type=at_least(CLASSES), default=2000, help="generated images (2000)"
+    )
     parser.add_argument("--cache", type=Path, help="folder of generated images (user's cache)")
-    parser.add_argument("--samples", type=int, help="samples of an in-memory epoch")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes (2)")
-    parser.add_argument("--batch-size", type=int, default=64, help="samples a batch (64)")
+    parser.add_argument("--samples", type=at_least(1), help="samples of an in-memory epoch")
+    parser.add_argument("--workers", type=at_least(0), default=2, help="worker processes (2)")
+    parser.add_argument("--batch-size", type=at_least(1), default=64, help="samples a batch (64)")
     parser.add_argument(
         "--start-method", choices=("fork", "forkserver", "spawn"), help="of the workers (Python's)"
     )

@@ -13,6 +13,8 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import ensure_corpus
+from fusionloader.cli.counts import at_least
+from fusionloader.cli.dead_leaves import CLASSES
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
@@ -27,12 +29,14 @@ ORDER_SEED = 11
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("--images", type=int, default=1000, help="training images (1000)")
+    parser.add_argument(
+        "--images", type=at_least(CLASSES), default=1000, help="training images (1000)"
+    )
     parser.add_argument("--data", type=Path, help="folder to keep the corpus in (the user's cache)")
-    parser.add_argument("--epochs", type=int, default=2, help="epochs to train (2)")
-    parser.add_argument("--batch-size", type=int, default=64, help="samples a batch (64)")
-    parser.add_argument("--workers", type=int, help="worker processes (cores, at most 8)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of pure loading (3)")
+    parser.add_argument("--epochs", type=at_least(1), default=2, help="epochs to train (2)")
+    parser.add_argument("--batch-size", type=at_least(1), default=64, help="samples a batch (64)")
+    parser.add_argument("--workers", type=at_least(0), help="worker processes (cores, at most 8)")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="rounds of pure loading (3)")
     parser.add_argument("--cpu", action="store_true", help="train on the CPU even with a GPU")
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw
 
+from fusionloader.cli.counts import at_least
+
 if TYPE_CHECKING:  # torch takes seconds to import: arguments are checked before
     from fusionloader.transforms.executors.compiled_plan import CompiledPlan
 
@@ -27,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:OBJECT",
         help="a transform (RandomResizedCrop, flip and RandAugment)",
     )
-    parser.add_argument("--draws", type=int, default=24, help="pairs on the sheet (24)")
+    parser.add_argument("--draws", type=at_least(1), default=24, help="pairs on the sheet (24)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
     parser.add_argument("--output", type=Path, default=Path("show.png"), help="(show.png)")
 
@@ -52,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
         )
         return 2
     pairs = [draw_pair(plan, image, options.seed, index) for index in range(options.draws)]
-    contact_sheet(pairs).save(options.output)
+    try:
+        contact_sheet(pairs).save(options.output)
+    except (OSError, ValueError) as error:
+        print(f"fusionloader show: {error}", file=sys.stderr)
+        return 2
     differences = [difference(ours, theirs) for ours, theirs, _ in pairs]
     print(
         f"{options.output}: {len(pairs)} draws, each beside torchvision's; "

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fusionloader.cli.corpus import KINDS, ensure_corpus
+from fusionloader.cli.counts import at_least
 from fusionloader.cli.measure.report import table, write_json
 from fusionloader.cli.measure.service_times import (
     EXECUTORS,
@@ -45,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     measuring.add_argument("--data", type=Path, help="your image folder (generated)")
     measuring.add_argument("--corpus", default="imagenet-like", choices=KINDS, help="to generate")
-    measuring.add_argument("--samples", type=int, default=1000, help="samples to measure (1000)")
+    measuring.add_argument(
+        "--samples", type=at_least(1), default=1000, help="samples to measure (1000)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

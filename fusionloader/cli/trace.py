@@ -15,6 +15,7 @@ from weakref import WeakSet
 from fusionloader.cli.analysis import scripts
 from fusionloader.cli.analysis.errors import AnalysisError
 from fusionloader.cli.analysis.session import find_place, likeness
+from fusionloader.cli.counts import at_least
 from fusionloader.loader import FusionLoader
 from fusionloader.observe.statistics.loader_statistics import describe_samples
 from fusionloader.observe.trace.files import TraceFile
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=".pftrace, .perfetto-trace, .json or .json.gz; may also stand directly behind the "
         f"script ({_OUTPUT})",
     )
-    parser.add_argument("--steps", type=int, help="trace so many batches of each loader (all)")
+    parser.add_argument(
+        "--steps", type=at_least(1), help="trace so many batches of each loader (all)"
+    )
     parser.add_argument(
         "training",
         nargs=argparse.REMAINDER,
@@ -50,8 +53,6 @@ def run(options: argparse.Namespace) -> int:
         del rest[1:3]
     output = options.output or _OUTPUT
     try:
-        if options.steps is not None and options.steps < 1:
-            raise AnalysisError(f"--steps should be a positive number, not {options.steps}")
         training = _training(options.module, rest)
         TraceFile(output)  # fails now rather than after the first epoch
     except (AnalysisError, ImportError, OSError, ValueError) as error:

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from fusionloader.cli.counts import at_least
 from fusionloader.sharing.remote.worker.service import WorkerService
 from fusionloader.system.amounts import parse_bytes
 from fusionloader.system.limits.open_files import allow_many_files
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     token = default_token_file()
     parser.add_argument("--listen", metavar="HOST:PORT", help="where; port 0 is any free one")
     parser.add_argument("--token-file", type=Path, default=token, help=f"by default {token}")
-    parser.add_argument("--cores", type=int, help="requests worked on at once; by default all CPUs")
+    parser.add_argument(
+        "--cores", type=at_least(1), help="requests worked on at once; by default all CPUs"
+    )
     parser.add_argument(
         "--cache", metavar="SIZE", help="memory for files that were read, as 50GiB; none by default"
     )

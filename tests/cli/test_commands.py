@@ -117,6 +117,22 @@ def test_the_bench_refuses(arguments, why, tmp_path, monkeypatch):
         main(["bench", *arguments])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "least"),
+    [
+        (["demo", "--images", "5"], 10),
+        (["bench", "--epochs", "0"], 1),
+        (["show", "photo.jpg", "--draws", "-1"], 1),
+        (["trace", "--steps", "0", "train.py"], 1),
+        (["worker", "--cores", "many"], 1),
+    ],
+)
+def test_counts_that_cannot_be_used_are_refused(arguments, least, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert f"should be an int of {least} or more" in capsys.readouterr().err
+
+
 def test_the_doctor_names_what_matters_and_finds_no_failure(images, monkeypatch):
     monkeypatch.setenv("FUSIONLOADER_LIBCUDA", "/nowhere/libcuda.so")
     done = run_python("-m", "fusionloader", "doctor", "--data", str(images.train))

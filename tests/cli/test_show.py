@@ -47,6 +47,7 @@ def test_the_usual_transform_is_shown_when_none_is_named(picture, capsys):
         (["photo.png", "--transform", "no_such_module:thing"], "no_such_module"),
         (["photo.png", "--transform", "my_transforms:MODULE"], "a transform is called with"),
         (["my_transforms.py"], "cannot identify image"),
+        (["photo.png", "--draws", "1", "--output", "sheet.none"], "unknown file extension"),
     ],
 )
 def test_what_cannot_be_shown_is_said(picture, arguments, message, capsys):

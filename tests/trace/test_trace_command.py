@@ -64,7 +64,6 @@ def test_a_script_that_fails_leaves_its_trace(script):
         (["missing.py"], "there is no script missing.py"),
         (["-o", "run.txt", "train.py"], "the name of a trace says its format by its end"),
         (["-o", "missing/run.json", "train.py"], "No such file or directory"),
-        (["--steps", "0", "train.py"], "--steps should be a positive number, not 0"),
     ],
 )
 def test_bad_input_is_an_error_of_one_line_before_the_script_runs(script, given, why, capsys):

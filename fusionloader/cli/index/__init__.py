@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from fusionloader.cli.counts import at_least
 from fusionloader.cli.progress import Progress
 from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import SUFFIX
@@ -24,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--storage-options", default="{}", help="fsspec's, as JSON")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds of one request")
-    parser.add_argument("--retries", type=int, default=5, help="attempts after the first one")
+    parser.add_argument(
+        "--retries", type=at_least(0), default=5, help="attempts after the first one"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
