@@ -280,7 +280,7 @@ class PythonWorker:
 
     def _begin_deferral(self) -> None:
         if isinstance(self.source, DeferringSource):
-            self.source.begin()
+            self.source.begin_claim()
         else:
             activity.defer_nowhere()
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,6 +308,58 @@ def test_images_that_the_dataset_keeps_stay_good(folder, workers):
         )
 
     assert equal(run("auto"), run("off"))
+
+
+class CachingResized(Dataset):
+    """Keeps a resized image of each large file, and tells the memory of its process."""
+
+    flip = transforms.RandomHorizontalFlip()
+
+    def __init__(self, path, form):
+        self.path, self.form, self.kept = path, form, {}
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            self.kept[index] = Image.open(self.path).convert("RGB").resize((40, 30))
+            if self.form == "gray":
+                self.kept[index] = self.kept[index].convert("L")
+            if self.form == "info":
+                self.kept[index].info["index"] = index
+        image = self.flip(self.kept[index])
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+        # The access is of the image as it is now, and of what it holds later.
+        access = image.load() if self.form == "access" else None
+        array = np.asarray(image)
+        assert access is None or access[0, 0] == tuple(array[0, 0])
+        return array, image.info.get("index", -1), resident
+
+
+@pytest.mark.parametrize("form", ["rgb", "gray", "info", "access"])
+def test_images_that_a_dataset_keeps_do_not_keep_their_files(tmp_path, form):
+    path = tmp_path / "large.jpg"
+    photo(np.random.default_rng(0), 1600, 1200).save(path, quality=95)
+    assert path.stat().st_size > 500_000
+
+    def run(deferred):
+        loader = FusionLoader(
+            CachingResized(path, form),
+            *(4, True),
+            num_workers=1,
+            generator=torch.Generator().manual_seed(0),
+            seed=3,
+            deferred_images=deferred,
+            persistent_workers=True,
+        )
+        found = sum(epochs(loader, 3), [])
+        return [batch[:2] for batch in found], [batch[2].max().item() for batch in found]
+
+    batches, resident = run("auto")
+    expected, _ = run("off")
+    assert equal(batches, expected)
+    assert max(resident) - min(resident) < 100 * 500_000
 
 
 def test_a_file_may_vanish_once_it_is_loaded(tmp_path):

@@ -33,6 +33,7 @@ Modules:
     activity, scope: in which threads, and how long, images are deferred.
     file_cache: pixels, bytes and entry indexes cached from epoch to epoch.
     counts: counters.
+    kept: images that a dataset keeps for later samples.
     sample_source: a source of samples with deferred images.
     pillow: type names.
 """

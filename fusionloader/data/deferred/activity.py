@@ -16,6 +16,7 @@ class _Thread(threading.local):
     suspended = 0
     tensors: bool | None = None  # as ``defers_tensors``; None: as in the process
     images: list[weakref.ref[Any]] | None = None  # deferred images, which may outlive the fetch
+    of_claim: list[weakref.ref[Any]] | None = None  # those of a worker's current claim
 
 
 _thread = _Thread()
@@ -65,6 +66,18 @@ def fetched_images() -> list[weakref.ref[Any]] | None:
     ``None`` in workers, where images may stay deferred.
     """
     return _thread.images
+
+
+def begin_claim() -> list[weakref.ref[Any]]:
+    """Begins the list of images that this thread of a worker makes for a claim; returns it."""
+    images: list[weakref.ref[Any]] = []
+    _thread.of_claim = images
+    return images
+
+
+def images_of_claim() -> list[weakref.ref[Any]] | None:
+    """Returns the images that this thread has made for the current claim; ``None`` without one."""
+    return _thread.of_claim
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from fusionloader.transforms.executors.results import ELEMENT_TYPES
 from fusionloader.transforms.plan.stages import Convert, Operation
 
 BLACK = (0, 0, 0)
+_KEPT = "image that is kept for later samples"
 _ACCESSES = "_fusionloader_accesses"
 _CHANNELS = {"RGB": 3, "L": 1}
 
@@ -259,6 +260,18 @@ def settle(image: PillowImage, why: str = "") -> None:
                 access.show(made)
         counts().results["pixels"] += 1
         counts().ended[why or _find_caller()] += 1
+
+
+def make_own(image: PillowImage) -> None:
+    """Gives a deferred image pixels of its own; operations on these are deferred."""
+    core = image._im
+    if core.mode != "RGB" or _ACCESSES in image.__dict__:
+        settle(image, _KEPT)
+        return
+    source = EncodedSource(b"", core.size, core.pixels())
+    if image._im is core:  # else another thread was faster
+        image._im = DeferredCore(source, (), "RGB", core.size)
+        counts().results[_KEPT] += 1
 
 
 def _make_pixels(core: DeferredCore) -> Any:

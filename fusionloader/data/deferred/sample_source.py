@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from fusionloader.cache.tiers.store_handles import StoreHandles
 from fusionloader.data.deferred import activity, counts, file_cache, patches
 from fusionloader.data.deferred.file_cache import OpenStores
+from fusionloader.data.deferred.kept import KeptImages
 from fusionloader.data.deferred.scope import defer_in_worker
 from fusionloader.data.deferred.tensors.deferred_tensor import finish_sample
 from fusionloader.data.deferred.tensors.tensor_view import Uses
@@ -32,6 +33,7 @@ class DeferringSource:
         self.dataset: Dataset = source.dataset
         self.stores, self._opened = stores, OpenStores()
         self.tensors = tensors
+        self._kept = KeptImages()
         self._begun = self._gave_up = False
 
     def __reduce__(self) -> tuple[type[DeferringSource], tuple[Source, StoreHandles, bool]]:
@@ -101,6 +103,11 @@ class DeferringSource:
             self._begun = True
         defer_in_worker(self.tensors and not self._gave_up)
         file_cache.use(self._opened)  # a pool's workers serve several loaders
+
+    def begin_claim(self) -> None:
+        """Does what ``begin`` does, before the samples of a claim; those of others are done."""
+        self.begin()
+        self._kept.begin_claim()
 
     def renewed(self) -> Source:
         return DeferringSource(self.inner.renewed(), self.stores, self.tensors)

@@ -133,9 +133,13 @@ class EncodedSource:
         return self._uses
 
     def track(self, image: PillowImage) -> None:
-        """Remembers an image or enhancer that uses this source, for the end of the fetch."""
-        if self._noted is not None:
-            self._noted.append(weakref.ref(image))
+        """Remembers an image or enhancer that uses this source, for the end of the fetch.
+
+        In a worker, for the next claims.
+        """
+        noted = activity.images_of_claim() if self._noted is None else self._noted
+        if noted is not None:
+            noted.append(weakref.ref(image))
 
     def run(self, operations: Operations, runner: Executor, out: Any) -> None:
         """Writes the result of the operations to ``out``.
