@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
-from benchmarks.study import parser_of, publish
+from benchmarks.study import compare, parser_of, publish
 from benchmarks.user_datasets import DATASETS, FOLDERS, TENSORS, first_samples
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import ORDER_SEED, batch_length, close_loader
-from fusionloader.cli.measure.protocol import Contender, Running, measure
-from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.protocol import Contender, Running
+from fusionloader.cli.measure.report import announce
 from fusionloader.data.deferred.scope import deferring
 
 # torchvision's GaussianBlur is torch's convolution, whose rounding depends on the processor.
@@ -72,6 +72,17 @@ def contender(name: str, kind: Any, dataset: Any, options: Any, **more: Any) -> 
     return Contender(name, name, start)
 
 
+def deferral_row(name: str, told: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Returns the row of a workload: torch's loader, without deferred images, and with these."""
+    return (
+        name,
+        f"{told[0]['samples_per_second']:,.0f}",
+        f"{told[1]['ratio']:.2f}",
+        f"{told[2]['ratio']:.2f}",
+        *(f"{each['cpu_seconds_per_1000'] * 1000:,.0f}" for each in told),
+    )
+
+
 def main() -> None:
     parser = parser_of(__doc__.splitlines()[0] if __doc__ else None, rounds=5)
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of workloads")
@@ -93,18 +104,8 @@ def main() -> None:
             how = "tensors" if name in TENSORS else "auto"
             ours = contender("fusionloader", FusionLoader, dataset, options, deferred_images=how)
             announce(f"---- {name}")
-            results, _ = measure([torchs, off, ours], options.rounds, retries=0, announce=announce)
-            told = [summary(result, results[0]) for result in results]
-            figures[name] = told
-            rows.append(
-                (
-                    name,
-                    f"{told[0]['samples_per_second']:,.0f}",
-                    f"{told[1]['ratio']:.2f}",
-                    f"{told[2]['ratio']:.2f}",
-                    *(f"{each['cpu_seconds_per_1000'] * 1000:,.0f}" for each in told),
-                )
-            )
+            figures[name] = compare([torchs, off, ours], options)
+            rows.append(deferral_row(name, figures[name]))
     header = ("workload", "torch /s", "off x", "x", "torch us", "off us", "us")
     publish(options, header, rows, workloads=figures, corpus=corpus, exact=options.exact)
 

@@ -153,8 +153,8 @@ def our_client(port: int, folder: Path, encrypt: bool) -> Get:
     )
 
     def get(items: Sequence[int]) -> None:
-        fetcher.bring([theirs[item] for item in items])
-        if fetcher.counts.misses:
+        brought = fetcher.bring([theirs[item] for item in items])
+        if not all(file.is_hit for file in brought):
             raise RuntimeError("samples are missing")
 
     return get

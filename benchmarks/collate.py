@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.study import parser_of, publish
+from benchmarks.study import compare, parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import close_loader
-from fusionloader.cli.measure.protocol import Contender, Running, measure
-from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.protocol import Contender, Running
+from fusionloader.cli.measure.report import announce
 from fusionloader.cli.measure.workloads import pil_dataset
 
 ORDER_SEED = 3
@@ -126,8 +126,7 @@ def main() -> None:
         types = {"torch": DataLoader, "fusionloader": FusionLoader}
         loaders = [contender(*each, made[name], options) for each in types.items()]
         announce(f"---- {name}")
-        results, _ = measure(loaders, options.rounds, retries=0, announce=announce)
-        told = [summary(result, results[0]) for result in results]
+        told = compare(loaders, options)
         figures[name] = told
         cpu = [each["cpu_seconds_per_1000"] for each in told]
         rows.append((name, f"{told[1]['ratio']:.2f}", *(f"{each:.2f}" for each in cpu)))

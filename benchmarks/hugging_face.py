@@ -14,11 +14,9 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from benchmarks.breadth import contender
-from benchmarks.study import parser_of, publish
+from benchmarks.study import compare, parser_of, publish, ratio_rows
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
-from fusionloader.cli.measure.protocol import measure
-from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.data.sources import from_hugging_face
 
@@ -60,19 +58,9 @@ def main() -> None:
             contender("from_hugging_face", FusionLoader, ranges, options),
             contender("folder", FusionLoader, images, options),
         ]
-        results, _ = measure(contenders, options.rounds, retries=0, announce=announce)
-    told = [summary(result, results[0]) for result in results]
-    rows_told = [
-        (
-            result.contender.name,
-            f"{each['samples_per_second']:,.0f}",
-            f"{each['ratio']:.2f}",
-            f"{each['cpu_seconds_per_1000']:.2f}",
-        )
-        for result, each in zip(results, told, strict=True)
-    ]
+        told = compare(contenders, options)
     header = ("read by", "images/s", "x", "CPU s / 1,000")
-    publish(options, header, rows_told, contenders=told, corpus=corpus)
+    publish(options, header, ratio_rows(told, 2), contenders=told, corpus=corpus)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from PIL import Image
 from benchmarks.preparers import OURS, PREPARERS, THREADS, Preparer, native_run, with_pillow
 from benchmarks.quiet import Quiet
 from benchmarks.study import parser_of, publish
+from fusionloader.addons.inference import Preprocessor
 from fusionloader.cli.dead_leaves import CLASSES, paint
 from fusionloader.cli.measure.contenders import dali_is_installed
 from fusionloader.cli.measure.processes import cpu_between, read_cpu, wait_until_idle
@@ -65,7 +66,7 @@ class Load:
     clients: int
     seconds: float
 
-    def closed(self, preparer: Preparer, open_requests: int) -> tuple[float, float]:
+    def closed(self, preparer: Preparer | Preprocessor, open_requests: int) -> tuple[float, float]:
         """Keeps requests open; returns images a second, and CPU milliseconds of an image."""
         counting, done = threading.Event(), threading.Event()
         counts = [0] * self.clients
@@ -94,7 +95,7 @@ class Load:
                 each.result()
         return sum(counts) / taken, 1e3 * spent / sum(counts)
 
-    def open(self, preparer: Preparer, rate: float) -> list[float]:
+    def open(self, preparer: Preparer | Preprocessor, rate: float) -> list[float]:
         """Sends so many images a second; returns the latencies of all in milliseconds."""
         latencies: list[list[float]] = [[] for _ in range(self.clients)]
         began = time.perf_counter() + 0.01
@@ -128,7 +129,7 @@ def noted(latencies: list[float], due: float) -> Callable[[Future[Any]], None]:
     return lambda _: latencies.append(1e3 * (time.perf_counter() - due))
 
 
-def alone(preparer: Preparer, images: Sequence[bytes]) -> tuple[float, float]:
+def alone(preparer: Preparer | Preprocessor, images: Sequence[bytes]) -> tuple[float, float]:
     """Sends one image at a time, with gaps; returns milliseconds, and those above the plan alone.
 
     The plan runs natively on the same bytes in this thread, after a gap of the same length.
@@ -146,7 +147,7 @@ def alone(preparer: Preparer, images: Sequence[bytes]) -> tuple[float, float]:
     return median(found), median(added)
 
 
-def check_pixels(preparer: Preparer, images: Sequence[bytes]) -> None:
+def check_pixels(preparer: Preparer | Preprocessor, images: Sequence[bytes]) -> None:
     """Exits unless the pixels are those of Pillow and torchvision."""
     for image in images:
         if not np.array_equal(preparer.submit(image).result(), with_pillow(image)):
@@ -174,7 +175,9 @@ class Round:
     same: tuple[float, float]  # at LOAD of the thread pool's
 
 
-def measure(preparer: Preparer, load: Load, open_requests: int, same: float) -> Round:
+def measure(
+    preparer: Preparer | Preprocessor, load: Load, open_requests: int, same: float
+) -> Round:
     """Goes through a round; ``same`` is the thread pool's rate, 0 for itself."""
     rate, cpu_ms = load.closed(preparer, open_requests)
     one_open, _ = load.closed(preparer, 1)

@@ -14,11 +14,10 @@ from typing import Any
 from torchvision.datasets import ImageFolder
 
 from benchmarks.breadth import contender
-from benchmarks.study import parser_of, publish
+from benchmarks.study import compare, parser_of, publish, ratio_rows
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
-from fusionloader.cli.measure.protocol import measure
-from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.report import announce
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.data.sources import ParquetImages
 
@@ -72,21 +71,11 @@ def main() -> None:
             write(images, folder, compression)
             found = unpacked(folder, images.transform, times)
             contenders.append(contender(f"parquet, {compression}", FusionLoader, found, options))
-        results, _ = measure(contenders, options.rounds, retries=0, announce=announce)
-    told = [summary(result, results[0]) for result in results]
-    rows = [
-        (
-            result.contender.name,
-            f"{each['samples_per_second']:,.0f}",
-            f"{each['ratio']:.3f}",
-            f"{each['cpu_seconds_per_1000']:.2f}",
-        )
-        for result, each in zip(results, told, strict=True)
-    ]
+        told = compare(contenders, options)
     for compression, taken in times.items():
         announce(f"unpacking {compression}: {taken['megabytes_per_second']:,.0f} MB/s")
     header = ("read from", "images/s", "x folder", "CPU s / 1,000")
-    publish(options, header, rows, contenders=told, unpacking=times, corpus=corpus)
+    publish(options, header, ratio_rows(told), contenders=told, unpacking=times, corpus=corpus)
 
 
 if __name__ == "__main__":

@@ -99,27 +99,6 @@ class Preparer(ABC):
         self.close()
 
 
-class OurPreparer(Preparer):
-    """``fusionloader.addons.inference.Preprocessor``."""
-
-    def __init__(self, workers: int) -> None:
-        self._prepare = Preprocessor(
-            PIL_TRANSFORM,
-            num_workers=workers,
-            max_batch=MAX_BATCH,
-            max_delay=f"{MAX_DELAY_SECONDS * 1e3:g}ms",
-        )
-
-    def submit(self, encoded: bytes) -> Future[Any]:
-        """See ``Preparer``."""
-        found: Future[Any] = self._prepare.submit(encoded)
-        return found
-
-    def close(self) -> None:
-        """See ``Preparer``."""
-        self._prepare.close()
-
-
 class PoolPreparer(Preparer):
     """A function in a pool of ``concurrent.futures``."""
 
@@ -127,11 +106,9 @@ class PoolPreparer(Preparer):
         self._pool, self._function = pool, function
 
     def submit(self, encoded: bytes) -> Future[Any]:
-        """See ``Preparer``."""
         return self._pool.submit(self._function, encoded)
 
     def close(self) -> None:
-        """See ``Preparer``."""
         self._pool.shutdown()
 
 
@@ -150,13 +127,11 @@ class DaliPreparer(Preparer):
         self._thread.start()
 
     def submit(self, encoded: bytes) -> Future[Any]:
-        """See ``Preparer``."""
         future: Future[Any] = Future()
         self._requests.put((encoded, future))
         return future
 
     def close(self) -> None:
-        """See ``Preparer``."""
         self._requests.put(None)
         self._thread.join()
         self._idle.clear()
@@ -230,13 +205,18 @@ def _process_pool(workers: int) -> Executor:
 
 THREADS = "pillow-threads"  # what the others are compared with
 OURS = "fusionloader"
-PREPARERS: dict[str, Callable[[int], Preparer]] = {
+PREPARERS: dict[str, Callable[[int], Preparer | Preprocessor]] = {
     THREADS: lambda workers: PoolPreparer(ThreadPoolExecutor(workers), with_pillow),
     "torchvision-threads": lambda workers: PoolPreparer(ThreadPoolExecutor(workers), with_tensors),
     "torchvision-processes": lambda workers: PoolPreparer(
         _process_pool(workers), array_with_tensors
     ),
     "dali-cpu": DaliPreparer,
-    OURS: OurPreparer,
+    OURS: lambda workers: Preprocessor(
+        PIL_TRANSFORM,
+        num_workers=workers,
+        max_batch=MAX_BATCH,
+        max_delay=f"{MAX_DELAY_SECONDS * 1e3:g}ms",
+    ),
 }
 """By name: how each is started with so many worker threads or processes."""

@@ -22,7 +22,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.progress import Progress
 from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote import remote_workers
-from fusionloader.sharing.remote.fleet import ListedFleet
+from fusionloader.sharing.remote.fleet import Fleet
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 
@@ -34,7 +34,7 @@ _DRAIN_SECONDS = 10.0
 _MOST_SAMPLES = 200_000  # of an epoch: more than there is time for
 
 
-class ChangingFleet(ListedFleet):
+class ChangingFleet(Fleet):
     """Workers of which as many may be asked as ``count`` says."""
 
     def __init__(self, addresses: Sequence[Address], identity: Identity) -> None:

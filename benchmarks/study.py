@@ -10,7 +10,8 @@ from typing import Any
 
 from fusionloader.cli.bench import add_common_arguments, flags_of
 from fusionloader.cli.environment import provenance
-from fusionloader.cli.measure.report import table, write_json
+from fusionloader.cli.measure.protocol import Contender, measure
+from fusionloader.cli.measure.report import announce, summary, table, write_json
 
 
 def parser_of(summary: str | None, *, rounds: int) -> argparse.ArgumentParser:
@@ -28,6 +29,25 @@ def interleaved(measure: Mapping[str, Callable[[], float]], rounds: int) -> dict
         for name, once in measure.items():
             values[name].append(once())
     return values
+
+
+def compare(contenders: Sequence[Contender], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures contenders in interleaved rounds; returns their figures, beside the first one's."""
+    results, _ = measure(contenders, options.rounds, retries=0, announce=announce)
+    return [summary(result, results[0]) for result in results]
+
+
+def ratio_rows(told: Sequence[dict[str, Any]], digits: int = 3) -> list[tuple[str, ...]]:
+    """Returns names, samples per second, ratios and processor seconds of what was compared."""
+    return [
+        (
+            each["name"],
+            f"{each['samples_per_second']:,.0f}",
+            f"{each['ratio']:.{digits}f}",
+            f"{each['cpu_seconds_per_1000']:.2f}",
+        )
+        for each in told
+    ]
 
 
 def append(file: Path | None, **case: Any) -> None:

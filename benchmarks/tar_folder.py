@@ -17,11 +17,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from benchmarks.breadth import contender
-from benchmarks.study import parser_of, publish
+from benchmarks.study import compare, parser_of, publish, ratio_rows
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
-from fusionloader.cli.measure.protocol import measure
-from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.report import announce
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.data.sources import TarFolder
 
@@ -115,21 +114,11 @@ def main() -> None:
     images = pil_dataset(setting.folder(), "default")
     with TemporaryDirectory() as root:
         contenders = contenders_of(images, Path(root), options)
-        results, _ = measure(contenders, options.rounds, retries=0, announce=announce)
-    told = [summary(result, results[0]) for result in results]
-    rows = [
-        (
-            result.contender.name,
-            f"{each['samples_per_second']:,.0f}",
-            f"{each['ratio']:.3f}",
-            f"{each['cpu_seconds_per_1000']:.2f}",
-        )
-        for result, each in zip(results, told, strict=True)
-    ]
+        told = compare(contenders, options)
     taken = indexing(options.gigabytes)
     announce(f"indexing {taken['bytes'] / 1e9:.0f} GB: {taken['first_seconds']:.1f} s")
     header = ("read from", "images/s", "x folder", "CPU s / 1,000")
-    publish(options, header, rows, contenders=told, indexing=taken, corpus=corpus)
+    publish(options, header, ratio_rows(told), contenders=told, indexing=taken, corpus=corpus)
 
 
 if __name__ == "__main__":

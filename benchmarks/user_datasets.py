@@ -382,8 +382,6 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
 FOLDERS = {"timm", "image-folder", "image-folder-simclr", "image-folder-floats"}
 # The tensors of decoders are deferred.
 TENSORS = {"torchcodec", "torchcodec-png", "torchcodec-jitter"}
-# Workers make whole batches of these, in an order and with draws that depend on the worker.
-STREAMS = {"webdataset"}
 
 
 def first_samples(dataset: Any, count: int) -> Iterator[Sample]:

@@ -19,13 +19,13 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 from torchvision import transforms
 
-from benchmarks.breadth import is_same
-from benchmarks.study import parser_of, publish
+from benchmarks.breadth import deferral_row, is_same
+from benchmarks.study import compare, parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import ORDER_SEED, close_loader
-from fusionloader.cli.measure.protocol import Contender, Running, measure
-from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.protocol import Contender, Running
+from fusionloader.cli.measure.report import announce
 from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
 
 _END = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
@@ -157,18 +157,8 @@ def main() -> None:
                 _contender("fusionloader", lambda given=given: _loader(FusionLoader, *given)),
             ]
             announce(f"---- {name}")
-            results, _ = measure(contenders, options.rounds, retries=0, announce=announce)
-            told = [summary(result, results[0]) for result in results]
-            figures[name] = told
-            rows.append(
-                (
-                    name,
-                    f"{told[0]['samples_per_second']:,.0f}",
-                    f"{told[1]['ratio']:.2f}",
-                    f"{told[2]['ratio']:.2f}",
-                    *(f"{each['cpu_seconds_per_1000'] * 1000:,.0f}" for each in told),
-                )
-            )
+            figures[name] = compare(contenders, options)
+            rows.append(deferral_row(name, figures[name]))
     header = ("pipeline", "torch /s", "off x", "x", "torch us", "off us", "us")
     publish(options, header, rows, pipelines=figures, corpus=corpus)
 

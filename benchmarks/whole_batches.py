@@ -12,11 +12,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.study import parser_of, publish
+from benchmarks.study import compare, parser_of, publish
 from fusionloader import FusionLoader
 from fusionloader.cli.measure.contenders import close_loader
-from fusionloader.cli.measure.protocol import Contender, Running, measure
-from fusionloader.cli.measure.report import announce, summary
+from fusionloader.cli.measure.protocol import Contender, Running
+from fusionloader.cli.measure.report import announce
 
 
 class Made(Dataset[Any]):
@@ -123,8 +123,7 @@ def main() -> None:
         types = {"torch": DataLoader, "fusionloader": FusionLoader}
         loaders = [contender(*each, kind, options.workers) for each in types.items()]
         announce(f"---- {name}")
-        results, _ = measure(loaders, options.rounds, retries=0, announce=announce)
-        told = [summary(result, results[0]) for result in results]
+        told = compare(loaders, options)
         figures[name] = told
         batch = (each["cpu_seconds_per_1000"] * 1000 * kind.batch_size for each in told)
         rows.append((name, f"{told[1]['ratio']:.2f}", *(f"{us:,.0f}" for us in batch)))

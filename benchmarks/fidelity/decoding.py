@@ -35,7 +35,7 @@ def exact_decode(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
     for image in chosen.values():
         kinds = FILES if image.mode == "RGB" else {"grey": {"quality": 85}}
         for name, options in kinds.items():
-            encoded = _jpeg(image, **options)
+            encoded = jpeg(image, **options)
             result = executor.pixels(encoded, 0, 0, 0, 0)
             if result is None:
                 raise RuntimeError(f"a file ({name}) was left to Pillow")
@@ -53,7 +53,7 @@ def fast_decode(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
             width, height = image.width // reduction, image.height // reduction
             if image.mode != "RGB" or min(width, height) < 1:
                 continue
-            encoded = _jpeg(image, quality=85, subsampling=2)
+            encoded = jpeg(image, quality=85, subsampling=2)
             stages = (Resize(height, width, "bilinear"),)
             results = [
                 make_executor(Plan(stages, None, height, width, decode)).pixels(encoded, 0, 0, 0, 0)
@@ -94,7 +94,8 @@ def conversion(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
     return made
 
 
-def _jpeg(image: Image.Image, **options: Any) -> bytes:
+def jpeg(image: Image.Image, **options: Any) -> bytes:
+    """Returns a JPEG of an image."""
     file = io.BytesIO()
     image.save(file, "JPEG", **options)
     return file.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 
-from benchmarks.fidelity.decoding import FILES
+from benchmarks.fidelity.decoding import FILES, jpeg
 from benchmarks.fidelity.differences import Difference, Pixels
 from fusionloader.transforms.executors.compiled_plan import CompiledPlan, compile_plan
 from fusionloader.transforms.executors.device.make_task import HeadOptions, make_task
@@ -27,13 +26,6 @@ _DRAWS = 3
 _MOST_SAMPLES = 64
 # Of the decoded values, those that a stand-in for another decoder moves up or down by a level.
 OFF_SHARE = 0.25
-
-
-def installed() -> bool:
-    """Whether DALI is."""
-    return importlib.util.find_spec("nvidia") is not None and (
-        importlib.util.find_spec("nvidia.dali") is not None
-    )
 
 
 def _resized(filter: InterpolationMode = InterpolationMode.BILINEAR) -> list[Any]:
@@ -82,7 +74,7 @@ def worker_rows(
     Without ``by_kernel`` those with the fused kernel are left out.
     """
     files = [
-        _jpeg(image, **options)
+        jpeg(image, **options)
         for image in chosen.values()
         for options in (FILES.values() if image.mode == "RGB" else [{"quality": 85}])
     ]
@@ -139,9 +131,3 @@ def _a_level_off(pixels: Pixels, rng: np.random.Generator) -> Pixels:
     levels = np.clip(pixels + moved * rng.choice((-1, 1), pixels.shape), 0, 255)
     off: Pixels = levels.astype(np.uint8)
     return off
-
-
-def _jpeg(image: Image.Image, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", **options)
-    return file.getvalue()

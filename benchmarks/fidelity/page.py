@@ -10,23 +10,10 @@ from PIL import Image
 
 from benchmarks.fidelity.cases import rows
 from benchmarks.fidelity.decoding import conversion, exact_decode, fast_decode
-from benchmarks.fidelity.differences import (
-    Difference,
-    against_pillow,
-    against_tensors,
-)
-from benchmarks.fidelity.gpu_worker import (
-    INSTALL,
-    OFF_SHARE,
-    Distances,
-    installed,
-    worker_rows,
-)
-from benchmarks.fidelity.perspective import (
-    VISIBLE,
-    Coefficients,
-    compare_coefficients,
-)
+from benchmarks.fidelity.differences import Difference, against_pillow, against_tensors
+from benchmarks.fidelity.gpu_worker import INSTALL, OFF_SHARE, Distances, worker_rows
+from benchmarks.fidelity.perspective import VISIBLE, Coefficients, compare_coefficients
+from fusionloader.cli.measure.contenders import dali_is_installed
 
 PILLOW_TITLE = "## Against torchvision on Pillow images"
 TENSOR_TITLE = "## Against torchvision on tensors"
@@ -125,7 +112,7 @@ def page(chosen: dict[str, Image.Image]) -> str:
     Raises:
         RuntimeError: DALI, which some of it is about, is not installed.
     """
-    if not installed():
+    if not dali_is_installed():
         raise RuntimeError(f"the page needs DALI: {INSTALL}")
     names = ", ".join(chosen)
     pillow = {row: against_pillow(row, chosen) for row in rows()}

@@ -43,7 +43,7 @@ class AsFloats(CudaDevice):
     """A device that gets floats."""
 
     def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
-        """See ``Device``."""
+        """See ``CudaDevice``."""
         return "asked not to"
 
 

@@ -61,8 +61,7 @@ void bind_values(py::module_& m) {
       .def_readonly("gpu", &BatchShares::gpu);
   py::class_<LostTinyBatch>(m, "LostTinyBatch", "A tiny-batch that a dead worker had claimed.")
       .def_readonly("sequence", &LostTinyBatch::sequence)
-      .def_readonly("tiny_batch", &LostTinyBatch::tiny_batch)
-      .def_readonly("given_up", &LostTinyBatch::given_up, "Whether it is not done again.");
+      .def_readonly("tiny_batch", &LostTinyBatch::tiny_batch);
   py::class_<HeldTinyBatch>(m, "HeldTinyBatch", "A tiny-batch and the worker that has it.")
       .def_readonly("tiny_batch", &HeldTinyBatch::tiny_batch)
       .def_readonly("worker", &HeldTinyBatch::worker);
@@ -267,9 +266,6 @@ void bind_queue_of_manager(py::module_& m) {
                              "How many mini-batches were published: the next one's sequence.")
       .def("in_state", &ManagerQueue::in_state, "slot"_a, "state"_a,
            "The tiny-batches in one state, and the workers that brought them there.")
-      .def("held", &ManagerQueue::held, "slot"_a, "The tiny-batches that workers hold.")
-      .def("completed", &ManagerQueue::completed, "slot"_a,
-           "The worker of each completed tiny-batch.")
       .def("status", &ManagerQueue::status, "slot"_a)
       .def("shares", &ManagerQueue::shares, "slot"_a)
       .def("deliver_until", &ManagerQueue::deliver_until, "sequence"_a,

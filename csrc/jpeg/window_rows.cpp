@@ -13,10 +13,6 @@ constexpr int largest_quantiser = 2047;
 
 int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; }
 
-void grow(std::vector<uint8_t>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 }  // namespace
 
 WindowRows::WindowRows(SimdLevel level) : kernels_(sample_kernels(level)), level_(level) {}

@@ -12,7 +12,7 @@ constexpr int32_t steepest = fixed_one / 4;
 
 // What is shown at each place along one axis; adding up rounds as Pillow does.
 void scaled_axis(double offset, double step, int length, int out_length, std::vector<int>& table) {
-  at_least(table, static_cast<size_t>(out_length));
+  grow(table, static_cast<size_t>(out_length));
   double position = offset + step * 0.5;
   for (int i = 0; i < out_length; ++i, position += step)
     table[static_cast<size_t>(i)] = pixel_at(position, length);

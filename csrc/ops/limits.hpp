@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace fusionloader {
 
@@ -21,6 +22,11 @@ constexpr int deepest_nesting = 33;
 
 // Larger buffers are given back after an image.
 constexpr size_t largest_kept_buffer = size_t{16} << 20;
+
+template <class Value>
+void grow(std::vector<Value>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
 
 inline void require_possible_size(int64_t width, int64_t height) {
   if (width > longest_side || height > longest_side || width * height > most_pixels)

@@ -8,7 +8,7 @@ namespace fusionloader {
 namespace {
 
 int* table_of(const PaddedAxis& axis, PadMode mode, std::vector<int>& table) {
-  at_least(table, static_cast<size_t>(axis.length));
+  grow(table, static_cast<size_t>(axis.length));
   for (int i = 0; i < axis.length; ++i) table[static_cast<size_t>(i)] = axis.source(i, mode);
   return table.data();
 }

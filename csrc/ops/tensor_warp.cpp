@@ -303,7 +303,7 @@ size_t padded_size(size_t width, size_t height) {
 template <class Step>
 const uint32_t* padded_image(Step step, const uint8_t* in, size_t plane, size_t width,
                              size_t height, GeometryWorkspace& workspace) {
-  at_least(workspace.packed, padded_size(width, height));
+  grow(workspace.packed, padded_size(width, height));
   add_border(workspace.packed.data(), 1, width, height, [&](size_t y, uint32_t* to) {
     const uint8_t* red = in + y * width * step();
     pack_inside(workspace.simd, step, red, red + plane, red + 2 * plane, width, to);
@@ -426,7 +426,7 @@ void warp_image(Step step, const float* in, size_t plane, size_t width, size_t h
                 const Grid& grid, const TensorWarp& warp, GeometryWorkspace& workspace,
                 size_t channels = 3) {
   const SimdLevel simd = workspace.simd;
-  at_least(workspace.floats, floats_per_place * padded_size(width, height));
+  grow(workspace.floats, floats_per_place * padded_size(width, height));
   add_border(workspace.floats.data(), floats_per_place, width, height, [&](size_t y, float* to) {
     spread_pixels(simd, step, in + y * width * step(), plane, width, to);
   });

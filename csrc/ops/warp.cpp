@@ -3,7 +3,7 @@
 namespace fusionloader {
 
 PackedImage packed_image(const Planes& in, GeometryWorkspace& workspace) {
-  at_least(workspace.packed, in.size() + PackedImage::slack);
+  grow(workspace.packed, in.size() + PackedImage::slack);
   const uint8_t* planes[3];
   for (int channel = 0; channel < in.channels(); ++channel) planes[channel] = in.plane(channel);
   sampling_kernels(workspace.simd).pack(planes, in.channels(), in.size(), workspace.packed.data());
@@ -24,8 +24,8 @@ void warp(const Planes& in, Planes& out, PointMap map, const double* coefficient
   const size_t group = PackedImage::slack;
   const auto width = static_cast<size_t>(out.width());
   const size_t count = (width + group - 1) / group * group;
-  at_least(workspace.xs, count);
-  at_least(workspace.ys, count);
+  grow(workspace.xs, count);
+  grow(workspace.ys, count);
   double *xs = workspace.xs.data(), *ys = workspace.ys.data();
   make_rows(out, workspace, [&](int y, uint32_t* row) {
     points(coefficients, y, count, xs, ys);

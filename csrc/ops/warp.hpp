@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/geometry.hpp"
+#include "ops/limits.hpp"
 #include "ops/sampling.hpp"
 
 namespace fusionloader {
@@ -19,11 +20,6 @@ inline void fill_planes(Planes& out, const Color& fill) {
     std::memset(out.plane(channel), fill[static_cast<size_t>(channel)], out.size());
 }
 
-template <class Item>
-void at_least(std::vector<Item>& items, size_t size) {
-  if (items.size() < size) items.resize(size);
-}
-
 PackedImage packed_image(const Planes& in, GeometryWorkspace& workspace);
 
 // Calls make_row(y, row) for every row of `out`, which has its size already; the row may be
@@ -32,7 +28,7 @@ template <class MakeRow>
 void make_rows(Planes& out, GeometryWorkspace& workspace, MakeRow make_row) {
   const SamplingKernels& kernels = sampling_kernels(workspace.simd);
   const auto width = static_cast<size_t>(out.width());
-  at_least(workspace.row, width + PackedImage::slack);
+  grow(workspace.row, width + PackedImage::slack);
   uint8_t* planes[3];
   for (int channel = 0; channel < out.channels(); ++channel) planes[channel] = out.plane(channel);
   for (int y = 0; y < out.height(); ++y) {

@@ -11,10 +11,6 @@
 namespace fusionloader {
 namespace {
 
-void grow(std::vector<float>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 // A factor that leaves room for products in float32.
 double possible(double factor) {
   if (!(std::abs(factor) <= 1e6))

@@ -22,10 +22,6 @@ bool names_enough_window(ByteView stream, size_t size) {
   return bits == 15 || (bits < 15 && size <= size_t{1} << bits);
 }
 
-void grow(std::vector<uint8_t>& bytes, size_t size) {
-  if (bytes.size() < size) bytes.resize(size);
-}
-
 }  // namespace
 
 void PngDecoder::Free::operator()(libdeflate_decompressor* made) const {

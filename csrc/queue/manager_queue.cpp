@@ -195,14 +195,6 @@ std::vector<HeldTinyBatch> ManagerQueue::in_state(uint64_t slot, TinyBatchState 
   return found;
 }
 
-std::vector<HeldTinyBatch> ManagerQueue::held(uint64_t slot) {
-  return in_state(slot, TinyBatchState::active);
-}
-
-std::vector<HeldTinyBatch> ManagerQueue::completed(uint64_t slot) {
-  return in_state(slot, TinyBatchState::completed);
-}
-
 void ManagerQueue::forget_gpu() {
   control_->header.gpu_ready.store(0);
   control_->header.gpu_inside.store(0);
@@ -294,7 +286,7 @@ std::vector<LostTinyBatch> ManagerQueue::take_back(
       const auto next = given_up ? TinyBatchState::failed : TinyBatchState::waiting;
       uint64_t held = StateWord::make(sequence, worker, TinyBatchState::active);
       if (batch.states()[t].compare_exchange_strong(held, StateWord::make(sequence, 0, next)))
-        lost.push_back({sequence, t, given_up});
+        lost.push_back({sequence, t});
     }
     if (!QueueWord::of(batch.header.queue.load(), sequence)) {  // withdrawn: for nobody to claim
       for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) drop_waiting(batch, sequence, t);

@@ -73,7 +73,6 @@ struct WorkerSnapshot {
 struct LostTinyBatch {
   uint64_t sequence;
   uint32_t tiny_batch;
-  bool given_up;
 };
 
 // A tiny-batch and the worker that holds it.
@@ -124,10 +123,6 @@ class ManagerQueue : public Shared {
   // The tiny-batches in one state, and the workers that brought them there. Skipped ones are
   // completed, too.
   std::vector<HeldTinyBatch> in_state(uint64_t slot, TinyBatchState state);
-  // The tiny-batches that workers hold.
-  std::vector<HeldTinyBatch> held(uint64_t slot);
-  // The worker of each completed tiny-batch.
-  std::vector<HeldTinyBatch> completed(uint64_t slot);
   BatchStatus status(uint64_t slot);
   BatchShares shares(uint64_t slot);
   WorkerSnapshot worker(uint32_t number);

@@ -12,10 +12,6 @@ namespace {
 constexpr size_t largest_ring = size_t{2} << 30;
 constexpr size_t slack = 16;  // floats that a vector may take past a row
 
-void grow(std::vector<float>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 size_t floats_of(int pixels) { return static_cast<size_t>(pixels) * floats_per_pixel; }
 
 }  // namespace

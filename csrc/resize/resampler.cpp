@@ -41,10 +41,6 @@ size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-void grow(std::vector<uint8_t>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 }  // namespace
 
 Resampler::Resampler(SimdLevel simd, bool vertical_first_allowed)

@@ -41,6 +41,19 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+def as_context(context: BaseContext | str | None) -> BaseContext | None:
+    """Returns the context of an argument; raises ValueError if it is none."""
+    if isinstance(context, str):
+        return multiprocessing.get_context(context)
+    if not isinstance(context, BaseContext | None):
+        methods = multiprocessing.get_all_start_methods()
+        raise ValueError(
+            f"multiprocessing_context should be a start method, one of {methods}, or a context of "
+            f"multiprocessing, not {context!r}"
+        )
+    return context
+
+
 class WorkerPool:
     """Worker processes shared by several loaders of a process; they serve the iterated loader.
 
@@ -71,19 +84,11 @@ class WorkerPool:
     ) -> None:
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(f"a WorkerPool has a positive int of workers, not {num_workers!r}")
-        if isinstance(multiprocessing_context, str):
-            multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
-        if not isinstance(multiprocessing_context, (BaseContext, type(None))):
-            raise ValueError(
-                "multiprocessing_context should be a start method, one of "
-                f"{multiprocessing.get_all_start_methods()}, or a context of multiprocessing, not "
-                f"{multiprocessing_context!r}"
-            )
         if cpu_affinity not in SWITCH:
             raise ValueError(f"cpu_affinity should be one of {SWITCH}, not {cpu_affinity!r}")
         self.cpu_affinity: Switch = cpu_affinity
         self.num_workers: int = num_workers
-        self.multiprocessing_context: BaseContext | None = multiprocessing_context
+        self.multiprocessing_context: BaseContext | None = as_context(multiprocessing_context)
         self._processes: Closable | None = None  # made by fusionloader.sharing.pool.pool_processes
 
     @property

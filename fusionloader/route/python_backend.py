@@ -44,7 +44,7 @@ from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.python import SampleKey, Source
 from fusionloader.workers import python_process
 from fusionloader.workers.batch_worker import Collating
-from fusionloader.workers.python_worker import PythonWorkerConfig, Whole
+from fusionloader.workers.python_worker import PythonWorkerConfig
 from fusionloader.workers.sample_errors import summary
 from fusionloader.workers.stream_worker import OwnPass
 
@@ -215,7 +215,7 @@ class PythonBackend:
             patches.prepare()
 
         def start(connection: WorkerConnection) -> Process:
-            made_by: Whole | None = None
+            made_by: Collating | OwnPass | None = None
             if whole is not None and sends is not None:
                 made_by = collating = whole
                 if not connection.is_staged:

@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
 from fusionloader.system.processes import BareProcess, describe_exit
+from fusionloader.system.shm.descriptor import wait_for
 
 _MOST_MESSAGES = 64  # read from one peer before the next one
 _PAUSE_SECONDS = 0.02
@@ -50,11 +51,7 @@ class LocalPeer:
 
     def has_ended(self) -> bool:
         """Whether the process has ended; ``False`` without a pidfd."""
-        if self.pid_fd < 0:
-            return False
-        poll = select.poll()
-        poll.register(self.pid_fd, select.POLLIN)
-        return bool(poll.poll(0))
+        return self.pid_fd >= 0 and wait_for(self.pid_fd, select.POLLIN)
 
     def reply(self, fields: Fields, payload: bytes = b"", fds: tuple[int, ...] = ()) -> bool:
         """Sends a message without waiting; returns whether that succeeded."""

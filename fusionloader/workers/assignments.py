@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from fusionloader import _native
 from fusionloader.system import fd_messages
@@ -16,26 +16,13 @@ from fusionloader.transforms.plan.stages import Plan
 _TIMEOUT_SECONDS = 0.5
 
 
-class SentWorker(Protocol):
-    """What knows which queue a worker is assigned to."""
-
-    def assignment(self) -> int:
-        """Returns the member whose queue is wanted, 0 for none."""
-
-    def detach(self) -> None:
-        """Leaves the queue that is attached."""
-
-    def decline(self) -> None:
-        """Answers the assignment without following it."""
-
-
 Attached = TypeVar("Attached")
 
 
 class Assignments(ABC, Generic[Attached]):
     """Attaches a worker to the queue that the global manager assigns."""
 
-    def __init__(self, sent: SentWorker, address: str) -> None:
+    def __init__(self, sent: _native.PlanWorker | _native.SharedWorker, address: str) -> None:
         """``address`` is the global manager's."""
         self._sent, self._address = sent, address
         # Kept alive here, because native code has only pointers to it.

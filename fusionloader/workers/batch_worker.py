@@ -43,15 +43,6 @@ class Collating(NamedTuple):
     most: int
     sends: Sends | None = None
 
-    def worker(
-        self,
-        config: PythonWorkerConfig,
-        source: Source,
-        queue: _native.WorkerQueue,
-        pool: _native.WorkerQueue | None,
-    ) -> PythonWorker:
-        return BatchWorker(config, source, queue, pool, self)
-
 
 class BatchWorker(PythonWorker):
     """Claims mini-batches, makes their samples, and collates them."""

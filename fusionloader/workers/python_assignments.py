@@ -124,6 +124,7 @@ class PythonAssignments(Assignments[PythonWorker]):
         super().__init__(self._shared, config.address)
 
     def serve(self) -> bool:
+        """Follows an assignment, or serves one claim of another rank; ``False`` without either."""
         if rank_reads.found():
             self.leave(for_good=True)
             return False
@@ -143,9 +144,11 @@ class PythonAssignments(Assignments[PythonWorker]):
         return True
 
     def report(self, activity: WorkerActivity) -> None:
+        """Tells the global manager what the worker does."""
         self._shared.report(WorkerActivity.ABSENT if rank_reads.found() else activity)
 
     def leave(self, for_good: bool) -> None:
+        """Holds no place at another rank any more; with ``for_good`` none is assigned, either."""
         self._shared.leave_guest_slot()
         if for_good:
             self._shared.withdraw()

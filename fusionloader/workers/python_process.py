@@ -6,6 +6,7 @@ import os
 
 from fusionloader import _native
 from fusionloader.workers import messages, rank_reads, sample_errors
+from fusionloader.workers.batch_worker import BatchWorker, Collating
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.python_assignments import PythonAssignments
 from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
@@ -39,10 +40,14 @@ def prepared(
         source = config.source if config.worker_init_fn is None else config.source.renewed()
         source.seeding = seeding
         queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
-        if config.whole is not None:
-            worker = config.whole.worker(config, source, queue, pool)
-        else:
+        if config.whole is None:
             worker = PythonWorker(config, source, queue, pool)
+        elif isinstance(config.whole, Collating):
+            worker = BatchWorker(config, source, queue, pool, config.whole)
+        else:
+            from fusionloader.workers.stream_worker import StreamWorker
+
+            worker = StreamWorker(config, source, queue, pool, config.whole)
         if config.address and not worker.uses_generators:
             worker.sharing = PythonAssignments(worker, pool is not None)
         queue.announce(os.getpid())

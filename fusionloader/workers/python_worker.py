@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import getitem
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerActivity, WorkerEvent
@@ -41,6 +41,11 @@ from fusionloader.workers.claims import (
 )
 from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.sample_errors import BadSample, resolve
+
+if TYPE_CHECKING:
+    from fusionloader.workers.batch_worker import Collating
+    from fusionloader.workers.python_assignments import PythonAssignments
+    from fusionloader.workers.stream_worker import OwnPass
 
 _CLAIM_SECONDS = 2e-3  # work in a claim, if samples are cheap
 _MOST_TINY_BATCHES = 64
@@ -75,35 +80,9 @@ class PythonWorkerConfig:
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
-    whole: Whole | None = None
+    whole: Collating | OwnPass | None = None
     event: Descriptor = Descriptor(-1)
     address: str = ""
-
-
-class Whole(Protocol):
-    """How whole mini-batches are made."""
-
-    def worker(
-        self,
-        config: PythonWorkerConfig,
-        source: Source,
-        queue: _native.WorkerQueue,
-        pool: _native.WorkerQueue | None,
-    ) -> PythonWorker:
-        """Returns the worker that makes whole mini-batches."""
-
-
-class Sharing(Protocol):
-    """A worker's work for other ranks."""
-
-    def serve(self) -> bool:
-        """Follows an assignment, or serves one claim of another rank; ``False`` without either."""
-
-    def report(self, activity: WorkerActivity) -> None:
-        """Tells the global manager what the worker does."""
-
-    def leave(self, for_good: bool) -> None:
-        """Holds no place at another rank any more; with ``for_good`` none is assigned, either."""
 
 
 class PythonWorker:
@@ -127,7 +106,7 @@ class PythonWorker:
         self.config = config
         self.source = source
         self.queue = queue
-        self.sharing: Sharing | None = None
+        self.sharing: PythonAssignments | None = None
         self._pool = pool
         self._message_fd = config.message.fd
         self._layout: Layout | None = None

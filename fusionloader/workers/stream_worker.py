@@ -26,7 +26,7 @@ from fusionloader.transforms.executors.python import PickledGenerators, Source, 
 from fusionloader.workers import messages
 from fusionloader.workers.batch_worker import BatchWorker, Collating
 from fusionloader.workers.claims import SKIPPED
-from fusionloader.workers.python_worker import PythonWorker, PythonWorkerConfig
+from fusionloader.workers.python_worker import PythonWorkerConfig
 from fusionloader.workers.sample_errors import BadSample
 
 
@@ -60,15 +60,6 @@ class OwnPass(NamedTuple):
     drop_last: bool
     run: int
     last: messages.StateAfter
-
-    def worker(
-        self,
-        config: PythonWorkerConfig,
-        source: Source,
-        queue: _native.WorkerQueue,
-        pool: _native.WorkerQueue | None,
-    ) -> PythonWorker:
-        return StreamWorker(config, source, queue, pool, self)
 
 
 class StreamWorker(BatchWorker):

@@ -287,7 +287,7 @@ class Finishing:
 
     def __getattr__(self, name):
         found = getattr(self._queue, name)
-        if name not in ("held", "in_state"):
+        if name != "in_state":
             return found
 
         def look(*arguments):

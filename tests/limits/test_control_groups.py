@@ -1,15 +1,9 @@
 """Limits of control groups: both versions, of the group itself and of those above it."""
 
 import pytest
+from support.memory_groups import put
 
 from fusionloader.system.limits.control_groups import Limit, cpu_quota, memory_limit, process_limit
-
-
-def put(root, **files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 @pytest.mark.parametrize(

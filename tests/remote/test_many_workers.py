@@ -9,7 +9,7 @@ from support.remote_trials import trial
 from support.waiting import is_stopped, wait_until
 
 from fusionloader.sharing.remote import remote_workers
-from fusionloader.sharing.remote.fleet import ListedFleet
+from fusionloader.sharing.remote.fleet import Fleet
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity, read_token
 
@@ -23,14 +23,14 @@ def nobody(count):
 def fleet(token_file, monkeypatch):
     """A fleet whose addresses a test may change."""
 
-    class Fleet(ListedFleet):
+    class Changing(Fleet):
         wanted, asked = (), 0
 
         def addresses(self):
             self.asked += 1
             return list(self.wanted)
 
-    made = Fleet((), Identity.of(read_token(token_file)))
+    made = Changing((), Identity.of(read_token(token_file)))
     monkeypatch.setattr(remote_workers, "make_fleet", lambda *_: made)
     return made
 

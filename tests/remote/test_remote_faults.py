@@ -18,7 +18,7 @@ from support.waiting import children_that_run, gone, is_stopped, wait_until
 from fusionloader import Remote
 from fusionloader.observe.statistics.waits import Waits
 from fusionloader.sharing.remote import remote_workers
-from fusionloader.sharing.remote.fleet import ListedFleet
+from fusionloader.sharing.remote.fleet import Fleet
 
 TESTS = Path(__file__).parents[1]
 
@@ -306,7 +306,7 @@ def test_each_epoch_may_have_processes_of_its_own(image_folder, expected, token_
 def test_a_forked_child_leaves_the_workers_to_its_parent(image_folder, token_file, monkeypatch):
     closed = []
 
-    class Watched(ListedFleet):
+    class Watched(Fleet):
         def close(self):
             closed.append(os.getpid())
 

@@ -93,7 +93,7 @@ def _serve(pipe, host, port, token, fingerprint, budget):
                 store.put(item, stamp, memoryview(data))
                 reads += 1
             found[item] = bytes(data)
-        return found, reads + machine.fetcher.counts.misses
+        return found, reads + machine.misses
 
     answers = {
         "held": lambda: sorted(store.held),
@@ -109,7 +109,7 @@ class Machine:
     """A worker of a machine, in this process, and the warnings that it gives."""
 
     def __init__(self, server, servers, files, token=TOKEN, **options):
-        self.warnings = []
+        self.warnings, self.hits, self.misses = [], 0, 0
         here = server if isinstance(server, str) else server.address
         addresses = tuple(each if isinstance(each, str) else each.address for each in servers)
         self.fetcher = Fetcher(
@@ -132,6 +132,8 @@ class Machine:
         for start in range(0, len(items), tiny):
             brought = self.fetcher.bring(items[start : start + tiny])
             found |= {file.item: bytes(file.data) for file in brought}
+            self.hits += sum(file.is_hit for file in brought)
+            self.misses += sum(not file.is_hit for file in brought)
         return found
 
 

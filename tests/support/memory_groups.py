@@ -16,6 +16,13 @@ _V1 = Path("/sys/fs/cgroup/memory")
 _V2 = Path("/sys/fs/cgroup")
 
 
+def put(root, **files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
 class MemoryGroup:
     """A group, and what the kernel says of it."""
 

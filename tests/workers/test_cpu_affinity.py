@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from support.batches import same_batches
+from support.memory_groups import put
 from support.waiting import PATIENCE, wait_until
 from torch.utils.data import Dataset
 
@@ -174,13 +175,6 @@ def test_the_machine_here_is_described():
 )
 def test_a_rank_of_which_half_is_known_takes_no_cores(environ):
     assert read_machine(environ) is None
-
-
-def put(root, **files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def test_hyper_threads_are_one_core_and_a_cpuset_leaves_some_of_it(tmp_path):

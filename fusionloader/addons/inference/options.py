@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 import torch
 
+from fusionloader.options.loader_options import as_context
 from fusionloader.system.amounts import parse_seconds
 from fusionloader.system.limits.control_groups import cpu_quota
 from fusionloader.system.limits.processors import cores_allowed
@@ -83,7 +83,7 @@ class PreprocessorOptions:
             seed=None if seed is None else seed & _MASK,
             device=_device(device),
             timeout=parse_seconds(timeout),
-            context=_context(multiprocessing_context),
+            context=as_context(multiprocessing_context),
         )
 
 
@@ -119,15 +119,3 @@ def _device(device: torch.device | str | int | None) -> torch.device | None:
     if found.type == "cuda" and found.index is None:  # each thread has a current device of its own
         found = torch.device("cuda", torch.cuda.current_device())
     return found if found.type == "cuda" else None
-
-
-def _context(context: BaseContext | str | None) -> BaseContext | None:
-    if isinstance(context, str):
-        return multiprocessing.get_context(context)
-    if not isinstance(context, BaseContext | None):
-        methods = multiprocessing.get_all_start_methods()
-        raise ValueError(
-            f"multiprocessing_context should be a start method, one of {methods}, or a context of "
-            f"multiprocessing, not {context!r}"
-        )
-    return context

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fusionloader import _native
+from fusionloader._native import TinyBatchState
 from fusionloader.addons.inference.errors import PreprocessorClosed
 from fusionloader.addons.inference.memory import SizedSlots
 from fusionloader.addons.inference.options import PreprocessorOptions
@@ -226,7 +227,8 @@ class RequestQueue:
 
     def _compare_failures(self, job: RequestJob) -> None:
         """Makes the job's failures agree with the states of its tiny-batches."""
-        completed = {done.tiny_batch for done in self._queue.completed(job.slot)}
+        done = self._queue.in_state(job.slot, TinyBatchState.COMPLETED)
+        completed = {each.tiny_batch for each in done}
         for tiny_batch in range(len(job.keys)):
             if tiny_batch in completed:
                 job.failures.pop(tiny_batch, None)  # another worker has repeated it

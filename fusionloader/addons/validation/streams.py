@@ -15,7 +15,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,11 +23,12 @@ from torch import nn
 _MOST_HELD = 4  # batches with unfinished work
 
 
-class Isolation(Protocol):
-    """The place where a part computes."""
+class Isolation:
+    """The place where a part computes: the host, where work is done when its call returns."""
 
     def entered(self, behind: Any) -> AbstractContextManager[None]:
         """Makes torch compute there within the block, behind the event of ``mark``."""
+        return nullcontext()
 
     def hold(self, batch: object) -> None:
         """Holds a batch until the work that is enqueued now is done."""
@@ -36,20 +37,7 @@ class Isolation(Protocol):
         """Waits until all enqueued work is done."""
 
 
-class HostIsolation:
-    """The host, where work is done when its call returns."""
-
-    def entered(self, behind: Any) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def hold(self, batch: object) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-
-class StreamIsolation:
+class StreamIsolation(Isolation):
     """A CUDA stream of the least priority."""
 
     def __init__(self, device: torch.device) -> None:
@@ -81,7 +69,7 @@ def isolation_on(device: torch.device | None) -> Isolation:
     """Returns the isolation of a part that validates on ``device``."""
     if device is not None and device.type == "cuda":
         return StreamIsolation(device)
-    return HostIsolation()
+    return Isolation()
 
 
 def mark(device: torch.device | None) -> torch.cuda.Event | None:

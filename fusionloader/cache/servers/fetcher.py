@@ -29,27 +29,6 @@ from fusionloader.system.transport.peer import Peer
 log = logging.getLogger("fusionloader.cache")
 
 
-@dataclass(slots=True)
-class FetchCounts:
-    """Counters of one worker.
-
-    Attributes:
-        hits: samples that another server had.
-        misses: samples that the owner lacked, read from storage.
-        bytes_received: bytes of the hits.
-        bytes_given: bytes of the misses that were sent to owners.
-        failures: requests that a server did not answer.
-        seconds: time spent in ``bring``, in seconds.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    bytes_received: int = 0
-    bytes_given: int = 0
-    failures: int = 0
-    seconds: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class ServedFiles:
     """The cache servers of a dataset, pickled into a worker's process.
@@ -83,11 +62,7 @@ Share = list[WantedFile]
 
 
 class Fetcher:
-    """Fetches samples of one dataset. For one thread of one process.
-
-    Attributes:
-        counts: counters.
-    """
+    """Fetches samples of one dataset. For one thread of one process."""
 
     def __init__(
         self,
@@ -110,7 +85,6 @@ class Fetcher:
             least: least timeout of an answer in seconds, 0.5 by default.
             absence: seconds until a server is tried again after its first failure.
         """
-        self.counts = FetchCounts()
         self._here = servers.here
         self._fingerprint = fingerprint
         self._owners = Owners(servers.addresses, fingerprint)
@@ -138,9 +112,7 @@ class Fetcher:
             # Another answer of the same server overwrites the memory of its previous one.
             self._brought = {item: each.copied() for item, each in self._brought.items()}
             wanted = [each.item for share in self._ask(shares) for each in share]
-        seconds = time.perf_counter() - began
-        self.counts.seconds += seconds
-        share = seconds / max(1, len(self._brought))
+        share = (time.perf_counter() - began) / max(1, len(self._brought))
         return [
             BroughtFile(item, *each.stamp, each.data, each.is_hit, share)
             for item, each in self._brought.items()
@@ -220,8 +192,6 @@ class Fetcher:
                 data = message.body[start : start + stamp.nbytes]
                 self._brought[item] = File(stamp, data, True)
                 start += stamp.nbytes
-        self.counts.hits += statuses.count(Status.HIT)
-        self.counts.bytes_received += start
         for wanted, status in zip(share, statuses, strict=True):
             read = None if status is Status.HIT else self._read(wanted.item)
             if read is not None and status is Status.ABSENT:
@@ -231,7 +201,6 @@ class Fetcher:
         """Reads a sample that its owner lacks; ``None`` if that fails."""
         found = read_file(self._range_of(item))
         if found is not None:
-            self.counts.misses += 1
             self._brought[item] = found
         return found
 
@@ -242,14 +211,12 @@ class Fetcher:
         head = requests.encode(self._fingerprint, [WantedFile(item, read.stamp)])
         try:
             peer.send(Outgoing(requests.GIVE, head, [read.data]))
-            self.counts.bytes_given += len(read.data)
         except TransportError as error:
             self._lost(name, error)
 
     def _lost(self, name: str, error: Exception) -> None:
         peer = self._peers[name]
         seconds = peer.failed()
-        self.counts.failures += 1
         if not peer.warned:
             peer.warned = True
             self._warn(

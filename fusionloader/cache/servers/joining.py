@@ -23,7 +23,7 @@ _TIERS = ("encoded", "disk_encoded")  # in the order in which they are filled
 
 
 class ServedTiers:
-    """The ``ServedStore`` over the encoded tiers of a dataset, in memory and on a disk."""
+    """The files in a dataset's encoded tiers, in memory and on a disk. Several threads use it."""
 
     def __init__(self, handles: StoreHandles) -> None:
         self._opened = handles.open()
@@ -31,6 +31,7 @@ class ServedTiers:
         self._stores = [(tier, views[tier]) for tier in _TIERS if tier in views]
 
     def get(self, item: int, stamp: FileStamp) -> memoryview | None:
+        """Returns the bytes of a file with this stamp, valid as long as this object exists."""
         for tier, store in self._stores:
             found = store.find(item, *stamp)
             if found is not None:
@@ -38,11 +39,13 @@ class ServedTiers:
         return None
 
     def put(self, item: int, stamp: FileStamp, data: memoryview) -> bool:
+        """Caches the bytes of a file; returns ``False`` if there is no room, or a cached file."""
         if not self.lacks(item, data.nbytes):
             return False
         return any(store.put(item, *stamp, 0, 0, data) for _, store in self._stores)
 
     def lacks(self, item: int, nbytes: int) -> bool:
+        """Whether a file is not cached, and there is room for its ``nbytes``."""
         if any(store.holds(item) for _, store in self._stores):
             return False
         return any(store.lacks(item, nbytes) for _, store in self._stores)

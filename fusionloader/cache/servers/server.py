@@ -7,9 +7,8 @@ directly from the cache, which never evicts anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from fusionloader.cache.range_reading import FileStamp
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import MalformedRequest, Status, WantedFile
 from fusionloader.system.transport.address import Address
@@ -17,24 +16,11 @@ from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.listener import Listener, Service
 from fusionloader.system.transport.messages import Message, Outgoing, refusal
 
+if TYPE_CHECKING:
+    from fusionloader.cache.servers.joining import ServedTiers
+
 SERVICE = "fusionloader cache 1"
 """Name of the service; the number changes with the format in ``requests``."""
-
-
-class ServedStore(Protocol):
-    """The encoded files of a dataset that a machine has cached. Several threads use it."""
-
-    def get(self, item: int, stamp: FileStamp) -> memoryview | None:
-        """Returns the bytes of a file, if they are cached with this stamp.
-
-        They are valid as long as there is a reference to the store.
-        """
-
-    def put(self, item: int, stamp: FileStamp, data: memoryview) -> bool:
-        """Caches the bytes of a file; returns ``False`` if there is no room, or a cached file."""
-
-    def lacks(self, item: int, nbytes: int) -> bool:
-        """Whether a file is not cached, and there is room for its ``nbytes``."""
 
 
 class CacheServer:
@@ -48,7 +34,7 @@ class CacheServer:
         self,
         address: Address,
         identity: Identity,
-        find_store: Callable[[bytes], ServedStore | None],
+        find_store: Callable[[bytes], ServedTiers | None],
     ) -> None:
         """``find_store`` returns the store of a dataset by its fingerprint, or ``None``.
 
@@ -94,7 +80,7 @@ class CacheServer:
             store.put(*wanted[0], message.body)
 
 
-def _look_up(store: ServedStore, wanted: WantedFile) -> memoryview | Status:
+def _look_up(store: ServedTiers, wanted: WantedFile) -> memoryview | Status:
     item, stamp = wanted
     data = store.get(item, stamp)
     if data is not None and data.nbytes == stamp.nbytes:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fusionloader.cli.analysis.probes import end, steps_of
 from fusionloader.cli.analysis.watched import WatchedLoader
 from fusionloader.options.aliases import Batch
 
-
-class MeasuringSession(Protocol):
-    """What iterators need of the analysis under way."""
-
-    def check(self) -> None:
-        """Ends the script if everything is measured."""
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Loaders iterated within are the analysis' own."""
+if TYPE_CHECKING:
+    from fusionloader.cli.analysis.session import Session
 
 
 class WatchedIterator:
@@ -29,7 +21,7 @@ class WatchedIterator:
         self,
         watched: WatchedLoader,
         make_own: Callable[[], Iterator[Batch]],
-        session: MeasuringSession,
+        session: Session,
     ) -> None:
         """``make_own`` makes the iterator that the script would have without an analysis."""
         self._watched, self._make_own, self._session = watched, make_own, session

@@ -14,7 +14,7 @@ from fusionloader.cli.doctor.check import Check
 from fusionloader.cli.doctor.decoding import photo
 from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.remote import protocol
-from fusionloader.sharing.remote.fleet import Fleet, ListedFleet
+from fusionloader.sharing.remote.fleet import Fleet
 from fusionloader.sharing.remote.protocol import (
     DataMode,
     Declined,
@@ -101,7 +101,7 @@ def checks(targets: Sequence[str], token_file: str | None) -> Iterator[Check]:
         remedy = "name the workers' with --token-file, or: python -m fusionloader worker --init"
         yield Check("token", str(error), "fail", remedy)
         return
-    fleet = ListedFleet(addresses, identity)
+    fleet = Fleet(addresses, identity)
     yield from _of_fleet(fleet, fleet.addresses())
 
 

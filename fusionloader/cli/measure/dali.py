@@ -10,43 +10,28 @@ from fusionloader.cli.measure.protocol import Running
 from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
 
 
-def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Running:
-    """Starts a pipeline with ROI decode, fused crop-mirror-normalize and DALI's iterator."""
-    from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
-
-    pipeline = _pipeline(root, workload, batch_size, threads)
-    pipeline.build()
-    iterator = DALIClassificationIterator(
-        pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True
-    )
-
-    def epoch() -> Iterator[int]:
-        for outputs in iterator:
-            yield len(outputs[0]["label"])
-
-    def close() -> None:
-        # The iterator prefetches in threads, which end with the last reference.
-        nonlocal iterator, pipeline
-        del iterator, pipeline
-
-    return Running(epoch, close)
-
-
 class DaliBatches:
-    """DALI as an iterable of (images, targets), epoch after epoch.
+    """DALI's iterator as an iterable of (images, targets), epoch after epoch.
 
     They are on a CUDA device, or with ``None`` for its index on the CPU.
     """
 
     def __init__(
-        self, root: Path, workload: str, batch_size: int, threads: int, device_id: int | None
+        self,
+        root: Path,
+        workload: str,
+        batch_size: int,
+        threads: int,
+        device_id: int | None,
+        drop_last: bool = True,
     ) -> None:
         from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 
         pipeline = _pipeline(root, workload, batch_size, threads, device_id)
         pipeline.build()
+        policy = LastBatchPolicy.DROP if drop_last else LastBatchPolicy.PARTIAL
         self._iterator = DALIClassificationIterator(
-            pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+            pipeline, reader_name="files", last_batch_policy=policy, auto_reset=True
         )
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -54,12 +39,18 @@ class DaliBatches:
             yield outputs[0]["data"], outputs[0]["label"].squeeze(-1).long()
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Ends its threads, which prefetch."""
         del self._iterator
 
 
+def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Running:
+    """Starts a pipeline with ROI decode, fused crop-mirror-normalize and DALI's iterator."""
+    batches = DaliBatches(root, workload, batch_size, threads, None, drop_last=False)
+    return Running(lambda: (len(labels) for _, labels in batches), batches.close)
+
+
 def _pipeline(
-    root: Path, workload: str, batch_size: int, threads: int, device_id: int | None = None
+    root: Path, workload: str, batch_size: int, threads: int, device_id: int | None
 ) -> Any:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -22,55 +21,16 @@ from fusionloader.transforms.executors.device.nvrtc import NvrtcError, why_missi
 from fusionloader.transforms.executors.device_errors import is_shortage
 
 
-class Device(Protocol):
-    """A device that batches are copied to.
-
-    Attributes:
-        number: number of the device in this process.
-    """
-
-    number: int
-
-    @property
-    def copy_stream(self) -> int:
-        """The stream of all copies in this process. The first use creates it."""
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Returns a tensor that work in the copy stream may overwrite.
-
-        Raises:
-            torch.OutOfMemoryError: the device has too little memory.
-        """
-
-    def upload(self, data: bytes) -> torch.Tensor:
-        """Returns a uint8 tensor with ``data``, for later work in the copy stream."""
-
-    def record_stream(self, tensor: torch.Tensor) -> None:
-        """Delays the reuse of a tensor from ``empty`` until the current stream has used it."""
-
-    def tensor(self, memory: DeviceMemory) -> torch.Tensor:
-        """Returns a uint8 tensor over the memory, which keeps the memory alive."""
-
-    def current_stream(self) -> int:
-        """Returns the current stream of this thread."""
-
-    def current_streams(self) -> list[tuple[int, int]]:
-        """Returns the numbers of all devices in use, each with its current stream."""
-
-    def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
-        """Returns the kernel of a source file, one of ``ENTRIES``, or why there is none."""
-
-    def synchronize(self) -> None:
-        """Waits, through torch, until the device is idle."""
-
-
 class CudaDevice:
-    """A CUDA device, with memory of torch's allocator.
+    """A CUDA device that batches are copied to, with memory of torch's allocator.
 
     The allocator caches memory by the stream that it was allocated in, here the copy stream, and
     reuses it in that stream's order. If another stream uses the memory (that of ``next()``, or one
     that the user passed to ``record_stream``), it is reused only after that stream has passed the
     point where the last tensor over it was freed.
+
+    Attributes:
+        number: number of the device in this process.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -79,28 +39,38 @@ class CudaDevice:
 
     @property
     def copy_stream(self) -> int:
+        """The stream of all copies in this process. The first use creates it."""
         return int(_copy_stream(self.number).cuda_stream)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns a tensor that work in the copy stream may overwrite.
+
+        Raises:
+            torch.OutOfMemoryError: the device has too little memory.
+        """
         # Not an inference tensor: the batch may be delivered outside of the current inference mode.
         with torch.inference_mode(False), torch.cuda.stream(_copy_stream(self.number)):
             return torch.empty(shape, dtype=dtype, device=f"cuda:{self.number}")
 
     def upload(self, data: bytes) -> torch.Tensor:
+        """Returns a uint8 tensor with ``data``, for later work in the copy stream."""
         host = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         with torch.cuda.stream(_copy_stream(self.number)):
             return host.to(f"cuda:{self.number}")
 
     def record_stream(self, tensor: torch.Tensor) -> None:
+        """Delays the reuse of a tensor from ``empty`` until the current stream has used it."""
         tensor.record_stream(torch.cuda.current_stream(self.number))
 
     def tensor(self, memory: DeviceMemory) -> torch.Tensor:
+        """Returns a uint8 tensor over the memory, which keeps the memory alive."""
         return memory.tensor()
 
     def current_stream(self) -> int:
         return int(torch.cuda.current_stream(self.number).cuda_stream)
 
     def current_streams(self) -> list[tuple[int, int]]:
+        """Returns the numbers of all devices in use, each with its current stream."""
         # An event on another device would make a context there.
         return [
             (number, int(torch.cuda.current_stream(number).cuda_stream))
@@ -109,6 +79,7 @@ class CudaDevice:
         ]
 
     def conversion_kernel(self, file: str = CONVERT_LEVELS) -> int | str:
+        """Returns the kernel of a source file, one of ``ENTRIES``, or why there is none."""
         kernel = load_conversion(self.number, _code, file)
         return kernel if isinstance(kernel, str) else kernel.function
 

@@ -12,7 +12,7 @@ import torch
 
 from fusionloader import _native
 from fusionloader._native import cuda as native
-from fusionloader.engine.delivery.cuda_device import CudaDevice, Device
+from fusionloader.engine.delivery.cuda_device import CudaDevice
 from fusionloader.engine.delivery.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.options.aliases import Batch
@@ -77,7 +77,7 @@ class DeviceDelivery:
         ring: device memory that a GPU worker writes into.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self.ring = DeviceRing(device)
         # Host memory that a copy may still read.
@@ -132,14 +132,14 @@ class DeviceDelivery:
         return pending.layout.build(pending.leaves)
 
 
-def _finish(device: Device, read: deque[tuple[native.Event, Owner]], pid: int) -> None:
+def _finish(device: CudaDevice, read: deque[tuple[native.Event, Owner]], pid: int) -> None:
     if read and os.getpid() == pid:  # in a forked child CUDA belongs to the parent
         with suppress(RuntimeError):  # a device that has failed reads nothing more
             wait_for_copies(device)
     read.clear()
 
 
-def wait_for_copies(device: Device) -> None:
+def wait_for_copies(device: CudaDevice) -> None:
     try:
         native.synchronize(device.number, device.copy_stream)
     except MemorySharingError:  # torch's call may succeed where ours is refused
@@ -151,7 +151,7 @@ class QueueCopies:
 
     def __init__(
         self,
-        device: Device,
+        device: CudaDevice,
         ring: DeviceRing,
         queue: _native.ManagerQueue,
         gpu_worker: int | None,

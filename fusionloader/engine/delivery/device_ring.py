@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fusionloader._native import cuda as native
-from fusionloader.engine.delivery.cuda_device import Device
+from fusionloader.engine.delivery.cuda_device import CudaDevice
 from fusionloader.engine.delivery.device_memory import DeviceMemory, open_memory
 from fusionloader.system.gpu_memory.errors import CudaError
 from fusionloader.transforms.executors.device_errors import is_shortage
@@ -78,7 +78,7 @@ class DeviceRing:
     does not own.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._free: list[DeviceBuffer] = []
         self._ended: list[DeviceBuffer] = []

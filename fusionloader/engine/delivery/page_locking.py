@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from fusionloader._native import cuda as native
-from fusionloader.engine.delivery.cuda_device import Device
+from fusionloader.engine.delivery.cuda_device import CudaDevice
 from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.shm.slots import Mark
@@ -25,7 +25,7 @@ class _Events:
 class CudaPageLocking:
     """Page-locks memory of other allocators for one device."""
 
-    def __init__(self, device: Device, needed: bool = True, is_delivered: bool = False) -> None:
+    def __init__(self, device: CudaDevice, needed: bool = True, is_delivered: bool = False) -> None:
         """If not ``needed``, memory that the driver refuses stays pageable, with a warning.
 
         With ``is_delivered`` the copy stream alone reads the memory.

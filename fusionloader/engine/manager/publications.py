@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fusionloader import _native
+from fusionloader._native import TinyBatchState
 from fusionloader.workers import messages
 
 if TYPE_CHECKING:  # the coordinator does not import torch
@@ -216,7 +217,7 @@ class Publications(ABC, Generic[P]):
         """
         hopeless = []
         for each in self:
-            for held in self._queue.held(each.slot):
+            for held in self._queue.in_state(each.slot, TinyBatchState.ACTIVE):
                 if held.worker != worker:
                     continue
                 # First: once it is given back, another worker may report on it.

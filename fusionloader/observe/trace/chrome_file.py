@@ -43,24 +43,15 @@ def dumped(timeline: Timeline) -> bytes:
 
 def _events(timeline: Timeline, offset: int) -> Iterator[Event]:
     pid = _FIRST_PID + timeline.meta.pid
-    name = f"FusionLoader of process {timeline.meta.pid}"
-    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": 0}}
+
+    def about(what: str, tid: int, **args: object) -> Event:
+        return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+    yield about("process_name", 0, name=f"FusionLoader of process {timeline.meta.pid}")
+    yield about("process_sort_index", 0, sort_index=0)
     for tid, track in enumerate(tracks(timeline), 1):
-        yield {
-            "ph": "M",
-            "name": "thread_name",
-            "pid": pid,
-            "tid": tid,
-            "args": {"name": track.name},
-        }
-        yield {
-            "ph": "M",
-            "name": "thread_sort_index",
-            "pid": pid,
-            "tid": tid,
-            "args": {"sort_index": tid},
-        }
+        yield about("thread_name", tid, name=track.name)
+        yield about("thread_sort_index", tid, sort_index=tid)
         for each in track.slices:
             yield from _slice_events(each, pid, tid, offset)
     for instant in timeline.instants:

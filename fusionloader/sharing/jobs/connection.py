@@ -18,6 +18,7 @@ from fusionloader.engine.manager.manager import ManagerOutdated
 from fusionloader.engine.manager.publications import Reports
 from fusionloader.sharing.jobs import payloads
 from fusionloader.system.fd_messages import FdMessage, Fields
+from fusionloader.system.shm.descriptor import wait_for
 from fusionloader.system.shm.slots import Owner
 from fusionloader.workers import messages
 
@@ -129,7 +130,7 @@ class CoordinatorConnection:
                 if time.monotonic() > deadline:
                     self.close(f"the coordinator has read nothing for {_PATIENCE_SECONDS:g} s")
                     return
-                _wait(self._socket, select.POLLOUT, 0.1)
+                wait_for(self._socket.fileno(), select.POLLOUT, 0.1)
             except ConnectionError:
                 self.close()
             except OSError as error:
@@ -192,7 +193,7 @@ class CoordinatorConnection:
             except BlockingIOError:
                 if seconds <= 0:
                     return
-                _wait(self._socket, select.POLLIN, seconds)
+                wait_for(self._socket.fileno(), select.POLLIN, seconds)
                 seconds = 0.0
                 continue
             if seconds > 0:  # a message was there without waiting; the next call reads more
@@ -294,9 +295,3 @@ def _keep_held_of_children() -> None:
 
 
 os.register_at_fork(before=_keep_held_of_children)
-
-
-def _wait(connection: socket.socket, event: int, seconds: float) -> None:
-    poll = select.poll()
-    poll.register(connection, event)
-    poll.poll(seconds * 1000)

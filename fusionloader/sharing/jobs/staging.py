@@ -196,7 +196,7 @@ class Staging:
     def _finish(self, batch: StagedBatch) -> None:
         batch.done, batch.failed = True, self.queue.status(batch.slot).failed
         whole = self.queue.in_state(batch.slot, TinyBatchState.SPILLED)
-        for done in [*self.queue.completed(batch.slot), *whole]:
+        for done in [*self.queue.in_state(batch.slot, TinyBatchState.COMPLETED), *whole]:
             batch.failures.pop(done.tiny_batch, None)  # reported about slots that were replaced
             record = self._workers.find(done.worker)
             pid = 0 if record is None else record.member.pid
@@ -222,16 +222,20 @@ class Staging:
         """Whether a whole batch lies in the present slots, and not in some that were replaced."""
         if not isinstance(message, messages.SamplesSpilled):
             return True
-        held = self.queue.held(batch.slot)  # first: the worker may finish it between the two calls
+        # First what it holds: the worker may finish it between the two calls.
+        held = self._holders(batch)
         whole = self.queue.in_state(batch.slot, TinyBatchState.SPILLED)
-        return record.number in {each.worker for each in [*held, *whole]}
+        return record.number in held | {each.worker for each in whole}
+
+    def _holders(self, batch: StagedBatch) -> set[int]:
+        """Returns the workers that hold tiny-batches."""
+        return {each.worker for each in self.queue.in_state(batch.slot, TinyBatchState.ACTIVE)}
 
     def _note_wanted(self, record: WorkerRecord, message: messages.SlotWanted) -> None:
         """Gives the worker that waits for it a slot, even if the batch is not needed any more."""
         old = [entry.batch for entry in self._quarantined]
         for batch in [*self._batches, *old]:
-            held = {each.worker for each in self.queue.held(batch.slot)}
-            if batch.sequence != message.sequence or record.number not in held:
+            if batch.sequence != message.sequence or record.number not in self._holders(batch):
                 continue
             if batch.payload is None or batch.payload.nbytes < message.nbytes:
                 batch.wanted = message.nbytes  # else a worker may write to the slot that it has
@@ -244,7 +248,7 @@ class Staging:
         record.receiver.handle(partial(self._note, record))
         self._workers.remove(record)
         for batch in [*self._batches, *(entry.batch for entry in self._quarantined)]:
-            if record.number in {each.worker for each in self.queue.held(batch.slot)}:
+            if record.number in self._holders(batch):
                 batch.wanted = 0  # the next worker asks itself, once it knows what it needs
         self._batches.give_back(record.number, self.queue.worker(record.number).pid, "died")
 
@@ -258,7 +262,8 @@ class Staging:
             if batch.wanted:
                 self._provide(batch)
         for batch in self._batches:
-            held = {(h.tiny_batch, h.worker) for h in self.queue.held(batch.slot)}
+            found = self.queue.in_state(batch.slot, TinyBatchState.ACTIVE)
+            held = {(each.tiny_batch, each.worker) for each in found}
             for _, number in held & batch.held:
                 record = self._workers.find(number)
                 if record is not None and (self._is_stopped(record) or not record.member.joined):
@@ -289,8 +294,7 @@ class Staging:
         self._quarantine(old)
 
     def _quarantine(self, batch: StagedBatch) -> None:
-        held = self.queue.held(batch.slot)
-        writers = {each.worker: self._workers.find(each.worker) for each in held}
+        writers = {number: self._workers.find(number) for number in self._holders(batch)}
         self._quarantined.append(_Quarantined(batch, writers))
 
     def _collect(self) -> None:
@@ -298,8 +302,7 @@ class Staging:
         for entry in list(self._quarantined):
             # Tiny-batches that a worker has given back since must not be claimed again.
             self.queue.withdraw_one(entry.batch.slot, entry.batch.sequence)
-            held = self.queue.held(entry.batch.slot)
-            if not any(self._may_write(entry, each.worker) for each in held):
+            if not any(self._may_write(entry, number) for number in self._holders(entry.batch)):
                 self._quarantined.remove(entry)
                 self._release(entry.batch)
 

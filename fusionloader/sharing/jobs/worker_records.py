@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from fusionloader.sharing.jobs.member import GroupMember
+from fusionloader.system.shm.descriptor import wait_for
 from fusionloader.workers import messages
 
 MOST_WORKERS = 1024  # records in the control block
@@ -79,6 +79,4 @@ class WorkerRecords:
 
 def has_ended(record: WorkerRecord) -> bool:
     """Whether a worker can write no more: a process is unmapped before its pipe is closed."""
-    poll = select.poll()
-    poll.register(record.receiver.fd, 0)
-    return bool(poll.poll(0))  # POLLHUP, which is reported without being requested
+    return wait_for(record.receiver.fd, 0)  # POLLHUP, which is reported without being requested

@@ -5,24 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from fusionloader import _native
-
-
-class LoaderWorker(Protocol):
-    """The part of a worker that serves one loader, native or Python."""
-
-    queue: _native.WorkerQueue
-
-    def serve(self, once: bool = False) -> _native.WorkerEvent:
-        """Works until there is no work or another assignment; with ``once`` for one claim."""
-
-    def rest(self, seen: int) -> None:
-        """Sleeps until there may be work; ``seen`` is the queue's word from before the last try."""
-
-    def close(self) -> None:
-        """Leaves the queue of another rank, and its memory."""
+if TYPE_CHECKING:
+    from fusionloader.workers.native_worker import NativeWorker
+    from fusionloader.workers.python_worker import PythonWorker
 
 
 def _nothing() -> None:
@@ -42,7 +29,7 @@ class ServedLoader:
         background: whether it is served only while no other loader has work.
     """
 
-    worker: LoaderWorker
+    worker: NativeWorker | PythonWorker
     fds: tuple[int, ...] = ()
     activate: Callable[[], None] = _nothing
     deactivate: Callable[[], None] = _nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fusionloader.sharing.remote.user_code.bundle import CodeBundle
 from fusionloader.system.transport.address import Address
@@ -38,57 +38,38 @@ class FleetState(NamedTuple):
     ranks: int = 1
 
 
-class Fleet(Protocol):
-    """The remote workers of a loader.
+class Fleet:
+    """The remote workers of a loader: here those that run already, at addresses of the user's.
 
     Attributes:
         identity: credentials for connections to them.
     """
-
-    identity: Identity
-
-    def addresses(self) -> Sequence[Address]:
-        """Returns the workers that take requests now, without waiting; not those that leave."""
-
-    def state(self) -> FleetState:
-        """Returns the number of workers, without waiting."""
-
-    def report_load(self, load: FleetLoad) -> None:
-        """Called about twice a second, with the load since the last call."""
-
-    def bring(self, code: CodeBundle) -> None:
-        """Sends user code to the workers, in place of what they had."""
-
-    def explain(self) -> str:
-        """Returns where the workers come from, in a line."""
-
-    def close(self) -> None:
-        """Ends what was started for the loader."""
-
-
-class ListedFleet:
-    """Workers that run already, at addresses that the user gave."""
 
     def __init__(self, addresses: Sequence[Address], identity: Identity) -> None:
         self.identity = identity
         self._addresses = tuple(addresses)
 
     def addresses(self) -> Sequence[Address]:
-        """Returns all addresses, whether a worker answers there or not."""
+        """Returns the workers that take requests now, without waiting; not those that leave.
+
+        Those of the user's list are all returned, whether a worker answers there or not.
+        """
         return self._addresses
 
     def state(self) -> FleetState:
+        """Returns the number of workers, without waiting."""
         return FleetState(len(self.addresses()))
 
     def report_load(self, load: FleetLoad) -> None:
-        """Does nothing: the number of workers is fixed."""
+        """Called about twice a second, with the load since the last call."""
 
     def bring(self, code: CodeBundle) -> None:
-        """Never called: user code is for workers that Ray starts."""
+        """Sends user code to the workers, in place of what they had; only Ray's take it."""
         raise AssertionError("user code for servers")
 
     def explain(self) -> str:
+        """Returns where the workers come from, in a line."""
         return "remote workers at " + ", ".join(map(str, self._addresses))
 
     def close(self) -> None:
-        """Does nothing: the workers were not started from here."""
+        """Ends what was started for the loader."""

@@ -16,7 +16,7 @@ from typing import Any
 import fusionloader
 from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.ranks.discovery import JobRanks
-from fusionloader.sharing.remote.fleet import FleetLoad, FleetState
+from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, FleetState
 from fusionloader.sharing.remote.ray_control import cluster
 from fusionloader.sharing.remote.ray_control.connection import RayConnection
 from fusionloader.sharing.remote.ray_control.messages import Refused, Start, WorkerJoined, Workers
@@ -32,7 +32,7 @@ _START_SECONDS = 20.0  # for an interpreter to start on a busy machine
 _ENDING_PROCESSES = 3  # that a loader may meet before it is told why there are no workers
 
 
-class RayFleet:
+class RayFleet(Fleet):
     """Workers of a Ray cluster, one core each.
 
     They are started on machines other than this one. If the cluster has only this machine and their

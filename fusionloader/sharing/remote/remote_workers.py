@@ -6,11 +6,11 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from fusionloader.observe.statistics.waits import Waits
 from fusionloader.options.remote_settings import Remote
 from fusionloader.sharing.ranks.discovery import JobRanks
-from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, FleetState, ListedFleet
+from fusionloader.sharing.remote.fleet import Fleet, FleetLoad, FleetState
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.remote_counters import RemoteCounters
@@ -20,13 +20,6 @@ from fusionloader.system.transport.identity import Identity, read_token
 from fusionloader.system.transport.tokens import default_token_file
 
 _REPORT_SECONDS = 0.5
-
-
-class StepSums(Protocol):
-    """Sums over training's steps, as ``statistics.waits.Waits`` has them."""
-
-    def sums(self) -> tuple[int, float, float]:
-        """Returns the number of steps, their seconds, and the seconds of waiting in these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class RemoteWorkers:
     def __init__(
         self,
         settings: Remote,
-        steps: StepSums,
+        steps: Waits,
         num_workers: int,
         made_here: Callable[[], int] = lambda: 0,
         ranks: JobRanks | None = None,
@@ -167,4 +160,4 @@ def make_fleet(settings: Remote, num_workers: int, ranks: JobRanks | None = None
 
         return RayFleet(settings, num_workers + 1, ranks)
     token = read_token(settings.token_file or default_token_file())
-    return ListedFleet([Address.parse(each) for each in settings.servers], Identity.of(token))
+    return Fleet([Address.parse(each) for each in settings.servers], Identity.of(token))

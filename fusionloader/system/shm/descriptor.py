@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
+
+
+def wait_for(fd: int, event: int, seconds: float | None = 0) -> bool:
+    """Waits for an event of ``select.poll``, or the other end's; returns whether it has come."""
+    poll = select.poll()  # select() is limited to descriptors below 1024
+    poll.register(fd, event)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 class OwnedDescriptor:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from fusionloader.system.shm.descriptor import OwnedDescriptor
+from fusionloader.system.shm.descriptor import OwnedDescriptor, wait_for
 
 
 class Held(Protocol):
@@ -49,11 +48,7 @@ class Fork(OwnedDescriptor):
     def has_ended(self) -> bool:
         """Whether all children have ended; ``False`` if that is unknown."""
         # The garbage collector may finalize this before the pool that asks.
-        if self.fd < 0:
-            return False
-        poll = select.poll()
-        poll.register(self.fd, 0)
-        return bool(poll.poll(0))  # POLLHUP
+        return self.fd >= 0 and wait_for(self.fd, 0)  # POLLHUP
 
 
 _holders: weakref.WeakSet[BatchHolder] = weakref.WeakSet()

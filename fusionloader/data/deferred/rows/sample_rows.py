@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from fusionloader import _native
 from fusionloader.data.deferred.counts import counts
 from fusionloader.data.deferred.rows.layout import Kind
 from fusionloader.data.deferred.rows.region import tensor_over
@@ -36,17 +37,6 @@ _FEW_LOST, _MOST_LOST = 8, 0.02
 _NOWHERE = -1
 
 
-class MappedRow(Protocol):
-    """A row in a mapping of its own, with a buffer over it."""
-
-    @property
-    def address(self) -> int:
-        """Address of the row."""
-
-    def make_private(self) -> None:
-        """Replaces the memory by a copy at the same address."""
-
-
 class RowSlot(Protocol):
     """The memory of a batch."""
 
@@ -54,7 +44,7 @@ class RowSlot(Protocol):
     def number(self) -> int:
         """Number of the slot."""
 
-    def map_row(self, begin: int, nbytes: int) -> MappedRow:
+    def map_row(self, begin: int, nbytes: int) -> _native.RowMapping:
         """Maps bytes of the slot once more."""
 
 
@@ -85,7 +75,7 @@ class _Row:
 
     __slots__ = ("_memory", "_rest", "address", "mapped", "place")
 
-    def __init__(self, mapped: MappedRow, place: tuple[int, int, int]) -> None:
+    def __init__(self, mapped: _native.RowMapping, place: tuple[int, int, int]) -> None:
         self.mapped, self.address, self.place = mapped, mapped.address, place
         self._memory = (ctypes.c_char * place[2]).from_buffer(mapped)  # type: ignore[arg-type]
         self._rest = self._count()

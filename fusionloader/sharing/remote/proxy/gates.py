@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections import deque
-from typing import Protocol
 
 from fusionloader import _native
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
@@ -19,7 +18,6 @@ from fusionloader.scheduler.offload.profile import OffloadProfile, ProfilePhase,
 from fusionloader.sharing.remote.offload_metrics import MetricKeys, MetricStore
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
-from fusionloader.sharing.remote.user_code.layouts import LayoutRows
 
 _FEW_SAMPLES = 200  # fewer do not tell what one costs
 
@@ -59,11 +57,15 @@ class Observer:
         return local[0], remote[0]
 
 
-class Gate(Protocol):
-    """Decides for all lanes of a loader, in their threads; the main thread calls ``look``."""
+class Gate:
+    """Decides for all lanes of a loader, in their threads; the main thread calls ``look``.
+
+    This one leaves to remote workers all that they take.
+    """
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
         """Returns what a lane may request now, ``None`` for nothing; ``queue`` is the lane's."""
+        return Candidate.TINY_BATCH
 
     def claimed(self) -> None:
         """Called when a request is about to be sent."""
@@ -78,41 +80,7 @@ class Gate(Protocol):
         """Called periodically; ``most`` is how many requests the lanes can have under way."""
 
 
-class OpenGate:
-    """Leaves to remote workers all that they take."""
-
-    def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        return Candidate.TINY_BATCH
-
-    def claimed(self) -> None:
-        pass
-
-    def answered(self, seconds: float) -> None:
-        pass
-
-    def lost(self) -> None:
-        pass
-
-    def look(self, most: int) -> None:
-        pass
-
-
-class LayoutGate:
-    """Lets lanes request samples of user code once this machine's workers have made the first.
-
-    The first sample settles the layout; after that, ``gate`` decides.
-    """
-
-    def __init__(self, gate: Gate, rows: LayoutRows) -> None:
-        self._gate, self._rows = gate, rows
-        self.claimed, self.answered, self.lost = gate.claimed, gate.answered, gate.lost
-        self.look = gate.look
-
-    def request(self, queue: _native.WorkerQueue) -> Candidate | None:
-        return None if self._rows.settled(queue) is None else self._gate.request(queue)
-
-
-class BalanceGate:
+class BalanceGate(Gate):
     """Lets lanes claim while few mini-batches are ready, and as long as answers come in time."""
 
     def __init__(self, observer: Observer, in_flight: int) -> None:
@@ -181,7 +149,7 @@ class BalanceGate:
             self._overhead = here / (now.local_cpu_seconds / now.local_samples)
 
 
-class FastFlowGate:
+class FastFlowGate(BalanceGate):
     """Measures what FastFlow's decision needs, then keeps to the share that was decided."""
 
     def __init__(
@@ -193,8 +161,8 @@ class FastFlowGate:
         keys: MetricKeys,
     ) -> None:
         """Begins with the metrics of earlier runs; ``candidates`` are the kinds to compare."""
-        self._balance = BalanceGate(observer, in_flight)
-        self._remote_counters, self._observer, self._keys = counters, observer, keys
+        super().__init__(observer, in_flight)
+        self._remote_counters, self._keys = counters, keys
         self._store = MetricStore()
         self._profile = OffloadProfile(
             candidates,
@@ -212,22 +180,16 @@ class FastFlowGate:
         if candidate is None or counters is None:
             return candidate
         local, remote = self._observer.samples()
-        within = counters.may_offload(local, remote) and self._balance.has_capacity()
+        within = counters.may_offload(local, remote) and self.has_capacity()
         return candidate if within else None
-
-    def claimed(self) -> None:
-        self._balance.claimed()
 
     def answered(self, seconds: float) -> None:
         self._slowest = max(self._slowest, seconds)
-        self._balance.answered(seconds)
-
-    def lost(self) -> None:
-        self._balance.lost()
+        super().answered(seconds)
 
     def look(self, most: int) -> None:
         """Goes on with the measurement when training has taken steps."""
-        self._balance.look(most)
+        super().look(most)
         now, before = self._observer.observe(), self._before
         if before is None or self._profile.phase is ProfilePhase.DECIDED:
             self._before = now
@@ -241,7 +203,7 @@ class FastFlowGate:
         self._profile.observe(now.since(before, slowest))
         self._before = now
         if (self._profile.phase, self._profile.candidate) != phase:
-            self._balance.renew()
+            self.renew()
             self._save()
 
     def _save(self) -> None:
@@ -260,7 +222,7 @@ def make_gate(
     work: RemoteWork, counters: RemoteCounters, observer: Observer, keys: MetricKeys
 ) -> Gate:
     if work.offload == "all":
-        return OpenGate()
+        return Gate()
     if work.offload == "balance":
         return BalanceGate(observer, work.in_flight)
     return FastFlowGate(counters, observer, work.in_flight, _candidates(work), keys)

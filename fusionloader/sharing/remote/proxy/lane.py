@@ -85,6 +85,13 @@ class LaneQueue:
         rows = self.rows
         return rows.row_bytes if isinstance(rows, LayoutRows) else self.work.row_bytes
 
+    def request(self, queue: _native.WorkerQueue) -> Candidate | None:
+        """Asks the gate, once this machine's workers have made user code's first sample."""
+        rows = self.rows
+        if isinstance(rows, LayoutRows) and rows.settled(queue) is None:
+            return None
+        return self.gate.request(queue)
+
 
 class _Lease(NamedTuple):
     """A request under way: its claim of neighbouring tiny-batches, and when it was sent."""
@@ -210,7 +217,7 @@ class Lane:
         queue = self._queue
         seen = queue.work_word
         while len(self._under_way) < DEPTH and not self._leaving.is_set():
-            kind = self._shared.gate.request(queue)
+            kind = self._shared.request(queue)
             claim = None if kind is None else queue.claim_small(self._size(kind))
             if claim is None or kind is None:
                 break

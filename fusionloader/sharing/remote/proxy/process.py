@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from fusionloader import _native
 from fusionloader.sharing.remote.offload_metrics import MetricKeys
-from fusionloader.sharing.remote.proxy.gates import LayoutGate, Observer, make_gate
+from fusionloader.sharing.remote.proxy.gates import Observer, make_gate
 from fusionloader.sharing.remote.proxy.greeting import RemoteWork
 from fusionloader.sharing.remote.proxy.lane import DEPTH, Lane, LaneQueue
 from fusionloader.sharing.remote.remote_counters import LANES, RemoteCounters
@@ -150,7 +150,6 @@ class Proxy:
         """What lanes share; made once the workers, on which metrics depend, are known."""
         if self._made_shared is None:
             config, work = self._config, self._config.work
-            rows = _rows(config)
             hosts = sorted({address.host for address in self._wanted})
             gate = make_gate(
                 work,
@@ -162,11 +161,11 @@ class Proxy:
                 control_fd=config.control_fd,
                 data_fd=config.data_fd,
                 pid=os.getpid(),
-                rows=rows,
+                rows=_rows(config),
                 work=work,
                 identity=self._identity,
                 counters=self._counters,
-                gate=LayoutGate(gate, rows) if isinstance(rows, LayoutRows) else gate,
+                gate=gate,
                 warn=self._warn,
             )
         return self._made_shared

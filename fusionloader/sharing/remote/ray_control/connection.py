@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import select
@@ -30,6 +29,7 @@ from fusionloader.system import fd_messages
 from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.limits import anonymous_memory
 from fusionloader.system.local_service import ServiceStarter, reap_ended
+from fusionloader.system.shm.descriptor import wait_for
 
 _PLACE = re.compile(r"^\[.*?\] \S+:\d+: ")  # time and source line, which begin a line of Ray's log
 _MOST_ERRORS = 1 << 14  # bytes of standard error that are read
@@ -75,7 +75,7 @@ class RayConnection:
         self._process = self._errors = -1
         with contextlib.suppress(OSError):  # it has ended, which `receive` shows
             process = os.pidfd_open(self.pid)
-            if _wait(found.fileno(), 0, 0):  # the pidfd may be of a later process with this pid
+            if wait_for(found.fileno(), 0, 0):  # the pidfd may be of a later process with this pid
                 os.close(process)
             else:
                 self._process = process
@@ -103,7 +103,7 @@ class RayConnection:
         """
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not _wait(self._connection.fileno(), select.POLLIN, left):
+            if not wait_for(self._connection.fileno(), select.POLLIN, left):
                 raise TimeoutError
             try:
                 message = fd_messages.receive(self._connection)
@@ -120,7 +120,7 @@ class RayConnection:
         """Sends a message; one that need not arrive is dropped if the process does not read."""
         with contextlib.suppress(OSError):  # it has ended, which `receive` shows
             if must_arrive:
-                _wait(self._connection.fileno(), select.POLLOUT, _SEND_SECONDS)
+                wait_for(self._connection.fileno(), select.POLLOUT, _SEND_SECONDS)
             fd_messages.send(self._connection, packed(message, *fds))
 
     def send_code(self, code: CodeBundle) -> None:
@@ -174,12 +174,12 @@ class RayConnection:
         """
         if self._is_last and self._process >= 0:
             for number in (signal.SIGTERM, signal.SIGKILL):
-                if _wait(self._process, select.POLLIN, seconds):
+                if wait_for(self._process, select.POLLIN, seconds):
                     break
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._process, number)
                 seconds = _CLOSE_SECONDS
-            _wait(self._process, select.POLLIN, seconds)
+            wait_for(self._process, select.POLLIN, seconds)
             reap_ended()
         self._disconnect()
 
@@ -190,13 +190,6 @@ class RayConnection:
         """
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-
-
-def _wait(fd: int, event: int, seconds: float | None) -> bool:
-    """Waits for an event or the end of a connection; returns whether it has come."""
-    poll = select.poll()
-    poll.register(fd, event)
-    return bool(poll.poll(None if seconds is None else math.ceil(1000 * seconds)))
 
 
 def _close(connection: socket.socket, *fds: int) -> None:

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import socket
 import threading
-from dataclasses import dataclass, replace
 
 from fusionloader.sharing.remote import protocol
 from fusionloader.sharing.remote.protocol import Ready
 from fusionloader.sharing.remote.user_code.store import CodeStore
 from fusionloader.sharing.remote.worker.reading import EncodedCache
-from fusionloader.sharing.remote.worker.worker_session import Done, WorkerSession
+from fusionloader.sharing.remote.worker.worker_session import WorkerCounts, WorkerSession
 from fusionloader.system.transport.address import Address
 from fusionloader.system.transport.identity import Identity
 from fusionloader.system.transport.listener import Answer, Listener, Service
 from fusionloader.system.transport.messages import Message, Outgoing, refusal
-
-
-@dataclass(slots=True)
-class WorkerCounts:
-    """What a worker has done since it began.
-
-    Attributes:
-        requests: number of requests for samples that it has answered, declined ones included.
-        samples: number of samples that it has prepared.
-        declined: number of requests that it has declined.
-        bytes_read: number of bytes read from files.
-        bytes_sent: number of bytes of results.
-    """
-
-    requests: int = 0
-    samples: int = 0
-    declined: int = 0
-    bytes_read: int = 0
-    bytes_sent: int = 0
 
 
 class WorkerService:
@@ -44,6 +25,7 @@ class WorkerService:
 
     Attributes:
         address: address at which it listens, with the actual port.
+        counts: what it has done since it began.
     """
 
     def __init__(
@@ -72,18 +54,13 @@ class WorkerService:
         self._ready = Ready(f"{socket.gethostname()}, pid {os.getpid()}", cores)
         self._code = code
         self._cores = threading.BoundedSemaphore(cores)
-        self._counts = WorkerCounts()
+        self.counts = WorkerCounts()
         self._cache = EncodedCache(cache_bytes) if cache_bytes else None
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         services = {protocol.SERVICE: Service(self._begin, protocol.MOST_BODY)}
         self._listener = Listener(address, identity, services)
         self.address = self._listener.address
-
-    @property
-    def counts(self) -> WorkerCounts:
-        with self._lock:
-            return replace(self._counts)
 
     def drain(self, timeout: float = 1.5) -> bool:
         """Refuses new requests, and waits for those under way.
@@ -107,10 +84,6 @@ class WorkerService:
 
         return answer
 
-    def _count(self, done: Done) -> None:
+    def _count(self, done: WorkerCounts) -> None:
         with self._lock:
-            self._counts.requests += 1
-            self._counts.samples += done.samples
-            self._counts.declined += done.declined
-            self._counts.bytes_read += done.bytes_read
-            self._counts.bytes_sent += done.bytes_sent
+            self.counts = WorkerCounts(*map(operator.add, self.counts, done))

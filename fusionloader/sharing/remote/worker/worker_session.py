@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import fusionloader
 from fusionloader import _native
@@ -45,17 +44,18 @@ _MOST_KNOWN_FILES = 256
 _LONGEST_PATH = 4096  # bytes, Linux's PATH_MAX
 
 
-@dataclass(slots=True)
-class Done:
-    """The outcome of a request.
+class WorkerCounts(NamedTuple):
+    """What requests came to.
 
     Attributes:
+        requests: number of requests for samples that were answered, declined ones included.
         samples: number of samples that were prepared.
-        declined: 1 if the request was declined, else 0.
+        declined: number of requests that were declined.
         bytes_read: number of bytes read from files.
         bytes_sent: number of bytes of results.
     """
 
+    requests: int = 0
     samples: int = 0
     declined: int = 0
     bytes_read: int = 0
@@ -84,7 +84,7 @@ class WorkerSession:
         self,
         ready: Ready,
         core: AbstractContextManager[object],
-        done: Callable[[Done], None],
+        done: Callable[[WorkerCounts], None],
         cache: EncodedCache | None = None,
         code: CodeStore | None = None,
     ) -> None:
@@ -175,34 +175,35 @@ class WorkerSession:
             raise MalformedMessage(f"{len(parts)} results have {nbytes} bytes")
         if nbytes > len(self._rows):
             self._rows = memoryview(bytearray(nbytes))
-        done = Done()
+        done = WorkerCounts(requests=1)
         read_before = self._files.bytes_read
         try:
             with self._core:
                 for place, (sample, data) in enumerate(parts):
                     out = self._rows[place * row_bytes : (place + 1) * row_bytes]
                     self._make(request, sample, data, out)
-            done.samples, done.bytes_sent = len(parts), nbytes
+            done = done._replace(samples=len(parts), bytes_sent=nbytes)
         except _SampleDeclined as error:
-            done.declined = 1
+            done = done._replace(declined=1)
             declined = Declined(request.number, error.reason, str(error))
             return Outgoing(protocol.DECLINED, declined.encode())
         finally:
-            done.bytes_read = self._files.bytes_read - read_before
+            done = done._replace(bytes_read=self._files.bytes_read - read_before)
             self._done(done)
         rows = Rows(request.number, time.monotonic_ns() - start, done.bytes_read)
         return Outgoing(protocol.ROWS, rows.encode(), [self._rows[:nbytes]])
 
     def _prepare_code(self, request: WorkRequest, body: memoryview) -> Outgoing:
-        start, done = time.monotonic_ns(), Done()
+        start, done = time.monotonic_ns(), WorkerCounts(requests=1)
         if self._maker is None:
             raise MalformedMessage("PREPARE of indices comes after SETUP_CODE")
         try:
             with self._core:
                 rows = self._maker.make(request, body)
-            done.samples, done.bytes_sent = len(request.samples), sum(map(len, rows))
+            nbytes = sum(map(len, rows))
+            done = done._replace(samples=len(request.samples), bytes_sent=nbytes)
         except NotMade as error:
-            done.declined = 1
+            done = done._replace(declined=1)
             declined = Declined(request.number, Reason.SAMPLES, str(error))
             return Outgoing(protocol.DECLINED, declined.encode())
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from fusionloader import _native
 from fusionloader._native import cuda
@@ -17,23 +16,6 @@ __all__ = ["CudaLauncher", "HostLauncher", "KernelError", "Launcher"]
 
 class KernelError(RuntimeError):
     """The driver refuses the kernel; the message says why, and what to do."""
-
-
-class Launcher(Protocol):
-    """Runs batches of programs; each thread needs its own."""
-
-    def allocate(self, nbytes: int) -> Memory:
-        """Returns memory that images, rows and working memory may be in."""
-
-    def launch(self, batch: _native.DeviceBatch) -> None:
-        """Runs a batch of at least one sample; it may be running until ``wait`` returns.
-
-        Raises:
-            RuntimeError: the driver or the allocator failed.
-        """
-
-    def wait(self) -> None:
-        """Waits until all rows are written, and frees working memory."""
 
 
 class HostLauncher:
@@ -54,7 +36,7 @@ class HostLauncher:
 
 
 class CudaLauncher:
-    """Launches programs on one stream of a CUDA device."""
+    """Launches programs on one stream of a CUDA device; each thread needs its own."""
 
     def __init__(self, device: int, stream: int, allocate: Callable[[int], Memory]) -> None:
         """Loads the kernel; compiles it first if necessary.
@@ -88,7 +70,11 @@ class CudaLauncher:
         return self._allocate(nbytes)
 
     def launch(self, batch: _native.DeviceBatch) -> None:
-        """Queues the batch on the stream; see ``Launcher.launch`` for errors."""
+        """Queues a batch of at least one sample on the stream.
+
+        Raises:
+            RuntimeError: the driver or the allocator failed.
+        """
         work = self._allocate(batch.work_bytes)
         self._native.launch(batch, work.address, self._stream)
         self._work.append(work)
@@ -97,3 +83,7 @@ class CudaLauncher:
         """Waits for the stream, and frees working memory."""
         self._native.wait(self._stream)
         self._work.clear()
+
+
+Launcher = HostLauncher | CudaLauncher
+"""Runs batches of programs."""
