@@ -94,7 +94,7 @@ def decode_window(
     filter: PillowFilter = "bilinear",
     tensor: bool = False,
 ) -> Pixels | torch.Tensor:
-    """Returns a window of an image, resized; of a baseline JPEG only the window is decoded.
+    """Returns a window of an image, resized; of a JPEG no more than the window is decoded.
 
     The pixels are those of ``Image.open(...).convert("RGB").crop(box).resize(size)``.
 

@@ -81,7 +81,7 @@ class Preprocessor:
         max_batch: largest number of images in a dynamic batch.
         max_delay: how long ``infer`` waits for other images after the first one of its batch:
             ``"2ms"``, or seconds. Without ``infer`` each image is delivered when it is ready.
-        max_queued: largest number of unanswered images; by default at least 256.
+        max_queued: largest number of unanswered images, 1 to 2048; by default at least 256.
         when_full: whether further images ``"wait"`` or ``"raise"`` ``QueueFull``.
         seed: seed of the random draws of ``transform``, required if it has any. The draws for an
             image depend on seed, epoch, key and transform alone. A ``FusionLoader`` with that seed
