@@ -117,7 +117,20 @@ def write_json(report: JsonObject, path: Path | None) -> None:
     """Writes a report, if a file was asked for."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2, default=_plain) + "\n")
+        path.write_text(_lines(json.loads(json.dumps(report, default=_plain)), 2) + "\n")
+
+
+def _lines(value: Any, levels: int, indent: str = "") -> str:
+    """Returns JSON in which each value of the first levels has a line."""
+    if not levels or not value or not isinstance(value, dict | list):
+        return json.dumps(value)
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {_lines(value[key], levels - 1, inner)}" for key in value]
+    else:
+        parts = [_lines(each, levels - 1, inner) for each in value]
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{begin}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"
 
 
 def _plain(value: object) -> JsonObject | str:
