@@ -53,10 +53,10 @@ class FusionLoader(Shown, DataLoader[T_co]):
     """A ``DataLoader`` that yields the same batches, faster.
 
     Arguments of ``DataLoader`` have the same meanings and defaults. Image folders, shards and pixel
-    arrays whose transforms can be compiled run natively, and tensors in memory are gathered. Samples
-    of other map-style datasets with the default collate are written one by one into shared memory.
-    With a custom ``collate_fn``, an ``IterableDataset`` and samples of varying shape, a worker makes
-    whole batches. ``explain()`` says which of these applies, and why.
+    arrays whose transforms can be compiled run natively, and tensors in memory are gathered.
+    Samples of other map-style datasets with the default collate are written one by one into shared
+    memory. With a custom ``collate_fn``, an ``IterableDataset`` and samples of varying shape, a
+    worker makes whole batches. ``explain()`` says which of these applies, and why.
 
     The constructor only stores its arguments, each as an attribute of the same name. Processes and
     shared memory are created by ``iter()``.
