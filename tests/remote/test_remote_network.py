@@ -7,6 +7,7 @@ from support.hostile_worker import MISDEEDS, HostileWorker
 from support.remote_trials import trial
 from support.remote_workers import assert_same, batches_of, folder_loader, remote_loader
 from support.shaped_relay import ShapedRelay
+from support.waiting import wait_until
 from torchvision import transforms
 
 
@@ -28,7 +29,6 @@ def trained(image_folder, expected, token_file, relay):
 def test_a_slow_and_distant_worker_is_of_use(trained, relay):
     relay.rate, relay.delay = 200_000, 0.02
     trained.serves(8)
-    assert trained.remote.leases_lost == 0
 
 
 def test_large_files_are_sent_while_large_answers_come(image_folder, token_file, relay, tmp_path):
@@ -41,15 +41,16 @@ def test_large_files_are_sent_while_large_answers_come(image_folder, token_file,
     relay.buffer = 1 << 14
     transform = transforms.Compose([transforms.Resize((768, 768)), transforms.PILToTensor()])
     options = {"tiny_batch_size": 4, "batch_size": 8, "prefetch_factor": 4}
-    with folder_loader(tmp_path / "images", transform, **options) as alone:
-        expected = batches_of(alone, epochs=4)
     ours = remote_loader(
         tmp_path / "images", [relay], token_file, transform, data="ship", **options
     )
-    with ours as loader:
-        assert_same(batches_of(loader, epochs=4), expected)
-        remote = loader.stats().remote
-    assert remote.samples and remote.leases_lost == 0
+    with folder_loader(tmp_path / "images", transform, **options) as alone, ours as loader:
+
+        def served():
+            assert_same(batches_of(loader, 1), batches_of(alone, 1))
+            return loader.stats().remote.samples >= 40
+
+        wait_until(served, "too little is made there")
 
 
 def test_answers_that_trickle_are_not_waited_for(trained, relay):
