@@ -5,6 +5,7 @@ from support.faulty_server import serving
 from support.images import eval_transform
 from support.notes import said
 from support.tar_shards import image_shards
+from support.waiting import PATIENCE
 
 from fusionloader import FusionLoader
 from fusionloader.cache.range_reading import ShardChanged
@@ -63,7 +64,7 @@ def loader_of(server, fault, **options):
         transform=eval_transform(),
         shuffle_window=8,
         retries=1,
-        timeout=2.0,
+        timeout=2.0 if fault == "hang" else PATIENCE,
         hedge=False,
     )
     loader = FusionLoader(stream, 4, sampler=stream.sampler(), num_workers=2, seed=1, **options)

@@ -9,8 +9,9 @@ from fusionloader.cache.tiers.dataset_table import DatasetTable
 from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 from fusionloader.data.sources.encoded_images import EncodedImages
 from fusionloader.data.sources.streams.settings import ReadSettings
+from support.waiting import PATIENCE
 
-QUICK = {"retries": 1, "timeout": 5.0, "hedge": False}
+QUICK = {"retries": 1, "timeout": PATIENCE, "hedge": False}
 
 
 def table_of(images: EncodedImages) -> DatasetTable:

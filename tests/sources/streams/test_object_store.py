@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 from support.faulty_server import serving
+from support.waiting import PATIENCE
 
 from fusionloader.cache.range_reading import FileRange
 from fusionloader.data.sources import UrlUnreadable
@@ -29,7 +30,7 @@ def server():
 
 def run(work, **settings):
     """Returns the result of ``work`` with a store, and the store's counts."""
-    given = {"timeout": 0.4, "retries": 2, "hedge": False, **settings}
+    given = {"timeout": PATIENCE, "retries": 2, "hedge": False, **settings}
 
     async def main():
         store = ObjectStore(ReadSettings(**given))
@@ -45,7 +46,8 @@ def run(work, **settings):
 def test_what_may_pass_is_sent_again(server, fault):
     # aiohttp sends again by itself, once, what was reset before any answer.
     server.faults.extend([fault] * (2 if fault == "reset" else 1))
-    data, counts = run(lambda store: store.read(server.url("a.bin"), 100, 900))
+    timeout = 2.0 if fault == "hang" else PATIENCE  # of the answer to the second attempt as well
+    data, counts = run(lambda store: store.read(server.url("a.bin"), 100, 900), timeout=timeout)
     assert data == DATA[100:900]
     assert (counts.requests, counts.retries, counts.failures) == (2, 1, 0)
 
@@ -54,7 +56,8 @@ def test_what_may_pass_is_sent_again(server, fault):
 def test_what_does_not_pass_is_given_up_and_says_how_often_it_was_tried(server, fault):
     server.fault_of = lambda asked: fault
     with pytest.raises(ServerFailed, match=r"a.bin', bytes 100 to 899 .*3 attempts") as caught:
-        run(lambda store: store.read(server.url("a.bin"), 100, 900))
+        timeout = 0.4 if fault == "hang" else PATIENCE
+        run(lambda store: store.read(server.url("a.bin"), 100, 900), timeout=timeout)
     assert caught.value.status == (fault if isinstance(fault, int) else None)
     assert len(server.ranges()) == (6 if fault == "reset" else 3)
 
@@ -84,7 +87,7 @@ def test_no_more_is_read_than_a_range_has_whatever_a_server_sends(server, fault,
     tracemalloc.start()
     why = "may have been replaced" if fault == "longer" else "the server ignores ranges"
     with pytest.raises(ServerFailed, match=why):
-        run(lambda store: store.read(server.url("a.bin"), start, start + 10), timeout=60.0)
+        run(lambda store: store.read(server.url("a.bin"), start, start + 10))
     with pytest.raises(UrlUnreadable, match=r"index it again|the server ignores ranges"):
         read_url_range(FileRange(server.url("a.bin"), start, 10), {})
     _, most = tracemalloc.get_traced_memory()
@@ -117,7 +120,7 @@ def test_a_late_request_is_sent_a_second_time_and_the_first_answer_counts(server
             found.append(await store.read(server.url("a.bin"), 10, 30))
         return found
 
-    found, counts = run(work, hedge=True, timeout=60.0, retries=0)
+    found, counts = run(work, hedge=True, retries=0)
     assert found == [DATA[10:30]] * len(found)
     assert counts.requests == 30 + len(found) + counts.hedged
 
@@ -131,7 +134,7 @@ def test_a_hedged_request_that_fails_leaves_the_first_one_its_chance(server):
 
     faults = iter([0.3, 404])  # not of the thirty, some of which may be sent again and be late
     server.fault_of = lambda asked: next(faults) if asked.start == 10 else None
-    data, counts = run(work, hedge=True, timeout=60.0, retries=0)
+    data, counts = run(work, hedge=True, retries=0)
     assert data == DATA[10:30]
     assert counts.hedged >= 1
 

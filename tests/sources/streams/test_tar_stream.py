@@ -12,6 +12,7 @@ from PIL import Image
 from support.faulty_server import serving
 from support.limits import limited
 from support.tar_shards import image_shards, jpeg, tar_of
+from support.waiting import PATIENCE
 
 from fusionloader.data.sources.shards.shard_paths import expand_urls
 from fusionloader.data.sources.shards.tar_index import SUFFIX
@@ -27,7 +28,7 @@ from fusionloader.data.sources.streams.tar_stream import TarStream
 from fusionloader.data.sources.url_errors import UrlAbsent, UrlUnreadable
 
 COUNTS = (5, 1, 9)
-QUICK = {"retries": 1, "timeout": 5.0}
+QUICK = {"retries": 1, "timeout": PATIENCE}
 
 
 @pytest.fixture
