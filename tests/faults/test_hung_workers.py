@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.batches import same_batches
+from support.batches import next_in_time, same_batches
 from support.images import eval_transform
 from support.waiting import PATIENCE, is_stopped, wait_until
 from torch.utils.data import Dataset, IterableDataset, default_collate
@@ -21,7 +21,7 @@ from fusionloader import FusionLoader, WorkerPool
 from fusionloader.engine.manager import stalls
 from fusionloader.engine.manager.stalls import HungWorkers
 
-SECONDS = 0.4
+SECONDS = 1.5  # without progress, which a busy machine may take from others as well
 STALLED = rf"made no progress for {SECONDS} s \(stall_timeout\)"
 
 
@@ -56,7 +56,7 @@ def test_what_a_hung_worker_was_at_is_done_by_another(tmp_path, caplog, pooled, 
         loader = FusionLoader(HangsOnce(tmp_path), 2, **options)
         with caplog.at_level(logging.WARNING):
             assert torch.cat(list(loader))[:, 0].tolist() == list(range(8))
-    assert loader.stats().worker_restarts == 1
+    assert loader.stats().worker_restarts >= 1
     said = rf"worker \d \(pid \d+\) {STALLED} at index 5 and was killed; it is replaced"
     assert len([text for text in warnings_of(caplog) if re.match(said, text)]) == 1
 
@@ -102,9 +102,8 @@ class Stream(IterableDataset):
 
 @pytest.mark.usefixtures("any_may_die")
 def test_a_stream_ends_with_an_error_that_names_the_worker(tmp_path):
-    loader = FusionLoader(Stream(HangsOnce(tmp_path)), 2, num_workers=1, stall_timeout=1.5)
-    stalled = r"made no progress for 1\.5 s \(stall_timeout\) at mini-batch 2 and was killed"
-    told = rf"worker 0 {stalled}\. Nobody can go on with its part"
+    loader = FusionLoader(Stream(HangsOnce(tmp_path)), 2, num_workers=1, stall_timeout=SECONDS)
+    told = rf"worker 0 {STALLED} at mini-batch 2 and was killed\. Nobody can go on with its part"
     with pytest.raises(RuntimeError, match=told):
         list(loader)
 
@@ -197,7 +196,7 @@ def test_a_worker_that_hangs_in_an_earlier_epoch_is_waited_for_until_the_timeout
     with FusionLoader(dataset, 1, timeout=1, **options) as loader:
         first = iter(loader)
         for _ in range(5):
-            next(first)
+            next_in_time(first)
         wait_until(dataset.hung.exists)
         del first
         with pytest.raises(RuntimeError, match="timed out after 1 seconds.*index 5 for"):

@@ -12,7 +12,7 @@ import torch
 from support import bad_decoders, warm_start
 from support.cropped_epochs import BATCHES, assert_epoch, assert_epochs_until
 from support.fake_device import FakeDevice
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.engine.delivery.device_ring import DeviceRing
@@ -130,7 +130,6 @@ def test_a_decoder_that_breaks_the_rules_is_given_up(dataset, expected, tmp_path
 def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_more(
     dataset, expected, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
     before = len(threads())
     real, written = FusedAugment.run, []
 
@@ -141,6 +140,7 @@ def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_mor
     monkeypatch.setattr(FusedAugment, "run", counting)
     with threaded(dataset, decoder=bad_decoders.Hangs(tmp_path / "flag")) as loader:
         assert_epochs_until(loader, expected, lambda told: told["samples"])
+        monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
         (tmp_path / "flag").touch()
         with pytest.warns(RuntimeWarning, match='given up.*where="process"') as warned:
             assert_epochs_until(loader, expected, lambda told: told["gone"])
@@ -157,17 +157,18 @@ def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_mor
 def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
     dataset, expected, monkeypatch, caplog
 ):
-    monkeypatch.setattr(control, "HUNG_SECONDS", 0.3)
     monkeypatch.setattr(worker_thread, "_CLOSE_SECONDS", 0.01)
     real, hangs, may_go_on = FusedAugment.run, threading.Event(), threading.Event()
 
     def slow(self, images, operations, rows):
-        if hangs.is_set():
+        if hangs.is_set() and not may_go_on.is_set():
+            monkeypatch.setattr(control, "HUNG_SECONDS", 0.3)
             may_go_on.wait()
         return real(self, images, operations, rows)
 
     def go_on():
         wait_until(lambda: "cannot be" in caplog.text or "hangs while it writes" in caplog.text)
+        monkeypatch.setattr(control, "HUNG_SECONDS", PATIENCE)
         may_go_on.set()
 
     monkeypatch.setattr(FusedAugment, "run", slow)
