@@ -122,6 +122,7 @@ def test_a_loader_that_one_rank_alone_iterates_is_left_alone_by_all():
         own = ranks.rank == 0 and ranks.join("validation")
         ranks.meet("rank 0 has seen that it is alone", None)
         late = ranks.join("validation")
+        ranks._join_patience = PATIENCE  # both come to the next
         return own, late, ranks.join("training"), ranks.apart
 
     assert in_ranks(join, join_patience=0.1) == [(False, False, True, ["validation"])] * 2

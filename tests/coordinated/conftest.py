@@ -5,7 +5,7 @@ import secrets
 
 import pytest
 from jobs import Job, coordinators
-from support.waiting import left_behind, wait_until
+from support.waiting import wait_until, wait_until_nothing_is_left
 
 from fusionloader.sharing.jobs.address import coordinator_address
 
@@ -16,7 +16,7 @@ def word():
     made = f"test-{secrets.token_hex(6)}"
     yield made
     wait_until(lambda: not coordinators(coordinator_address(made)), "the coordinator has not ended")
-    assert not left_behind()
+    wait_until_nothing_is_left()
 
 
 @pytest.fixture

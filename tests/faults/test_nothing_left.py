@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ends import assert_nothing_is_left_of
 from support.datasets import Nested
-from support.waiting import gone, left_behind, wait_until
+from support.waiting import gone, wait_until, wait_until_nothing_is_left
 
 from fusionloader import FusionLoader
 
@@ -103,7 +103,7 @@ def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():
     del iterator
     gc.collect()
     wait_until(lambda: all(map(gone, pids)))
-    assert not left_behind()
+    wait_until_nothing_is_left()
 
 
 def test_a_forked_child_does_not_end_its_parents_workers():

@@ -1,5 +1,6 @@
 """Workers whose training process was killed end within 2 s, whatever they are blocked in."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def test_a_worker_ends_with_its_training(kind, blocked, tmp_path, monkeypatch):
         wait_until_gone(pids, 2, f"workers, {kind}, {blocked}")
         wait_until_nothing_is_left(training.pid)
     finally:
-        for left in filter(psutil.pid_exists, pids):
-            psutil.Process(left).kill()
+        for left in pids:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(left).kill()
         training.kill()
         os.close(writer)

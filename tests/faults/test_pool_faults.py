@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from support.batches import same_batches
-from support.waiting import PATIENCE, gone, left_behind, wait_until
+from support.waiting import PATIENCE, gone, wait_until, wait_until_nothing_is_left
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
@@ -168,8 +168,7 @@ def test_closing_a_pool_ends_its_processes(sets):
     with pytest.raises(RuntimeError, match="the WorkerPool was closed while an iterator was"):
         list(begun_iterators[0][0])
     del begun_iterators
-    gc.collect()
-    assert not left_behind()
+    wait_until_nothing_is_left()
 
 
 def test_a_closed_pool_starts_new_processes(train_set):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support.waiting import left_behind
+from support.waiting import wait_until_nothing_is_left
 from torch.utils.data import (
     DataLoader,
     RandomSampler,
@@ -101,7 +101,7 @@ def test_there_is_no_worker():
     assert "gathered from tensors in memory" in loader.explain()
     first, second = ([batch[1] for batch in loader] for _ in range(2))
     assert torch.equal(torch.cat(first), torch.cat(second))
-    assert not left_behind()
+    wait_until_nothing_is_left()
     assert loader.stats().samples == 2 * COUNT
 
 

@@ -164,7 +164,7 @@ def test_there_are_no_more_processes_than_the_pool_has(sets, pool):
 def test_processes_begin_with_the_first_iterator(train_set, pool):
     before = {child.pid for child in psutil.Process().children()}
     loaders = [pooled(train_set, pool) for _ in range(3)]
-    assert {child.pid for child in psutil.Process().children()} == before
+    assert {child.pid for child in psutil.Process().children()} <= before
     assert len(pids(iter(loaders[0]))) == WORKERS
 
 

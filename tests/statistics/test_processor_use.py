@@ -173,6 +173,7 @@ class Burning(Dataset):
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
 def test_workers_count_the_processor_time_of_what_they_compute(options):
+    found = []
     for sleeps in (False, True):
         loader = FusionLoader(Burning(sleeps), 4, num_workers=1, **options)
         list(loader)
@@ -180,10 +181,9 @@ def test_workers_count_the_processor_time_of_what_they_compute(options):
         (worker,) = stats.workers
         assert worker.cpu_seconds == pytest.approx(stats.processors.cpu_seconds)
         assert worker.cpu_seconds <= worker.busy_seconds * 1.1
-        if sleeps:
-            assert worker.cpu_seconds < 0.1
-        else:  # what came after the last look, 10 ms before the end, is not counted yet
-            assert worker.cpu_seconds > 0.1
+        found.append(worker.cpu_seconds)
+    # Of 160 ms. What came after the last look, 10 ms before the end, is not counted yet.
+    assert found[0] > max(0.1, found[1])
 
 
 def test_the_time_in_iter_is_counted_apart_from_the_first_wait():

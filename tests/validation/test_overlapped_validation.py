@@ -81,7 +81,7 @@ def test_start_waits_for_the_validation_before():
     model, gated = model_of(), Gated()
     validation = OverlappedValidation(gated, loader_of())
     validation.start(model, 0)
-    opener = threading.Timer(0.05, gated.gate.set)
+    opener = threading.Timer(1.0, gated.gate.set)
     opener.start()
     assert validation.start(model, 1)
     assert gated.gate.is_set()
