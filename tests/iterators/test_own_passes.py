@@ -108,6 +108,46 @@ def test_batches_are_torchs_in_every_epoch(dataset, workers, options):
     assert same_batches(found[0], found[2]) and same_batches(found[1], found[3])
 
 
+class AsksItsLoader:
+    """Methods of MosaicML's and LitData's datasets, which only their own loaders can call."""
+
+    def state_dict(self, num_samples, from_beginning):
+        raise AssertionError
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+
+class StreamAsksItsLoader(AsksItsLoader, Parts):
+    pass
+
+
+class MapAsksItsLoader(AsksItsLoader, Dataset):
+    def __len__(self):
+        return 42
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("dataset", [StreamAsksItsLoader, MapAsksItsLoader])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_that_only_another_loader_can_ask_for_is_none(dataset, workers, monkeypatch):
+    if workers == 0:
+        monkeypatch.setattr(Parts, "numbers", lambda self: range(41))
+    torch.manual_seed(0)
+    expected = list(DataLoader(dataset(), 4, num_workers=workers))
+    torch.manual_seed(0)
+    loader = FusionLoader(dataset(), 4, num_workers=workers)
+    found = iter(loader)
+    first = next(found)
+    state = loader.state_dict()
+    assert same_batches([first, *found], expected)
+    resumed = FusionLoader(dataset(), 4, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert len(list(resumed)) == len(expected) - 1
+
+
 class ItsOwnIterator(IterableDataset):
     def __iter__(self):
         self.left = list(range(21))

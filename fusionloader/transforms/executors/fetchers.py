@@ -1,13 +1,14 @@
 """torch's fetchers of mini-batches, and the states of their datasets.
 
 A dataset, its iterator or both may have a state. An object has one if it has the methods
-``state_dict`` and ``load_state_dict``, whatever its class is. States are copied when they are
-taken, since their owners go on.
+``state_dict()`` and ``load_state_dict(state)``, whatever its class is. States are copied when they
+are taken, since their owners go on.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard
 
@@ -27,8 +28,28 @@ class Stateful(Protocol):
 
 
 def has_state(thing: object) -> TypeGuard[Stateful]:
-    """Whether ``thing`` saves and loads its state."""
-    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+    """Whether ``thing`` saves and loads its state.
+
+    MosaicML's and LitData's datasets do not by themselves: their ``state_dict`` has arguments that
+    only their own loaders know.
+    """
+    return _takes(getattr(thing, "state_dict", None)) and _takes(
+        getattr(thing, "load_state_dict", None), None
+    )
+
+
+def _takes(method: object, *arguments: object) -> bool:
+    if not callable(method):
+        return False
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # of a method in C
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def copy_state(thing: object) -> Any:
