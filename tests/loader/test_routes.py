@@ -1,6 +1,7 @@
 """How loaders are served, each by one route, which explain() prints and the iterator is made by."""
 
 import io
+from collections import UserDict
 
 import pytest
 import torch
@@ -25,6 +26,14 @@ class WithState(Numbers):
 
     def load_state_dict(self, state):
         pass
+
+
+class Buffers(torch.nn.Module, Numbers):
+    pass
+
+
+class Table(UserDict, WithState):
+    pass
 
 
 class Lists(Numbers):
@@ -115,6 +124,8 @@ ROUTES = [
     (always(Stream([8, 8])), TWO | COLLATED, "own passes", "an IterableDataset"),
     (always(Stream([8, 8])), TWO | {"batch_size": None}, "own passes", "an IterableDataset"),
     (always(WithState()), TWO, "own passes", "a dataset with a state_dict()"),
+    (always(Buffers()), TWO, "Python workers", "the samples are made by Python code"),
+    (always(Table()), TWO, "Python workers", "the samples are made by Python code"),
     (images(), {}, "in process", ""),
     (images(), SKIP, "in process", ""),
     (images(transform=WITH_TAIL), {}, "in process", ""),

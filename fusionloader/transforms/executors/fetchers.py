@@ -31,8 +31,12 @@ def has_state(thing: object) -> TypeGuard[Stateful]:
     """Whether ``thing`` saves and loads its state.
 
     MosaicML's and LitData's datasets do not by themselves: their ``state_dict`` has arguments that
-    only their own loaders know.
+    only their own loaders know. The states of a module and of a mapping (TensorDict) are their
+    data, which would be copied with every mini-batch, and not a position.
     """
+    inherited = getattr(type(thing), "state_dict", None) is torch.nn.Module.state_dict
+    if inherited or isinstance(thing, Mapping):
+        return False
     return _takes(getattr(thing, "state_dict", None)) and _takes(
         getattr(thing, "load_state_dict", None), None
     )
