@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import random
 import signal
+from collections import UserDict, UserString
 
 import pytest
 import torch
@@ -146,6 +147,33 @@ def test_a_state_that_only_another_loader_can_ask_for_is_none(dataset, workers, 
     resumed = FusionLoader(dataset(), 4, num_workers=workers)
     resumed.load_state_dict(state)
     assert len(list(resumed)) == len(expected) - 1
+
+
+class NeitherTrueNorFalse(UserDict):
+    def __bool__(self):
+        raise RuntimeError("as that of a TensorDict")
+
+
+class Letters(IterableDataset):
+    def __iter__(self):
+        return map(UserString, "abc")
+
+
+def undecided(samples):
+    return NeitherTrueNorFalse(samples=torch.tensor([ord(str(each)) for each in samples]))
+
+
+@pytest.mark.parametrize("collate_fn", [undecided, list])
+def test_a_batch_may_be_of_containers_that_cannot_be_counted(collate_fn):
+    options = {"num_workers": 1, "collate_fn": collate_fn, "timeout": PATIENCE}
+    expected, found = (
+        list(loader_class(Letters(), 2, **options)) for loader_class in (DataLoader, FusionLoader)
+    )
+    assert same_batches([*map(plain, found)], [*map(plain, expected)])
+
+
+def plain(batch):
+    return dict(batch) if isinstance(batch, UserDict) else [str(each) for each in batch]
 
 
 class ItsOwnIterator(IterableDataset):

@@ -7,6 +7,7 @@ are taken, since their owners go on.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Any, Protocol, TypeGuard
 import torch
 
 from fusionloader.options.aliases import Index, State
+
+_DEEPEST = 8  # nested containers in which a batch's first tensor is looked for
 
 
 class Stateful(Protocol):
@@ -106,8 +109,12 @@ def made_samples(data: Any, asked: int) -> int:
 
     A worker's last batch may have fewer than ``asked``. If no length is found, it is ``asked``.
     """
-    while isinstance(data, (Mapping, Sequence)) and not isinstance(data, (str, bytes)) and data:
-        data = next(iter(data.values() if isinstance(data, Mapping) else data))
-    if isinstance(data, torch.Tensor) and data.dim() > 0:
-        return min(len(data), asked)
+    with contextlib.suppress(Exception):  # of a container of the user's: this is only a count
+        for _ in range(_DEEPEST):  # the first part of a UserString is a UserString
+            if isinstance(data, torch.Tensor):
+                return min(len(data), asked) if data.dim() > 0 else asked
+            is_container = isinstance(data, (Mapping, Sequence))
+            if not is_container or isinstance(data, (str, bytes)) or len(data) == 0:
+                break
+            data = next(iter(data.values() if isinstance(data, Mapping) else data))
     return asked
