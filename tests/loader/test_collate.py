@@ -1,5 +1,8 @@
 """The ways of collating that torch offers are honoured, on every path."""
 
+import threading
+
+import numpy as np
 import pytest
 import torch
 from support.batches import equal, same_batches
@@ -11,6 +14,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader
+from fusionloader.engine.delivery import first_calls
+from fusionloader.system import processes
 
 
 def halved(batch, *, collate_fn_map=None):
@@ -29,6 +34,18 @@ def test_a_replaced_collate_function_is_used(monkeypatch, image_folder, workers,
     monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, halved)
     assert same_batches(DataLoader(dataset, 3), ours)
     assert not equal(plain, list(ours))
+
+
+@pytest.mark.parametrize("key", [torch.Tensor, np.ndarray, int, str])
+def test_a_replaced_collate_function_is_not_called_before_there_are_samples(monkeypatch, key):
+    errors = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    monkeypatch.setattr(first_calls, "_is_done", False)
+    own = collate.default_collate_fn_map | {key: lambda batch, **_: errors.append(batch)}
+    monkeypatch.setattr(collate, "default_collate_fn_map", own)
+    with processes.starting():
+        first_calls.call_once()
+    assert first_calls._is_done and not errors
 
 
 def first_only(batch):

@@ -11,12 +11,32 @@ import ctypes
 
 import numpy as np
 import torch
+from torch.utils.data._utils import collate as torch_collate
 
-from fusionloader.engine.delivery.host_batches import collate_rest, without_rows
+from fusionloader.engine.delivery.host_batches import without_rows
 from fusionloader.system.own_thread import run_in_own_thread
 from fusionloader.transforms.executors.batch_transport import sent_by_value
-from fusionloader.transforms.executors.layout import Layout
+from fusionloader.transforms.executors.layout import TEXT_LENGTH, Branch, Layout, Leaf
 
+# By hand, and collated by torch's own functions: ``default_collate_fn_map`` may have the user's.
+_LAYOUT = Layout(
+    Branch(
+        dict,
+        ("tensor", "array", "number", "text"),
+        (
+            Leaf("tensor", (2, 2), torch.float32),
+            Leaf("array", (2,), torch.float64),
+            Leaf("scalar", (), torch.int64, int),
+            Leaf("text", (TEXT_LENGTH.itemsize + 4,), torch.uint8, str),
+        ),
+    )
+)
+_COLLATES = {
+    torch.Tensor: torch_collate.collate_tensor_fn,
+    np.ndarray: torch_collate.collate_numpy_array_fn,
+    int: torch_collate.collate_int_fn,
+    str: torch_collate.collate_str_fn,
+}
 _is_done = False
 
 
@@ -35,10 +55,8 @@ def _deliver() -> None:
     tensor, part = torch.zeros(2, 2, device="cpu"), torch.zeros(2, device="cpu")[1:]
     sample = {"tensor": tensor, "array": np.zeros(2), "number": 1, "text": "text"}
     with torch.autograd.profiler.record_function("FusionLoader"):  # as in torch's ``__next__``
-        layout = Layout.of(sample)
-        assert isinstance(layout, Layout)
-        memory = (ctypes.c_char * layout.batch_bytes(2))()
-        without_rows(layout.batch(memory, 2, 2), 2, {1})
-        collate_rest(layout, memory, 2, (), {1}, str)
+        memory = (ctypes.c_char * _LAYOUT.batch_bytes(2))()
+        without_rows(_LAYOUT.batch(memory, 2, 2), 2, {1})
+        torch_collate.collate(_LAYOUT.samples(memory, 2, [0]), collate_fn_map=_COLLATES)
         sent_by_value([sample, part])
     _is_done = True
