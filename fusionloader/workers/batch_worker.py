@@ -140,9 +140,11 @@ class BatchWorker(PythonWorker):
 
     def _batch(self, claim: _native.Claim) -> Any:
         """Returns a collated mini-batch; ``SKIPPED`` if all samples are left out."""
-        samples = [each for each in self._samples(claim) if each is not SKIPPED]
-        if not samples and claim.samples:
-            return SKIPPED
+        samples = self._samples(claim)
+        if self._fetch is None:
+            samples = [each for each in samples if each is not SKIPPED]
+            if not samples and claim.samples:
+                return SKIPPED
         last = max(claim.samples - 1, 0)
         self.queue.begin_sample(claim, claim.first, last)
         try:
@@ -155,7 +157,8 @@ class BatchWorker(PythonWorker):
             raise BadSample(self._capture(error, "", last)) from error
         return batch
 
-    def _samples(self, claim: _native.Claim) -> list[Any]:
+    def _samples(self, claim: _native.Claim) -> Any:
+        """Returns a list of samples, or what ``__getitems__`` returns, which may be joined."""
         if self._fetch is None:
             samples: list[Any] = []
             self._load(claim, 0, claim.samples, samples)
@@ -167,28 +170,28 @@ class BatchWorker(PythonWorker):
             indices = claim.sample_keys(0, claim.samples)[0]
         self._seed(claim)
         self.queue.begin_sample(claim, claim.first, 0)
-        samples = self._fetched_list(claim, self._fetch, indices)
+        samples = self._fetch_samples(claim, self._fetch, indices)
         self.queue.end_samples(claim, claim.first, claim.samples)
         self._count(self.source.take_spent())
         return samples
 
-    def _fetched_list(
+    def _fetch_samples(
         self, claim: _native.Claim, fetch: Callable[[Any], Any], indices: Any
-    ) -> list[Any]:
-        def again() -> list[Any]:
+    ) -> Any:
+        def again() -> Any:
             self._seed(claim)
-            return list(fetch(indices))
+            return fetch(indices)
 
         try:
             if isinstance(self.source, DeferringSource):
                 self.source.begin_sample()
-            return list(fetch(indices))
+            return fetch(indices)
         except Exception as error:
             found = error
             if isinstance(self.source, DeferringSource):
                 made, found = self.source.make_at_once(again, error)
                 for samples in made:
-                    return samples  # type: ignore[no-any-return]
+                    return samples
             raise BadSample(self._capture(found, "", 0)) from found
 
     def _seed(self, claim: _native.Claim) -> None:

@@ -31,3 +31,58 @@ def test_mini_batches_are_made_whole(workers, within):
     ours = FusionLoader(dataset, 8, num_workers=workers)
     assert "__getitems__" in ours.explain()
     assert same_batches(DataLoader(dataset, 8), ours)
+
+
+class Joined:
+    """``__getitems__`` returns what ``make`` makes of the indices, for ``collate_fn``."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        raise AssertionError("not one by one")
+
+    def __getitems__(self, indices):
+        return self.make(indices)
+
+
+def unchanged(batch):
+    return batch
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda indices: {"x": torch.tensor(indices), "y": [str(index) for index in indices]},
+        lambda indices: torch.tensor(indices) * 2,
+        lambda indices: (torch.tensor(indices), len(indices)),
+        lambda indices: [] if 2 in indices else indices,
+        lambda indices: sum(indices),
+    ],
+    ids=["dict", "tensor", "tuple", "an empty list", "a number"],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "within", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(1, 9))]
+)
+def test_collate_fn_gets_what_the_dataset_returns(make, workers, within):
+    dataset = within(Joined(make))
+    ours = FusionLoader(dataset, 4, num_workers=workers, collate_fn=unchanged)
+    assert same_batches(DataLoader(dataset, 4, collate_fn=unchanged), ours)
+
+
+def test_default_collate_gets_it_too():
+    dataset = Joined(lambda indices: {"x": torch.tensor(indices)})
+    for loader in (DataLoader(dataset, 4), FusionLoader(dataset, 4, num_workers=1)):
+        with pytest.raises(KeyError):
+            next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_generator_is_used_up_by_collate_fn(workers):
+    dataset = Joined(lambda indices: (torch.tensor(index) for index in indices))
+    ours = FusionLoader(dataset, 4, num_workers=workers, collate_fn=next)
+    assert same_batches(DataLoader(dataset, 4, collate_fn=next), ours)
