@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -24,7 +23,7 @@ from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.options.aliases import AnyDataset
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.transforms.executors.collate import is_of_collate
-from fusionloader.transforms.executors.fetchers import has_state
+from fusionloader.transforms.executors.fetchers import find_list_maker, has_state
 
 # Gathering 1 MiB takes a third of a millisecond; a worker's batch takes a whole one to hand over.
 _MOST_GATHERED_BYTES = 1 << 20
@@ -181,11 +180,10 @@ def why_own_passes(options: LoaderOptions) -> str:
 
 def why_lists(dataset: AnyDataset) -> str:
     """Returns why user code makes lists of samples; ``""`` if it makes them one by one."""
-    while type(dataset) is Subset:  # its __getitems__ only forwards to that of the inner dataset
-        dataset = dataset.dataset
-    if getattr(dataset, "__getitems__", None):
-        return f"__getitems__ of {type(dataset).__name__} makes whole mini-batches"
-    return ""
+    maker = find_list_maker(dataset)
+    if maker is None:
+        return ""
+    return f"__getitems__ of {type(maker).__name__} makes whole mini-batches"
 
 
 def _why_not_by_sample(options: LoaderOptions) -> str:

@@ -14,6 +14,7 @@ from fusionloader.data.deferred.tensors.deferred_tensor import finished_first, m
 from fusionloader.system.freed_memory import keep_freed_memory
 from fusionloader.transforms.executors.batch_transport import Sender, Sends, StagedSender
 from fusionloader.transforms.executors.collate import is_of_collate
+from fusionloader.transforms.executors.fetchers import find_list_maker
 from fusionloader.transforms.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
 from fusionloader.workers.claims import SKIPPED, read_indices
@@ -62,8 +63,8 @@ class BatchWorker(PythonWorker):
         self._sender = StagedSender(self._slot_of_batch) if sends is None else Sender(sends)
         self._claim: _native.Claim | None = None
         self._collate, self._auto_collation = collating.collate_fn, collating.auto_collation
-        fetch = getattr(source.dataset, "__getitems__", None)
-        self._fetch = fetch if self._auto_collation else None
+        makes_lists = self._auto_collation and find_list_maker(source.dataset) is not None
+        self._fetch = source.dataset.__getitems__ if makes_lists else None
         is_default = is_of_collate(self._collate, "default_collate")
         if self._auto_collation and not is_default and sends is not None and pool is None:
             self._collate = joining(self._collate, self._sender.storage)

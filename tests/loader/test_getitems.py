@@ -86,3 +86,25 @@ def test_a_generator_is_used_up_by_collate_fn(workers):
     dataset = Joined(lambda indices: (torch.tensor(index) for index in indices))
     ours = FusionLoader(dataset, 4, num_workers=workers, collate_fn=next)
     assert same_batches(DataLoader(dataset, 4, collate_fn=next), ours)
+
+
+class Noise:
+    """Draws each sample at random; the fourth cannot be read."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise ValueError("unreadable")
+        return torch.rand(4)
+
+
+def test_a_subset_of_a_dataset_without_it_makes_samples_one_by_one():
+    epochs = []
+    for dataset in (Noise(), Subset(Noise(), range(12))):
+        generator = torch.Generator().manual_seed(0)
+        options = dict(on_error="skip", collate_fn=unchanged, generator=generator)
+        epochs.append(list(FusionLoader(dataset, 4, num_workers=1, **options)))
+    assert [len(batch) for batch in epochs[0]] == [3, 4, 4]
+    assert same_batches(*epochs)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch
+from torch.utils.data import Subset
 
 from fusionloader.options.aliases import Index, State
 
@@ -98,6 +99,13 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
     if iterator is not None:
         fetcher.ended = state["ended"]
     return fetcher
+
+
+def find_list_maker(dataset: Any) -> Any:
+    """Returns the dataset whose ``__getitems__`` makes mini-batches; ``None`` without one."""
+    while type(dataset) is Subset:  # its __getitems__ only forwards to that of the inner dataset
+        dataset = dataset.dataset
+    return dataset if getattr(dataset, "__getitems__", None) else None
 
 
 def asked_samples(indices: list[Index]) -> int:
