@@ -16,7 +16,7 @@ from fusionloader.data.deferred.sample_source import (
     without_deferral,
     without_descriptors,
 )
-from fusionloader.data.epochs.sampling import SampledBatch
+from fusionloader.data.epochs.sampling import GivenBatch, SampledBatch
 from fusionloader.engine.delivery.program_rows import RowConversion
 from fusionloader.engine.iterators.backend import NO_ITEM, Described, WorkerBackend, Workforce
 from fusionloader.engine.manager.options import StartWorker, WorkerConnection, WorkerKind
@@ -151,6 +151,9 @@ class PythonBackend:
 
         The order is the sampler's, or by file.
         """
+        if isinstance(indices, GivenBatch):
+            count = len(indices)
+            return Described([NO_ITEM] * count, list(range(count)), pickle.dumps(indices.given))
         by_file = self._order is not None
         rows = list(range(len(indices))) if self._order is None else self._order.rows(indices)
         if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):

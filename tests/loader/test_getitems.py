@@ -1,5 +1,6 @@
 """A dataset's own __getitems__ gets whole mini-batches, as from DataLoader."""
 
+import numpy as np
 import pytest
 import torch
 from support.batches import same_batches
@@ -108,3 +109,63 @@ def test_a_subset_of_a_dataset_without_it_makes_samples_one_by_one():
         epochs.append(list(FusionLoader(dataset, 4, num_workers=1, **options)))
     assert [len(batch) for batch in epochs[0]] == [3, 4, 4]
     assert same_batches(*epochs)
+
+
+class Columns(Joined):
+    """Indexes whole columns, by whatever the batch sampler gives."""
+
+    def __init__(self):
+        super().__init__(lambda batch: (type(batch).__name__, self.rows[batch]))
+        self.rows = torch.arange(24.0).reshape(12, 2)
+
+
+class WithState(Columns):
+    """Each worker iterates over it on its own."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        torch.arange(12).split(5),
+        [slice(0, 5), slice(5, 12)],
+        [np.arange(5), np.arange(5, 12)],
+        [range(5), range(5, 12)],
+        [(0, slice(2)), (3, slice(1))],
+        [4, 7],
+    ],
+    ids=["tensor", "slice", "array", "range", "tuple", "integer"],
+)
+@pytest.mark.parametrize("dataset", [Columns(), WithState()], ids=["", "with a state"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_of_the_batch_sampler_is_given_as_it_is(batches, dataset, workers):
+    options = dict(batch_sampler=batches, collate_fn=unchanged)
+    ours = FusionLoader(dataset, num_workers=workers, **options)
+    assert same_batches(DataLoader(dataset, **options), ours)
+
+
+def test_a_batch_of_keys_is_given_as_it_is():
+    dataset = Joined(lambda batch: [f"{key}{batch[key]}" for key in batch])
+    options = dict(batch_sampler=[{"a": [0, 1], "b": [2]}, {"c": [3]}], collate_fn=unchanged)
+    ours = FusionLoader(dataset, num_workers=1, **options)
+    assert same_batches(DataLoader(dataset, **options), ours)
+
+
+def test_an_iterator_of_indices_is_a_list_for_workers():
+    options = dict(batch_sampler=[iter([0, 1]), iter([2])], collate_fn=unchanged)
+    ours = FusionLoader(Joined(lambda batch: batch), num_workers=1, **options)
+    assert list(ours) == [[0, 1], [2]]
+
+
+def test_samples_made_one_by_one_need_no_list():
+    rows = torch.arange(24.0).reshape(12, 2)
+    batches = torch.arange(12).split(5)
+    for within in (rows, Subset(rows, range(12))):
+        ours = FusionLoader(within, batch_sampler=batches, num_workers=1, collate_fn=torch.stack)
+        theirs = DataLoader(within, batch_sampler=batches, collate_fn=torch.stack)
+        assert same_batches(theirs, ours)

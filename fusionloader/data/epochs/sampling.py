@@ -16,6 +16,7 @@ from fusionloader.data.epochs.rank_shares import batches_left
 from fusionloader.data.epochs.stateful import SamplerRun, batches_before
 from fusionloader.options.aliases import Index
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.transforms.executors.fetchers import find_list_maker
 
 _MASK = (1 << 64) - 1
 _MOST_SAMPLERS = 8  # that are looked at, of those that hold each other
@@ -62,6 +63,17 @@ class Occurrences:
                 self._other[key] = before + 1
             counts.append(before)
         return counts
+
+
+class GivenBatch(list[Index]):
+    """Indices of a mini-batch whose sampler gives no list: ``__getitems__`` gets ``given`` itself.
+
+    What has no length, such as a slice, counts as one index.
+    """
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given if hasattr(given, "__len__") else [given])
+        self.given = given
 
 
 class SampledBatch(NamedTuple):
@@ -179,8 +191,16 @@ def undelivered_batches(
 
 
 def _listed(batch: Any, options: LoaderOptions) -> list[Index]:
-    """Returns the indices of a mini-batch; ``batch_size=None`` has one, which may be a list."""
-    return list(batch) if options.auto_collation else [batch]
+    """Returns the indices of a mini-batch; ``batch_size=None`` has one, which may be a list.
+
+    An iterator is listed also for ``__getitems__``, because it cannot be sent to workers.
+    """
+    if not options.auto_collation:
+        return [batch]
+    is_listed = type(batch) is list or isinstance(batch, Iterator)
+    if is_listed or find_list_maker(options.dataset) is None:
+        return list(batch)
+    return GivenBatch(batch)
 
 
 class Draws(Generic[Drawn]):

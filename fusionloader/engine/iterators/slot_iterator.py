@@ -524,8 +524,7 @@ class SlotIterator(_BaseDataLoaderIter):
         """Queues the mini-batches in flight for submission to a manager that does not have them."""
         batches = [job.batch for job in self._in_flight.undelivered]
         sampled = [
-            SampledBatch(each.number, list(each.indices), each.keys, each.occurrences)
-            for each in batches
+            SampledBatch(each.number, each.indices, each.keys, each.occurrences) for each in batches
         ]
         self._drop_published()
         self._drawn = deque([*sampled, *self._drawn])

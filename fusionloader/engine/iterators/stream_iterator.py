@@ -93,7 +93,7 @@ class StreamIterator(SlotIterator):
         if worker is None:  # all have ended in the meantime
             return
         indices = sampled.indices
-        index = indices if self._options.auto_collation else indices[0]
+        index = getattr(indices, "given", indices) if self._options.auto_collation else indices[0]
         rows = [0] if indices else []
         batch = MiniBatch(
             sampled.number,

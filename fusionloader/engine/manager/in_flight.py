@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -80,7 +80,7 @@ class Job(PublishedBatch):
         return self.name(self.indices[row]) if self.worker < 0 else f"mini-batch {self.number}"
 
     @property
-    def indices(self) -> Sequence[Index]:
+    def indices(self) -> list[Index]:
         return self.batch.indices
 
     def give_up(self, tiny_batch: int, pid: int | None, manner: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -81,7 +81,7 @@ class MiniBatch:
     """
 
     number: int
-    indices: Sequence[Index]
+    indices: list[Index]
     items: list[int]
     keys: list[int]
     occurrences: list[int]

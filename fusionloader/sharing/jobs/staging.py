@@ -130,7 +130,7 @@ class Staging:
         assert self.settings is not None
         items, keys, occurrences, rows, pickled = samples
         lists = items, keys, occurrences, rows
-        mini_batch = MiniBatch(number, (), *lists, key.seed, key.epoch, pickled)
+        mini_batch = MiniBatch(number, [], *lists, key.seed, key.epoch, pickled)
         size, sequence = self.settings.tiny_size, self.queue.published
         batch = StagedBatch(batch=mini_batch, tiny_size=size, key=key, sequence=sequence)
         self._describe(batch)
