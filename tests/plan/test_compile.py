@@ -172,6 +172,33 @@ def test_folders_with_a_method_or_loader_of_their_own_are_not_compiled(image_fol
     assert compile_dataset(ImageFolder(str(image_folder))).plan is None
 
 
+class Alternating(ImageFolder):
+    """Its transform is another at every second access."""
+
+    accesses = 0
+
+    @property
+    def transform(self):
+        self.accesses += 1
+        return self._transforms[self.accesses // 2 % 2]  # torchvision asks twice for a sample
+
+    @transform.setter
+    def transform(self, transform):
+        self._transforms = [transform, v1.Compose([transform, v1.Normalize(*NORMALIZE)])]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_that_is_a_property_is_asked_for_each_sample(image_folder, workers):
+    def epoch(loader):
+        transform = v1.Compose([v1.Resize((32, 32)), v1.ToTensor()])
+        dataset = Alternating(str(image_folder), transform)
+        dataset.accesses = -1
+        return loader(dataset, 1, num_workers=workers)
+
+    assert "a property transform" in epoch(FusionLoader).explain()
+    assert same_batches(epoch(DataLoader), epoch(FusionLoader))
+
+
 class Encoded:
     """The protocol that any dataset may have."""
 

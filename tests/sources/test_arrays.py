@@ -26,6 +26,24 @@ def test_batches_are_torchs(family, workers):
     assert same_batches(DataLoader(dataset, 8), FusionLoader(dataset, 8, num_workers=workers))
 
 
+class SoughtTargets(MNIST):
+    @property
+    def targets(self):
+        return self._targets + 1
+
+    @targets.setter
+    def targets(self, targets):
+        self._targets = targets
+
+
+def test_targets_that_are_a_property_are_not_compiled():
+    dataset = in_memory(MNIST, DIGITS)
+    dataset.__class__ = SoughtTargets
+    dataset._targets = vars(dataset).pop("targets")
+    assert "a property targets" in compile_dataset(dataset).explain()
+    assert same_batches(DataLoader(dataset, 8), FusionLoader(dataset, 8, num_workers=1))
+
+
 @pytest.mark.parametrize(
     "steps",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import operator
 import os
 import pickle
@@ -10,6 +11,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MemberDescriptorType
 from typing import Any, Literal
 
 import numpy as np
@@ -277,8 +279,20 @@ def _source_notes(kind: Kind, dataset: Any, name: str) -> tuple[Note, ...]:
     return Note(read, why, part=READ), Note(DECODING, "", part=PASSES)
 
 
+_READ_ONCE = ["transform", "target_transform", "samples", "loader", "data", "targets", "labels"]
+
+
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
     """Returns the kind, the known properties of the images, and why nothing can be compiled."""
+    kind, images, why = _known_kind(dataset)
+    for name in () if why else _READ_ONCE:
+        found = inspect.getattr_static(type(dataset), name, None)
+        if hasattr(type(found), "__set__") and type(found) is not MemberDescriptorType:
+            return "none", images, f"its class has a property {name}, whose value may change"
+    return kind, images, why
+
+
+def _known_kind(dataset: object) -> tuple[Kind, ImageKind, str]:
     if isinstance(dataset, EncodedImages) and _reads_ranges(type(dataset)):
         return "ranges", ImageKind(), ""
     why = _why_not_encoded(type(dataset))
