@@ -185,6 +185,49 @@ def test_a_change_in_mid_epoch_is_seen_in_the_next_batch(image_folder, change):
     )
 
 
+class TwoPhases(Dataset):
+    """Which of its transforms it applies depends on a number."""
+
+    def __init__(self, inner):
+        self.inner, self.phase, self.early = inner, 1, eval_transform()
+        inverted = v1.RandomApply([v1.Compose([v1.RandomInvert(p=1.0)])], p=1.0)
+        self.late = v1.Compose([v1.Compose([inverted]), eval_transform()])
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, target = self.inner[index]
+        image = self.early(image) if self.phase == 1 else self.late(image)
+        return image, target
+
+
+def _deep_value(dataset):
+    applied = dataset.late.transforms[0].transforms[0]
+    applied.transforms[0].transforms[0].p = 0.0
+
+
+@pytest.mark.parametrize(
+    ("first_phase", "change"),
+    [(1, lambda dataset: setattr(dataset, "phase", 2)), (2, _deep_value)],
+    ids=["a number of the dataset", "a value deep in a transform"],
+)
+def test_what_a_plan_depends_on_may_change_in_mid_epoch(image_folder, first_phase, change):
+    from torchvision.datasets import ImageFolder
+
+    found = []
+    for kind in (DataLoader, FusionLoader):
+        dataset = TwoPhases(ImageFolder(str(image_folder)))
+        dataset.phase = first_phase
+        loader = kind(dataset, 16)
+        batches = iter(loader)
+        found.append([next(batches)])
+        change(dataset)
+        found[-1] += batches
+    assert "python" not in loader.explain()
+    assert all(map(equal, *found))
+
+
 def test_draws_go_on_as_they_were_after_a_change(train_set):
     """What a sample draws depends on its index, not on when the transform was replaced."""
     expected = list(FusionLoader(train_set, 8, seed=3))

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import ConcatDataset
 
 _DEPTH = 5  # levels: dataset, Compose, its list, a transform, a value of it
+_DEEPEST = 16  # levels where a plan may depend on each value
 _LONGEST = 64  # lists of transforms are shorter, and lists of samples longer
 _MOST = 2000  # objects
 _PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None)))
@@ -23,17 +24,23 @@ class Fingerprint:
 
     It includes attributes and the elements of short lists. It excludes the elements of long lists,
     arrays and tensors, whose replacement is not detected. Numbers among the attributes of the roots
-    are left out because they may be counters, such as an epoch.
+    are left out because they may be counters, such as an epoch. With ``whole`` they are included,
+    and so are more levels.
     """
 
-    def __init__(self, *roots: Any) -> None:
+    def __init__(self, *roots: Any, whole: bool = False) -> None:
         roots = tuple(each for root in roots for each in _with_joined(root))
-        level = [part for root in roots for part in _parts(root) if type(part) not in (int, float)]
-        found = list(level)
-        for _ in range(_DEPTH - 1):
+        level = [part for root in roots for part in _parts(root)]
+        if not whole:
+            level = [part for part in level if type(part) not in (int, float)]
+        found, seen = list(level), set[int]()
+        for _ in range((_DEEPEST if whole else _DEPTH) - 1):
             if len(found) > _MOST:
                 break
-            level = [part for value in level if type(value) not in _PLAIN for part in _parts(value)]
+            # Each object once, since they may refer to each other.
+            new = {id(part): part for part in level if type(part) not in _PLAIN}
+            level = [part for at, value in new.items() if at not in seen for part in _parts(value)]
+            seen.update(new)
             found += level
         # References, so that no other object gets the same address; weak ones to what may be large.
         self._found = [weakref.ref(part) if _is_array(part) else part for part in found]

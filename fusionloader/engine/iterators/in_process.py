@@ -55,7 +55,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._clock = state.statistics.clock(options.dataset)
         self._source: Source = source
         self._renew = renew
-        self._seen = Fingerprint(options.dataset)
+        self._seen = Fingerprint(options.dataset, whole=True)
         self._tracer = StepTracer(
             state.traces, f"{self._why_here}: the training process makes the samples, inside next()"
         )
@@ -163,7 +163,7 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def _notice_changes(self) -> None:
         """Uses a dataset that was changed within the epoch in its new state, as torch does."""
-        seen = Fingerprint(self._options.dataset)
+        seen = Fingerprint(self._options.dataset, whole=True)
         if seen != self._seen:
             self._source, self._seen = self._renew(), seen
 
