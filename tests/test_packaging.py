@@ -1,6 +1,7 @@
 """What is packed: all that building the package elsewhere needs, and no more."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,14 +28,22 @@ BUILD = "import sys; from scikit_build_core.build import build_sdist; build_sdis
 
 
 def test_a_source_distribution_has_all_that_is_compiled(tmp_path):
-    command = [sys.executable, "-c", BUILD, str(tmp_path)]
-    # Building writes the version into the tree, where other tests read it.
+    """Of a copy: building writes the version into the tree, where other tests read it."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    tree, made = tmp_path / "tree", tmp_path / "made"
+    for name in found.split("\0"):
+        if (ROOT / name).is_file():  # not a link to a folder, nor removed since
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    (tree / "fusionloader/_native.so").touch()  # as if it was built there
+    command = [sys.executable, "-c", BUILD, str(made)]
     environment = os.environ | {"SETUPTOOLS_SCM_PRETEND_VERSION": VERSION}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
-    (archive,) = tmp_path.iterdir()
+    (archive,) = made.iterdir()
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
         folder = packed.getnames()[0].partition("/")[0]

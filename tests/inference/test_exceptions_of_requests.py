@@ -157,5 +157,4 @@ def test_a_preprocessor_that_cannot_start_its_thread_leaves_nothing(monkeypatch,
         with pytest.raises(RuntimeError, match="can't start new thread"):
             Preprocessor(eval_transform(), num_workers=1, infer=infer)
     wait_until(lambda: children() <= before)
-    names = [thread.name for thread in threading.enumerate()]
-    wait_until(lambda: "fusionloader-infer" not in [t.name for t in threading.enumerate()], names)
+    wait_until(lambda: "fusionloader-infer" not in [t.name for t in threading.enumerate()])

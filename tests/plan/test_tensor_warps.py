@@ -11,6 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.waiting import PATIENCE
 from support.warps import rounding_here
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -172,7 +173,7 @@ def assert_warps_are_native(filter, setting):
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **dict([setting.split("=")])}
     command = sys.executable, "-c", UNFUSED, filter
-    subprocess.run(command, env=environment, check=True, timeout=100)
+    subprocess.run(command, env=environment, check=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("setting", [*MULTIPLIES_OTHERWISE, "ATEN_CPU_CAPABILITY=default"])

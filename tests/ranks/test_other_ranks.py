@@ -314,6 +314,7 @@ def test_a_gpu_worker_may_be_added_or_removed(without_resize, with_gpu, ranks):
     def loader(ranks, rank, gpu, workers):
         gpu_worker = GpuWorker(device="cpu", sharing="spatial") if gpu else None
         options = {"batch_size": 20, "workers": workers, "gpu_worker": gpu_worker}
+        options["stall_timeout"] = 0  # CPU workers are stopped for a while
         return loader_of(without_resize, ranks, rank, **options)
 
     expected = images_of(loader(1, 0, gpu=False, workers=1))
