@@ -34,7 +34,7 @@ Driver::Driver() : library_(name_of_library()) {
 }
 
 Driver& Driver::get() {
-  static Driver driver;
+  static Driver& driver = *new Driver;  // the program may free memory while it exits
   driver.initialize();
   return driver;
 }

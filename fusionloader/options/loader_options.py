@@ -222,8 +222,8 @@ class FusionOptions:
     remote: Remote | None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
-            raise _unfit("tiny_batch_size", "a positive int", self.tiny_batch_size)
+        if not isinstance(self.tiny_batch_size, int) or not 0 < self.tiny_batch_size < 1 << 31:
+            raise _unfit("tiny_batch_size", "a positive int below 2**31", self.tiny_batch_size)
         if self.seed is not None and not isinstance(self.seed, int):
             raise _unfit("seed", "an int or None", self.seed)
         _check_choice("decode", self.decode, get_args(Decode))

@@ -144,6 +144,12 @@ def test_random_pixels_do_not_depend_on_the_workers(train_set, workers):
     assert same_batches(reference, again)
 
 
+@pytest.mark.parametrize("size", [0, 2**31, 2**32 - 1])
+def test_tiny_batches_that_cannot_be_counted_are_refused(eval_set, size):
+    with pytest.raises(ValueError, match="tiny_batch_size should be a positive int below"):
+        FusionLoader(eval_set, 8, num_workers=1, tiny_batch_size=size)
+
+
 def test_epochs_differ_and_a_set_epoch_comes_again(train_set):
     loader = FusionLoader(train_set, 8, num_workers=2, seed=3)
     first, second = list(loader), list(loader)

@@ -8,6 +8,8 @@ waits for ever when it calls the same operation.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ _LAYOUT = Layout(
         ),
     )
 )
-_COLLATES = {
+_COLLATES: dict[type | tuple[type, ...], Callable[..., Any]] = {
     torch.Tensor: torch_collate.collate_tensor_fn,
     np.ndarray: torch_collate.collate_numpy_array_fn,
     int: torch_collate.collate_int_fn,
