@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
 
@@ -67,8 +68,18 @@ def start_in_pool(
 
 
 def find_context(options: LoaderOptions) -> tuple[BaseContext, str]:
-    """Returns the multiprocessing context of a loader's workers, and its start method."""
+    """Returns the multiprocessing context of a loader's workers, and its start method.
+
+    Raises:
+        ValueError: the context starts threads, as that of MONAI's ``use_thread_workers`` does.
+    """
     context = options.multiprocessing_context
     if context is None:
         context = torch.multiprocessing.get_context()
+    kind = getattr(context, "Process", None)
+    if isinstance(kind, type) and issubclass(kind, threading.Thread):
+        raise ValueError(
+            f"multiprocessing_context starts threads ({kind.__name__}), and FusionLoader's workers "
+            "are processes. Give it 'fork', 'forkserver' or 'spawn', or use torch's DataLoader"
+        )
     return context, str(context.get_start_method())

@@ -1,10 +1,12 @@
 """Loaders in threads, in workers of pools, and in daemonic processes."""
 
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,8 @@ import pytest
 from served import complete, run
 from support.campaigns import ENDS, SEED
 from support.waiting import gone, wait_until, wait_until_nothing_is_left
+
+from fusionloader import FusionLoader
 
 BEGIN = """
 import multiprocessing, os, sys, threading
@@ -231,3 +235,19 @@ def test_daemonic_processes_start_bare_interpreters_alone(image_folder):
     print("all")
     """
     assert run(script, image_folder, begin=BEGIN) == ["all"]
+
+
+class ThreadContext(multiprocessing.context.SpawnContext):
+    """As of MONAI's ThreadDataLoader with ``use_thread_workers``."""
+
+    Process = threading.Thread
+
+
+@pytest.mark.parametrize("collate", [None, list], ids=["samples", "batches"])
+def test_a_context_that_starts_threads_is_refused(collate):
+    loader = FusionLoader(range(4), 2, num_workers=1, collate_fn=collate)
+    loader.multiprocessing_context = ThreadContext()
+    before = threading.active_count(), psutil.Process().children()
+    with pytest.raises(ValueError, match="starts threads.*'spawn'"):
+        iter(loader)
+    assert (threading.active_count(), psutil.Process().children()) == before
