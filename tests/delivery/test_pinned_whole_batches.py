@@ -19,7 +19,7 @@ class Batch:
     def pin_memory(self):
         if self.values[0] == 12:
             raise ValueError("cannot be pinned")
-        self.pinned_in = threading.current_thread().name
+        self.pinned_in, self.threads = threading.current_thread().name, torch.get_num_threads()
         return self
 
 
@@ -33,7 +33,9 @@ def iterator(loader, monkeypatch):
     made = iter(loader)
     # Without a device torch pins nothing, and the iterator has none.
     monkeypatch.setattr(made, "_pinning", Pinning(made._manager.deliver_whole, None))
-    return made
+    threads = torch.get_num_threads()
+    yield made
+    torch.set_num_threads(threads)  # also of threads that begin later
 
 
 def test_batches_are_pinned_in_a_thread_and_one_that_cannot_be_is_an_error(iterator):
@@ -55,3 +57,16 @@ def test_an_epoch_that_is_left_waits_for_what_is_pinned(loader, iterator):
     next(iterator)
     iterator._reset(loader)
     assert next(iterator).values.tolist() == [0, 1, 2, 3]
+
+
+def test_the_thread_takes_one_core_and_the_device_of_the_caller(monkeypatch, request):
+    devices, accelerator = [], torch.accelerator
+    monkeypatch.setattr(accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(accelerator, "current_device_index", lambda: 2)
+    monkeypatch.setattr(
+        accelerator,
+        "set_device_index",
+        lambda index: devices.append((index, threading.current_thread().name)),
+    )
+    assert next(request.getfixturevalue("iterator")).threads == 1
+    assert devices == [(2, "fusionloader-pin_0")]

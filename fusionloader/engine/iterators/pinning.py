@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fusionloader.engine.manager.in_flight import Job
@@ -17,7 +18,10 @@ class Pinning:
     def __init__(self, make: Callable[[Job], Batch], device: str | None) -> None:
         """``make`` returns a mini-batch; ``device`` is what torch's ``pin_memory`` takes."""
         self._make, self._device = make, device
-        self._thread = ThreadPoolExecutor(1, "fusionloader-pin")  # starts at the first batch
+        accelerator = torch.accelerator
+        current = accelerator.current_device_index() if accelerator.is_available() else None
+        # It starts at the first batch.
+        self._thread = ThreadPoolExecutor(1, "fusionloader-pin", _begin_thread, (current,))
 
     def begin(self, job: Job) -> None:
         """Starts the copy of a mini-batch, unless it has started or the mini-batch has failed."""
@@ -43,6 +47,13 @@ class Pinning:
         for job in jobs:
             if job.pinned is not None and not job.pinned.cancel():
                 wait([job.pinned])
+
+
+def _begin_thread(device_index: int | None) -> None:
+    """Begins as torch's thread does: copies on one core, the current device that of the caller."""
+    torch.set_num_threads(1)
+    if device_index is not None:
+        torch.accelerator.set_device_index(device_index)
 
 
 def _pinned(make: Callable[[Job], Batch], job: Job, device: str | None) -> Batch:
