@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader
 from fusionloader.engine.iterators.pinning import Pinning
@@ -23,9 +23,24 @@ class Batch:
         return self
 
 
+class Counted:
+    """A sampler that counts the indices it was asked for."""
+
+    asked = 0
+
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        for index in range(40):
+            self.asked += 1
+            yield index
+
+
 @pytest.fixture
 def loader():
-    return FusionLoader(list(range(40)), 4, num_workers=2, collate_fn=Batch, timeout=PATIENCE)
+    options = {"sampler": Counted(), "num_workers": 2, "collate_fn": Batch, "timeout": PATIENCE}
+    return FusionLoader(list(range(40)), 4, **options)
 
 
 @pytest.fixture
@@ -70,3 +85,11 @@ def test_the_thread_takes_one_core_and_the_device_of_the_caller(monkeypatch, req
     )
     assert next(request.getfixturevalue("iterator")).threads == 1
     assert devices == [(2, "fusionloader-pin_0")]
+
+
+def test_the_sampler_is_not_further_ahead_for_a_batch_that_is_pinned_early(loader, iterator):
+    for returned in range(1, 4):
+        flying = iterator._in_flight
+        wait_until(lambda flying=flying: flying.ready == len(flying.wanted))
+        next(iterator)
+        assert loader.sampler.asked == 4 * (4 + returned)

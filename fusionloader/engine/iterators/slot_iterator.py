@@ -213,7 +213,9 @@ class SlotIterator(_BaseDataLoaderIter):
             for memory, so ``False`` means the end of the epoch.
         """
         self._drop_published()
-        wanted = self._manager.ahead - len(self._drawn)
+        # Taken early for its copy, and not by the call of next() that returns it.
+        early = sum(job.taken and job.thread is None for job in self._in_flight.undelivered)
+        wanted = self._manager.ahead - len(self._drawn) - early
         fresh = itertools.islice(self._batches.now(), max(wanted, 0))
         for published in itertools.count(1):
             if not self._drawn:
