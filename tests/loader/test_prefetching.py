@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from torch.utils.data import DataLoader, Sampler
+import torch
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from fusionloader import FusionLoader
 
@@ -36,6 +37,16 @@ def test_the_sampler_is_as_far_ahead_as_dataloaders_however_fast_anyone_is(train
             next(iterator)
             asked[-1].append(sampler.asked)
             time.sleep(rest)
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_the_sampler_of_tensors_in_memory_is_as_far_ahead_as_dataloaders(workers):
+    asked = []
+    for kind in (DataLoader, FusionLoader):
+        sampler = Recording(40)
+        loader = kind(TensorDataset(torch.arange(40)), 4, sampler=sampler, num_workers=workers)
+        asked.append([sampler.asked for _ in loader])
     assert asked[0] == asked[1]
 
 

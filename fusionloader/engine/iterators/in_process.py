@@ -35,6 +35,7 @@ class InProcessIterator(_BaseDataLoaderIter):
     """Makes each mini-batch in ``next()``."""
 
     _is_keyed = True  # whether samples may make random draws
+    _ahead = 0  # mini-batches drawn beside the next one
     _why_here = "num_workers=0"
 
     def __init__(
@@ -61,7 +62,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         )
         self._epoch_state: EpochState | None = None
         self._batches: Draws[SampledBatch] = Draws(iter(()))
-        self._drawn: list[SampledBatch] = []  # at most one, which is delivered or not
+        self._drawn: list[SampledBatch] = []  # the first one is delivered or not
         self._has_failed = False  # by its own error, not by Ctrl-C or a lack of memory
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
@@ -115,8 +116,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         """Returns the next mini-batch: the last one again if Ctrl-C came before it was returned."""
         state = self._epoch_state
         if self._drawn and (state is None or state.has(self._drawn[0].number)):
-            self._drawn = []
-        if not self._drawn:
+            del self._drawn[0]
+        for _ in range(self._ahead + 1 - len(self._drawn)):
             self._batches.take(self._drawn)
         self._has_failed = False
         return self._drawn[0] if self._drawn else None
@@ -229,7 +230,9 @@ class GatheredIterator(InProcessIterator):
 
     def _begin(self) -> EpochState:
         epoch_state = super()._begin()
-        if self._options.num_workers > 0:  # torch with workers draws from the sampler now
+        # As many as torch with workers draws now; one more is drawn for each that is returned.
+        self._ahead = self._options.in_flight if self._options.num_workers > 0 else 0
+        for _ in range(self._ahead):
             self._batches.take(self._drawn)
         return epoch_state
 
