@@ -242,6 +242,12 @@ class FusionLoader(Shown, DataLoader[T_co]):
             in_order=in_order,
         )
 
+    def __copy__(self) -> Self:
+        own = {"_state": LoaderParts(), "_iterator_factory": iterator_factory(), "_iterator": None}
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__ | own)
+        return made
+
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._iterator is not None and self._iterator_pid != os.getpid():
             self._iterator = None  # this process is a fork; the workers belong to its parent

@@ -1,5 +1,6 @@
 """Ends that are asked for again, empty mini-batches, no length, changes in mid-epoch: as torch."""
 
+import copy
 import io
 
 import pytest
@@ -235,3 +236,15 @@ def test_draws_go_on_as_they_were_after_a_change(train_set):
     first = next(iterator)
     train_set.transform = train_transform()
     assert all(map(equal, expected, [first, *iterator]))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_copy_is_iterated_without_a_change_of_the_original(options):
+    loader = FusionLoader(MadeRows(torch.arange(6.0)), 2, **options)
+    iterator = iter(loader)
+    first, before = next(iterator), loader.state_dict()
+    other = copy.copy(loader)
+    batches = list(other)
+    assert other.batch_size == 2 and len(batches) == 3
+    assert loader.state_dict() == before
+    assert same_batches([first, *iterator], batches)
