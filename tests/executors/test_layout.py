@@ -84,7 +84,8 @@ def values(schema):
     if kind == "text":
         return st.text(st.characters(codec=None)) if what is str else st.binary()
     if kind == "dict":
-        return st.fixed_dictionaries({key: values(part) for key, part in what.items()})
+        found = st.fixed_dictionaries({key: values(part) for key, part in what.items()})
+        return found.map(lambda parts: {key: parts[key] for key in what})  # in one order
     if kind in MAKE:
         return st.tuples(*map(values, what)).map(MAKE[kind])
     make = _tensor if kind == "tensor" else _array
@@ -114,7 +115,7 @@ def _tensor(dtype, shape, seed):
 def same(first, second):
     """Whether structure, types, dtypes, shapes and every bit are the same.
 
-    The order of a dict's keys is not compared, nor which NaN a number is.
+    Which NaN a number is is not compared.
     """
     if type(first) is not type(second):
         return False
@@ -129,7 +130,7 @@ def same(first, second):
         alike = first.dtype == second.dtype and first.shape == second.shape
         return alike and first.tobytes() == second.tobytes()
     if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+        return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
     if isinstance(first, (list, tuple)):
         return len(first) == len(second) and all(map(same, first, second))
     return repr(first) == repr(second)

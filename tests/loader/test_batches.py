@@ -171,6 +171,26 @@ def test_changing_shapes_are_collated_all_the_same():
     assert same_batches(theirs, ours)
 
 
+class Turned(Dataset):
+    """Dicts whose keys are in another order from the fourth on."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        inner = {"c": torch.tensor(index), "d": index}
+        turned = dict(reversed(inner.items())) if index > 2 else inner
+        sample = {"a": torch.tensor(index), "b": turned}
+        return dict(reversed(sample.items())) if index > 2 else sample
+
+
+def test_a_batch_of_dicts_has_the_order_of_its_first_sample():
+    theirs, ours = both(Turned(), batch_size=2, num_workers=1)
+    assert same_batches(theirs, ours)
+    orders = [[(list(batch), list(batch["b"])) for batch in each] for each in (theirs, ours)]
+    assert orders[0] == orders[1]
+
+
 def test_shapes_that_differ_in_a_batch_are_the_error_of_collate():
     with pytest.raises(RuntimeError, match="equal size"):
         list(FusionLoader(Growing(), batch_size=6, num_workers=2))

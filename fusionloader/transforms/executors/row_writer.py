@@ -82,6 +82,8 @@ def _mapping_writer(keys: tuple[Hashable, ...], writers: list[WriteRows]) -> Wri
         for sample in samples:
             if type(sample) is not dict or sample.keys() != wanted:
                 raise LayoutMismatch(f"expected a dict with the keys {keys}")
+        if row == 0 and tuple(samples[0]) != keys:  # a batch has the order of its first sample
+            raise LayoutMismatch(f"expected a dict with the keys {keys} in this order")
         for key, writer in zip(keys, writers, strict=True):
             writer(row, [sample[key] for sample in samples])
 
