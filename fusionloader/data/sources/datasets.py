@@ -279,13 +279,16 @@ def _source_notes(kind: Kind, dataset: Any, name: str) -> tuple[Note, ...]:
     return Note(read, why, part=READ), Note(DECODING, "", part=PASSES)
 
 
-_READ_ONCE = ["transform", "target_transform", "samples", "loader", "data", "targets", "labels"]
+_TRANSFORMS = ("transform", "target_transform")
+_OF_TORCHVISION = (*_TRANSFORMS, "samples", "loader", "data", "targets", "labels")
 
 
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
     """Returns the kind, the known properties of the images, and why nothing can be compiled."""
     kind, images, why = _known_kind(dataset)
-    for name in () if why else _READ_ONCE:
+    if why:
+        return kind, images, why
+    for name in _OF_TORCHVISION if kind in ("folder", "pixels") else _TRANSFORMS:
         found = inspect.getattr_static(type(dataset), name, None)
         if hasattr(type(found), "__set__") and type(found) is not MemberDescriptorType:
             return "none", images, f"its class has a property {name}, whose value may change"
