@@ -16,10 +16,7 @@ RESULTS = Path(__file__).parent / "results" / "cpu"
 BASELINE = "torch-pil"
 # Contenders as the chart has them, and the further columns of the table.
 BARS = {BASELINE: "DataLoader", "dali-cpu": "DALI on the CPU", "fusionloader": "FusionLoader"}
-MORE = {
-    "fusionloader-index": '`jpeg_index="auto"`',
-    "fusionloader-cache": '`DecodedCache("8GiB")`',
-}
+MORE = {"fusionloader-index": '`jpeg_index="auto"`', "fusionloader-cache": '`DecodedCache("8GiB")`'}
 WORKLOADS = {
     "default": ("0.2 megapixels", "crop, flip, normalise"),
     "randaugment": ("0.2 megapixels", "the same with RandAugment"),

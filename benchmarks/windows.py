@@ -59,9 +59,7 @@ def main() -> None:
     parser = parser_of(__doc__, rounds=9)
     parser.add_argument("--files", type=int, default=300, help="files of the corpus to use (300)")
     parser.add_argument(
-        "--optimise",
-        action="store_true",
-        help="encode them again, with custom Huffman tables",
+        "--optimise", action="store_true", help="encode them again, with custom Huffman tables"
     )
     options = parser.parse_args()
     setting, corpus = setting_of(options, "default")

@@ -42,11 +42,7 @@ IMAGES = 64  # of each kind
 WARM_UP = 6  # steps; workers start, and the prefetch window fills
 PATHS = 1_281_167  # of a dataset whose comparison is timed
 TRANSFORM = transforms.Compose(
-    [
-        transforms.RandomResizedCrop(96),
-        transforms.RandomHorizontalFlip(),
-        transforms.ToTensor(),
-    ]
+    [transforms.RandomResizedCrop(96), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
 )
 
 

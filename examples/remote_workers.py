@@ -58,11 +58,7 @@ def address_of(worker: subprocess.Popen[str]) -> str:
 
 def train(remote: Remote | str, folder: Path, epochs: int) -> None:
     transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(64),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-        ]
+        [transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     )
     dataset = ImageFolder(str(folder), transform)
     loader = FusionLoader(

@@ -22,8 +22,7 @@ from fusionloader import FusionLoader
 
 def new_loader(folder: Path) -> FusionLoader[Any]:
     dataset = ImageFolder(
-        str(folder),
-        transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()]),
+        str(folder), transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
     )
     return FusionLoader(
         dataset,

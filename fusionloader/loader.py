@@ -376,10 +376,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         return self._state.epochs.state(options).to_state(describe_loader(options))
 
     def load_state_dict(
-        self,
-        state: State | Sequence[State],
-        *,
-        ranks: Literal["same", "reshard"] = "same",
+        self, state: State | Sequence[State], *, ranks: Literal["same", "reshard"] = "same"
     ) -> None:
         """Makes the next ``iter()`` continue where ``state_dict()`` was called.
 
@@ -426,7 +423,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
             warn_user(
                 "Accelerate's prepare() puts a plain DataLoader in the place of this FusionLoader, "
                 "without its speed and its options. fusionloader.addons.integrations.accelerate."
-                "prepare(accelerator, ...) does the same and keeps it.",
+                "prepare(accelerator, ...) does the same and keeps it."
             )
         return self._prepared
 

@@ -145,11 +145,7 @@ def _fill(image: torch.Tensor, fill: tuple[int, ...]) -> list[float]:
 
 
 def _resize(
-    image: torch.Tensor,
-    width: int,
-    height: int,
-    filter: str,
-    box: tuple[float, ...] | None = None,
+    image: torch.Tensor, width: int, height: int, filter: str, box: tuple[float, ...] | None = None
 ) -> Any:
     if filter not in ("bilinear", "bicubic") or box is not None:
         return None

@@ -65,9 +65,7 @@ class Distances:
 
 
 def worker_rows(
-    chosen: dict[str, Image.Image],
-    names: Iterable[str] = TRANSFORMS,
-    by_kernel: bool = True,
+    chosen: dict[str, Image.Image], names: Iterable[str] = TRANSFORMS, by_kernel: bool = True
 ) -> dict[str, Distances]:
     """The distances of some rows, over all kinds of JPEG files of the images.
 

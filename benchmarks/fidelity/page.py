@@ -135,8 +135,7 @@ def page(chosen: dict[str, Image.Image]) -> str:
         WORKER_TITLE,
         _WORKER.format(share=OFF_SHARE),
         _table(
-            _WORKER_HEADER,
-            _worker_rows(worker_rows(chosen), worker_rows(leaves, by_kernel=False)),
+            _WORKER_HEADER, _worker_rows(worker_rows(chosen), worker_rows(leaves, by_kernel=False))
         ),
         DECODE_TITLE,
         _DECODE,
@@ -221,12 +220,7 @@ def _worker_rows(
     all_images: Mapping[str, Distances], leaves: Mapping[str, Distances]
 ) -> list[tuple[str, ...]]:
     return [
-        (
-            name,
-            str(each.kernel.cases),
-            *_levels(each.kernel),
-            *_levels(leaves[name].off),
-        )
+        (name, str(each.kernel.cases), *_levels(each.kernel), *_levels(leaves[name].off))
         for name, each in all_images.items()
     ]
 

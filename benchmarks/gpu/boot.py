@@ -25,12 +25,7 @@ def boot(dataset: ImageFolder, device: str, worker: GpuWorker) -> dict[str, Any]
     """Returns the seconds; raises where the worker does not come."""
     on = None if device == "cpu" else device
     loader = FusionLoader(
-        dataset,
-        16,
-        num_workers=2,
-        device=on,
-        gpu_worker=worker,
-        persistent_workers=True,
+        dataset, 16, num_workers=2, device=on, gpu_worker=worker, persistent_workers=True
     )
     began = time.perf_counter()
     iterator = iter(loader)

@@ -37,10 +37,7 @@ A = Run(
         Step("facts", _module("gpu.facts"), 60),
         Step("corpora", _module("gpu.corpora", *_IMAGES), 300, brief=_FEW),
         Step(
-            "deliveries",
-            _module("gpu.deliveries", *_IMAGES),
-            90,
-            ("--fake", "--side", "64", *_FEW),
+            "deliveries", _module("gpu.deliveries", *_IMAGES), 90, ("--fake", "--side", "64", *_FEW)
         ),
         Step("fused kernel, tests", _tests("tests/on_device/test_device_program.py"), 90),
         Step("fused kernel", _module("device_program", "--brief"), 60, brief=("--rounds", "1")),

@@ -65,11 +65,7 @@ def run_steps(steps: Sequence[Step], file: Path, seconds: float, rehearsal: str 
     Returns:
         0 if every step has passed, else 1.
     """
-    results: dict[str, Any] = {
-        **provenance(),
-        "rehearsal": rehearsal,
-        "steps": {},
-    }
+    results: dict[str, Any] = {**provenance(), "rehearsal": rehearsal, "steps": {}}
     file.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
     for step in steps:

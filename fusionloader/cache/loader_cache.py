@@ -14,13 +14,7 @@ from fusionloader.cache import obtaining
 from fusionloader.cache.obtaining import Obtained, WantedCache
 from fusionloader.cache.servers import joining
 from fusionloader.cache.servers.joining import Joined
-from fusionloader.cache.store_stats import (
-    DISK,
-    JPEG_INDEX,
-    MEMORY,
-    NAMES_IN_STATS,
-    StoreStats,
-)
+from fusionloader.cache.store_stats import DISK, JPEG_INDEX, MEMORY, NAMES_IN_STATS, StoreStats
 from fusionloader.cache.tiers import saved_store, store_handles
 from fusionloader.cache.tiers.cache_memory import DatasetMemory
 from fusionloader.cache.tiers.dataset_table import DatasetTable

@@ -27,11 +27,7 @@ DEFAULT_TIMES = TIMES / "torchvision-randaugment.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--fig",
-        choices=FIGURES,
-        help="simulate this figure",
-    )
+    what.add_argument("--fig", choices=FIGURES, help="simulate this figure")
     what.add_argument("--measure", type=Path, metavar="FILE", help="write service times to FILE")
     parser.add_argument(
         "--times", type=Path, default=DEFAULT_TIMES, help="service times (torchvision's, measured)"

@@ -38,7 +38,7 @@ class PortableIteratorFactory:
             _said = True
             warn_user(
                 f"FusionLoader runs as torch's DataLoader here, at its speed: {self._why} is "
-                "missing. Its own workers need Linux.",
+                "missing. Its own workers need Linux."
             )
         for name, usual in (("on_error", "raise"), ("share", None)):
             given = getattr(options, name)

@@ -60,10 +60,7 @@ class MemoryClaim:
 
 
 def candidates(
-    snapshot: Snapshot,
-    *,
-    device: int = 0,
-    smallest: int = SMALLEST,
+    snapshot: Snapshot, *, device: int = 0, smallest: int = SMALLEST
 ) -> list[MemoryClaim]:
     """Returns the blocks that may be lent, largest first, whole segments first among equals.
 
@@ -97,11 +94,7 @@ def candidates(
 
 
 def plan_claims(
-    snapshot: Snapshot,
-    limit: int,
-    *,
-    device: int = 0,
-    smallest: int = SMALLEST,
+    snapshot: Snapshot, limit: int, *, device: int = 0, smallest: int = SMALLEST
 ) -> list[MemoryClaim]:
     """Returns the blocks to lend: the largest ones that together stay within ``limit`` bytes.
 

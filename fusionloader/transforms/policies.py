@@ -132,10 +132,7 @@ class ExtendedRandAugment(_Policy):
             (PolicyStep("cutout", 1.0, Magnitude(levels=(part,), scale=0.2)),),
         )
         return replace(
-            made,
-            policies=(*made.policies, *further),
-            interpolations=(interpolation,),
-            fill=fill,
+            made, policies=(*made.policies, *further), interpolations=(interpolation,), fill=fill
         )
 
     def __repr__(self) -> str:

@@ -22,11 +22,7 @@ from fusionloader.data.sources import open_files
 from fusionloader.options.loader_options import OnError
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.transforms.executors.layout import Layout
-from fusionloader.transforms.executors.python import (
-    DatasetSource,
-    Source,
-    native_generators,
-)
+from fusionloader.transforms.executors.python import DatasetSource, Source, native_generators
 from fusionloader.transforms.executors.row_writer import LayoutMismatch, WriteRows, make_writer
 from fusionloader.transforms.plan.parts import WRITE, Spent
 from fusionloader.workers import messages, sample_errors

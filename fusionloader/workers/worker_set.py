@@ -79,11 +79,7 @@ class WorkerSet:
     """Workers with consecutive numbers; a dead worker is replaced under its number."""
 
     def __init__(
-        self,
-        count: int,
-        start: StartWorker,
-        first: int = 0,
-        hand_over: HandOver | None = None,
+        self, count: int, start: StartWorker, first: int = 0, hand_over: HandOver | None = None
     ) -> None:
         """Starts ``count`` workers, numbered from ``first``.
 

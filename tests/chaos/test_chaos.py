@@ -20,8 +20,7 @@ def marks_of(kind):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, id=name, marks=marks_of(kind)) for name, kind in KINDS.items()],
+    "kind", [pytest.param(kind, id=name, marks=marks_of(kind)) for name, kind in KINDS.items()]
 )
 @pytest.mark.timeout(300 + 10 * KILLS)
 def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):

@@ -176,10 +176,7 @@ ALWAYS = ("train_cnn.py", "resume.py")
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *ALWAYS,
-        *(pytest.param(n, marks=pytest.mark.examples) for n in EXAMPLES if n not in ALWAYS),
-    ],
+    [*ALWAYS, *(pytest.param(n, marks=pytest.mark.examples) for n in EXAMPLES if n not in ALWAYS)],
 )
 def test_the_examples_run(name, tmp_path, monkeypatch):
     arguments, printed = EXAMPLES[name]

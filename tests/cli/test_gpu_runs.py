@@ -155,8 +155,7 @@ class Loader:
 
 
 @pytest.mark.parametrize(
-    ("told", "state"),
-    [({}, "ready"), ({"gone": "it died"}, "gone"), ({"samples": 0}, "late")],
+    ("told", "state"), [({}, "ready"), ({"gone": "it died"}, "gone"), ({"samples": 0}, "late")]
 )
 def test_a_cell_shows_a_gpu_worker_that_is_gone_or_late(monkeypatch, told, state):
     monkeypatch.setattr(training, "FusionLoader", Loader)

@@ -8,9 +8,7 @@ _LAYOUT = "reads torchdata's private layout of a state (_snapshot, fetcher_state
 _WORKERS = "asserts that mini-batch i is made by worker i modulo their number"
 
 EXEMPT: dict[str, dict[str, str]] = {
-    "torch": {
-        "test_ind_worker_queue": _WORKERS,
-    },
+    "torch": {"test_ind_worker_queue": _WORKERS},
     "stateful": {
         "TestDatasetIteratorStateDuplication_shard0::test": _LAYOUT,
         "TestDynamicStateIterableDataset_shard0::test": _LAYOUT,

@@ -15,13 +15,7 @@ from fusionloader import FusionLoader
 
 FORK = multiprocessing.get_context("fork")
 # So many mini-batches are staged that nobody comes late to an epoch of ten.
-OPTIONS = {
-    "batch_size": 4,
-    "num_workers": 1,
-    "seed": 3,
-    "timeout": PATIENCE,
-    "prefetch_factor": 10,
-}
+OPTIONS = {"batch_size": 4, "num_workers": 1, "seed": 3, "timeout": PATIENCE, "prefetch_factor": 10}
 
 
 def coordinators(address):

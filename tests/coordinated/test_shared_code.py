@@ -8,17 +8,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from jobs import (
-    OPTIONS,
-    all_rest,
-    alone,
-    coordinators,
-    digest,
-    epoch,
-    left,
-    make_loader,
-    together,
-)
+from jobs import OPTIONS, all_rest, alone, coordinators, digest, epoch, left, make_loader, together
 from support.datasets import Random
 from support.waiting import wait_until
 from torch.utils.data import Dataset, default_collate

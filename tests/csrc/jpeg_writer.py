@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ZIGZAG = sorted(
-    range(64),
-    key=lambda i: (i // 8 + i % 8, i // 8 if (i // 8 + i % 8) % 2 else i % 8),
+    range(64), key=lambda i: (i // 8 + i % 8, i // 8 if (i // 8 + i % 8) % 2 else i % 8)
 )
 Block = Sequence[int]  # 64 coefficients in order of coding; the first is the DC difference
 Coded = tuple[int, int, int]  # a symbol, its value's bits and their number

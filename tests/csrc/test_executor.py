@@ -13,15 +13,7 @@ import torch
 import torchvision.transforms.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_samples import (
-    SIMD_LEVELS,
-    apply,
-    jpeg,
-    levels_table,
-    normalised,
-    photo,
-    pillow_pixels,
-)
+from native_samples import SIMD_LEVELS, apply, jpeg, levels_table, normalised, photo, pillow_pixels
 from PIL import Image
 from support.campaigns import examples
 from torchvision.transforms import InterpolationMode as Mode

@@ -6,15 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from native_samples import (
-    SIMD_LEVELS,
-    jpeg,
-    photo,
-    pillow_pixels,
-    pixel_plan,
-    plan_for_size,
-    saved,
-)
+from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels, pixel_plan, plan_for_size, saved
 from PIL import Image
 from window_trials import SAMPLINGS, assert_windows_match, encoded_as
 

@@ -101,11 +101,7 @@ def test_a_script_that_libjpeg_only_warns_about_is_not_refused(name):
     assert said is (not is_refused(encoded))
 
 
-LACKING = {
-    "DC codes": (0xC4, 0x00),
-    "AC codes": (0xC4, 0x10),
-    "quantisers": (0xDB, 0x01),
-}
+LACKING = {"DC codes": (0xC4, 0x00), "AC codes": (0xC4, 0x10), "quantisers": (0xDB, 0x01)}
 
 
 @pytest.mark.parametrize("name", LACKING)

@@ -104,10 +104,7 @@ def random_planes(random: Random, frame: Frame, largest: int, density: float) ->
 
 
 def outcome(
-    encoded: bytes,
-    window: tuple[int, int, int, int],
-    level: str = BEST,
-    denominator: int = 1,
+    encoded: bytes, window: tuple[int, int, int, int], level: str = BEST, denominator: int = 1
 ) -> str:
     """What became of the file; the pixels are Pillow's or nobody's."""
     read = READERS[level].read(encoded, *window, b"", denominator)

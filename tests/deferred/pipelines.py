@@ -225,13 +225,7 @@ def _stacked(crops):
 
 
 def _five_crops(of):
-    return of.Compose(
-        [
-            of.Resize(RESIZE),
-            of.FiveCrop(CROP),
-            _stacked,
-        ]
-    )
+    return of.Compose([of.Resize(RESIZE), of.FiveCrop(CROP), _stacked])
 
 
 def documentation():

@@ -131,8 +131,7 @@ def assert_same(processor, files, natively=True, mode="RGB", **options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [*((kind, "as it is") for kind in KINDS), *product(("CLIP", "ViT"), OPTIONS)],
+    ("kind", "name"), [*((kind, "as it is") for kind in KINDS), *product(("CLIP", "ViT"), OPTIONS)]
 )
 def test_the_tensors_are_those_of_transformers(kind, name, files):
     assert_same(processor_of(kind), files, **OPTIONS[name])

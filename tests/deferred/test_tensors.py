@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from deferred.tensor_uses import (
-    BEGINNINGS,
-    COMPOSED,
-    FLOAT,
-    SIZES,
-    STEPS,
-    USES,
-    decoded,
-    opened,
-)
+from deferred.tensor_uses import BEGINNINGS, COMPOSED, FLOAT, SIZES, STEPS, USES, decoded, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -320,11 +311,7 @@ class Photos(Dataset):
         mean = made.mean() if index % 2 else torch.zeros(())
         if self.kept is not None:
             self.kept.append((made, image))
-        return {
-            "image": made,
-            "index": index,
-            "mean": mean,
-        }
+        return {"image": made, "index": index, "mean": mean}
 
 
 @pytest.fixture

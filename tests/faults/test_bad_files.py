@@ -48,11 +48,7 @@ def scribble(path):
 
 @pytest.mark.parametrize(
     ("damage", "kind"),
-    [
-        (truncate, OSError),
-        (empty, UnidentifiedImageError),
-        (scribble, UnidentifiedImageError),
-    ],
+    [(truncate, OSError), (empty, UnidentifiedImageError), (scribble, UnidentifiedImageError)],
 )
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_file_is_the_error_of_pillow_and_named(folder, damage, kind, workers):

@@ -82,12 +82,7 @@ def test_messages_behind_one_that_raises_are_not_lost(tmp_path):
     """Samples that worker 1 has sent lie behind the failure of worker 0's successor."""
     dataset = Spilling(tmp_path)
     loader = FusionLoader(
-        dataset,
-        4,
-        num_workers=2,
-        worker_init_fn=dataset.start,
-        collate_fn=None,
-        prefetch_factor=4,
+        dataset, 4, num_workers=2, worker_init_fn=dataset.start, collate_fn=None, prefetch_factor=4
     )
     iterator = iter(loader)
     errors = []

@@ -121,11 +121,7 @@ WHOLE = {"collate_fn": of_one_length, "on_error": "skip"}
 KINDS = {
     "plan": plan,
     "rows": lambda images: {"dataset": Numbers(), "batch_size": 4},
-    "left out and spilled": lambda images: {
-        "dataset": Some(),
-        "batch_size": 4,
-        "on_error": "skip",
-    },
+    "left out and spilled": lambda images: {"dataset": Some(), "batch_size": 4, "on_error": "skip"},
     "whole batches": lambda images: {"dataset": Some(), "batch_size": 4} | WHOLE,
     "out of order": lambda images: {"dataset": Numbers(), "batch_size": 4, "in_order": False},
     "one ahead": lambda images: {"dataset": Numbers(), "batch_size": 4, "prefetch_factor": 1},

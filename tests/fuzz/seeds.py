@@ -55,12 +55,7 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def main(folder: Path) -> None:
-    kinds = {
-        "window": window_seeds,
-        "script": window_seeds,
-        "png": png_seeds,
-        "webp": webp_seeds,
-    }
+    kinds = {"window": window_seeds, "script": window_seeds, "png": png_seeds, "webp": webp_seeds}
     for name, seeds in kinds.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for data in seeds(Random(0)):

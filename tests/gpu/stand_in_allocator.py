@@ -120,11 +120,7 @@ class StandInAllocator:
     # ---- what training does with it ------------------------------------------------------------
 
     def reserve(
-        self,
-        size: int,
-        stream: int = 0,
-        pool: tuple[int, int] = (0, 0),
-        expandable: bool = False,
+        self, size: int, stream: int = 0, pool: tuple[int, int] = (0, 0), expandable: bool = False
     ) -> int:
         """Takes a segment from the device; returns its address."""
         address = _native.cuda.allocate(0, size)

@@ -122,8 +122,7 @@ def all_kinds_of_jpeg(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "steps",
-    [pytest.param(s, marks=[] if s in FIRST else pytest.mark.matrix) for s in TRANSFORMS],
+    "steps", [pytest.param(s, marks=[] if s in FIRST else pytest.mark.matrix) for s in TRANSFORMS]
 )
 @pytest.mark.few(1)
 def test_its_pixels_are_those_of_cpu_workers_bit_for_bit(all_kinds_of_jpeg, steps):

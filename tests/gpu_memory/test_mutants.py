@@ -48,10 +48,7 @@ class Mutant:
 
 MUTANTS = {
     "return before sync": Mutant(
-        "borrower.cpp",
-        "    else\n      here.synchronize();\n",
-        "",
-        "a_return_waits and everything",
+        "borrower.cpp", "    else\n      here.synchronize();\n", "", "a_return_waits and everything"
     ),
     "dropped offset": Mutant(
         "borrower.cpp",

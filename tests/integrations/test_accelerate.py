@@ -138,8 +138,7 @@ def test_batches_that_are_skipped_after_a_checkpoint_are_skipped_once(accelerato
 def test_the_epochs_after_a_checkpoint_are_those_of_a_seedable_sampler(accelerator, tmp_path):
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = accelerate.Accelerator(
-        cpu=True,
-        dataloader_config=accelerate.DataLoaderConfiguration(use_seedable_sampler=True),
+        cpu=True, dataloader_config=accelerate.DataLoaderConfiguration(use_seedable_sampler=True)
     )
 
     def numbers_of(batches):

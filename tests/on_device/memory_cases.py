@@ -186,9 +186,7 @@ def the_borrower_s_memory_is_free_again_when_the_lender_is_killed() -> Figures:
     driver = Driver()
     before = 0 if FAKE else driver.memory()[0]
     lender = subprocess.Popen(
-        [sys.executable, str(Path(__file__)), "lend-and-sleep"],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, str(Path(__file__)), "lend-and-sleep"], stdout=subprocess.PIPE, text=True
     )
     assert lender.stdout is not None
     child = int(lender.stdout.readline())

@@ -9,11 +9,7 @@ from benchmarks.fidelity import page
 from benchmarks.fidelity.cases import images, operation_of, rows
 from benchmarks.fidelity.decoding import conversion, exact_decode, fast_decode
 from benchmarks.fidelity.differences import against_pillow
-from benchmarks.fidelity.perspective import (
-    compare_coefficients,
-    corners,
-    torchvision_coefficients,
-)
+from benchmarks.fidelity.perspective import compare_coefficients, corners, torchvision_coefficients
 from fusionloader._native import testing
 from fusionloader.transforms.executors.replay import OPERATIONS
 

@@ -367,11 +367,7 @@ def test_a_difference_in_one_bit_is_noticed(name, monkeypatch):
     assert not on_tensors._is_on_floats.__wrapped__(name, "torch_v2")
 
 
-DISTORTIONS = {
-    "pil": [],
-    "levels": [v2.ToImage()],
-    "floats": CONVERSIONS["v2"],
-}
+DISTORTIONS = {"pil": [], "levels": [v2.ToImage()], "floats": CONVERSIONS["v2"]}
 
 
 @pytest.mark.parametrize("name", DISTORTIONS)

@@ -87,8 +87,7 @@ def test_rows_outside_the_payload_are_refused(bench, images, first, rows):
 
 
 @pytest.mark.parametrize(
-    ("offset", "nbytes"),
-    [(0, 1 << 40), (1 << 62, 8), ((1 << 64) - 8, 16), (8, (1 << 64) - 4)],
+    ("offset", "nbytes"), [(0, 1 << 40), (1 << 62, 8), ((1 << 64) - 8, 16), (8, (1 << 64) - 4)]
 )
 def test_a_place_outside_the_slot_is_no_image(bench, images, offset, nbytes):
     bench.describe(images)

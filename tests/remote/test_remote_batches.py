@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.images import NORMALIZE, train_transform
-from support.remote_workers import (
-    assert_same,
-    batches_of,
-    folder_loader,
-    remote_loader,
-)
+from support.remote_workers import assert_same, batches_of, folder_loader, remote_loader
 from support.waiting import wait_until
 from torch.utils.data import Dataset
 from torchvision import transforms

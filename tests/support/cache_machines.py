@@ -95,10 +95,7 @@ def _serve(pipe, host, port, token, fingerprint, budget):
             found[item] = bytes(data)
         return found, reads + machine.misses
 
-    answers = {
-        "held": lambda: sorted(store.held),
-        "epoch": epoch,
-    }
+    answers = {"held": lambda: sorted(store.held), "epoch": epoch}
     with contextlib.suppress(EOFError):
         while True:
             question, *arguments = pipe.recv()

@@ -74,11 +74,7 @@ def _spans(
             parts = (
                 {}
                 if worker.kind == "gpu"
-                else {
-                    "read_ns": _MS // 10,
-                    "decode_ns": decode,
-                    "augment_ns": decode // 3,
-                }
+                else {"read_ns": _MS // 10, "decode_ns": decode, "augment_ns": decode // 3}
             )
             begin = free[worker.number]
             end = begin + decode * 3 // 2 + _MS // 5

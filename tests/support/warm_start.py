@@ -90,9 +90,7 @@ def start(script: Path, *arguments: str, path: list[str], **environment: str) ->
 
 
 def completed(
-    *arguments: str | Path,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python *arguments`` to its end, as ``subprocess.run`` does with captured text.
 

@@ -62,10 +62,7 @@ def connected(address):
 
 @pytest.mark.parametrize(
     ("limit", "start"),
-    [
-        ("ulimit -n 64", ("-m", "fusionloader")),
-        ("true", ("-c", FEW_THREADS)),
-    ],
+    [("ulimit -n 64", ("-m", "fusionloader")), ("true", ("-c", FEW_THREADS))],
     ids=["open files", "threads"],
 )
 def test_strangers_keep_nobody_from_a_worker(tmp_path, limit, start):

@@ -154,11 +154,7 @@ class Preprocessor:
     # ---- lists ---------------------------------------------------------------------------------
 
     def __call__(
-        self,
-        images: Sequence[Image],
-        *,
-        keys: Sequence[int] | None = None,
-        epoch: int = 0,
+        self, images: Sequence[Image], *, keys: Sequence[int] | None = None, epoch: int = 0
     ) -> torch.Tensor:
         """Returns the tensor [N, ...] of a list of encoded images, in its order.
 

@@ -118,11 +118,7 @@ class RequestQueue:
         return RequestRows(slot, self._rows.lease(slot), self._leaf, count)
 
     def publish(
-        self,
-        job: RequestJob,
-        images: Sequence[Image],
-        epoch: int,
-        prepare: Callable[[], Target],
+        self, job: RequestJob, images: Sequence[Image], epoch: int, prepare: Callable[[], Target]
     ) -> None:
         """Copies images into shared memory and has workers prepare them.
 

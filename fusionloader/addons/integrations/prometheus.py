@@ -15,11 +15,7 @@ __all__ = ["Exporter", "export"]
 
 with extra("prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, start_http_server, write_to_textfile
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.core import Metric as MetricFamily
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString

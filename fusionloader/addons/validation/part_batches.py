@@ -27,9 +27,7 @@ class PartProgress:
 
     def __add__(self, other: PartProgress) -> PartProgress:
         return PartProgress(
-            self.batches + other.batches,
-            self.samples + other.samples,
-            self.seconds + other.seconds,
+            self.batches + other.batches, self.samples + other.samples, self.seconds + other.seconds
         )
 
 

@@ -134,11 +134,7 @@ class DatasetTable(OwnedDescriptor):
 
     @classmethod
     def of_ranges(
-        cls,
-        files: Sequence[str],
-        stamps: npt.NDArray[np.int64],
-        count: int,
-        is_remote: bool,
+        cls, files: Sequence[str], stamps: npt.NDArray[np.int64], count: int, is_remote: bool
     ) -> DatasetTable:
         """Makes a table of ranges, whose ``ranges``, ``sizes`` and ``targets`` the caller fills.
 

@@ -18,10 +18,7 @@ class WatchedIterator:
     """What the script gets from ``iter(loader)``; everything else is asked of its own iterator."""
 
     def __init__(
-        self,
-        watched: WatchedLoader,
-        make_own: Callable[[], Iterator[Batch]],
-        session: Session,
+        self, watched: WatchedLoader, make_own: Callable[[], Iterator[Batch]], session: Session
     ) -> None:
         """``make_own`` makes the iterator that the script would have without an analysis."""
         self._watched, self._make_own, self._session = watched, make_own, session

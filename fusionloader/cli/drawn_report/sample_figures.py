@@ -6,13 +6,7 @@ import numpy as np
 
 from fusionloader.cli.drawn_report.analysis.costs import Costs, costs_of
 from fusionloader.cli.drawn_report.analysis.words import duration, number, percent
-from fusionloader.cli.drawn_report.analysis.work import (
-    KINDS,
-    OTHER,
-    STAGES,
-    KindWork,
-    Work,
-)
+from fusionloader.cli.drawn_report.analysis.work import KINDS, OTHER, STAGES, KindWork, Work
 from fusionloader.cli.drawn_report.chart import (
     Columns,
     Figure,
@@ -31,12 +25,7 @@ from fusionloader.observe.trace.timeline import Timeline
 from fusionloader.system.amounts import counted
 
 _LEGEND = {"expr": "width < 420 ? 3 : 6"}  # columns: one row of them does not fit on a phone
-_KIND_COLORS = {
-    "cpu": "@cpu-strong",
-    "borrowed": "@delivery",
-    "remote": "@training",
-    "gpu": "@gpu",
-}
+_KIND_COLORS = {"cpu": "@cpu-strong", "borrowed": "@delivery", "remote": "@training", "gpu": "@gpu"}
 
 
 def stages_figure(work: Work) -> Figure:
@@ -176,11 +165,7 @@ def _costs_spec(costs: Costs) -> Spec:
             "x": numeric("kb", None, scale=log),
             "y": numeric("ms", None, scale=log),
             "color": colors("kind", scheme, orient="top"),
-            "tooltip": [
-                tip("kind", "median of"),
-                tip("kb", "kB", ".3~r"),
-                tip("ms", "ms", ".3~r"),
-            ],
+            "tooltip": [tip("kind", "median of"), tip("kb", "kB", ".3~r"), tip("ms", "ms", ".3~r")],
         },
     }
     return spec(280, cells, medians, resolve={"scale": {"color": "independent"}})

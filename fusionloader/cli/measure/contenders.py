@@ -91,10 +91,7 @@ def _image_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
         _fusion("fusionloader", lambda: pil_dataset(root, workload), setting),
         _fusion("fusionloader-fast", lambda: pil_dataset(root, workload), setting, decode="fast"),
         _fusion(
-            "fusionloader-index",
-            lambda: pil_dataset(root, workload),
-            setting,
-            jpeg_index="auto",
+            "fusionloader-index", lambda: pil_dataset(root, workload), setting, jpeg_index="auto"
         ),
         _fusion(
             "fusionloader-cache",

@@ -52,10 +52,7 @@ def _end(workers: list[SpawnProcess], begin: SimpleQueue[bool]) -> None:
 
 
 def _decode(
-    paths: list[Path],
-    claimed: Synchronized[int],
-    begin: SimpleQueue[bool],
-    ended: SimpleQueue[int],
+    paths: list[Path], claimed: Synchronized[int], begin: SimpleQueue[bool], ended: SimpleQueue[int]
 ) -> None:
     """Decodes claimed files until none is left, once for every ``True`` in ``begin``."""
     while begin.get():

@@ -32,10 +32,7 @@ IMAGE_WORKLOADS = ("default", *POLICIES, FULL_SIZE)
 
 def pil_transform(workload: str) -> Any:
     """Returns v1 transforms on PIL images, as most scripts have them."""
-    steps: list[object] = [
-        transforms.RandomResizedCrop(SIDE),
-        transforms.RandomHorizontalFlip(),
-    ]
+    steps: list[object] = [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip()]
     if workload in POLICIES:
         policy, _, arguments = POLICIES[workload]
         steps.append(policy(**arguments))
@@ -46,10 +43,7 @@ def pil_transform(workload: str) -> Any:
 
 def tensor_transform(workload: str) -> Any:
     """Returns v2 transforms on uint8 tensors, as torchvision's documentation advises for speed."""
-    steps: list[object] = [
-        v2.RandomResizedCrop(SIDE, antialias=True),
-        v2.RandomHorizontalFlip(),
-    ]
+    steps: list[object] = [v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()]
     if workload in POLICIES:
         _, policy, arguments = POLICIES[workload]
         steps.append(policy(**arguments))

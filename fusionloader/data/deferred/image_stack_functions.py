@@ -177,10 +177,7 @@ def _crop(view: StackView, top: Argument, left: Argument, height: Argument, widt
 
 
 def _pad(
-    view: StackView,
-    padding: Argument,
-    fill: Argument = None,
-    padding_mode: Argument = "constant",
+    view: StackView, padding: Argument, fill: Argument = None, padding_mode: Argument = "constant"
 ) -> Any:
     color = fill if isinstance(fill, (list, tuple)) else (0 if fill is None else fill,) * 3
     if view.memory.levels is not IMAGE_LEVELS or padding_mode != "constant":

@@ -57,10 +57,7 @@ class WantedRange:
     """Finds the samples of mini-batches that are in no cache and have to be read."""
 
     def __init__(
-        self,
-        sizes: npt.NDArray[np.uint32],
-        item_of: Callable[[Index], int],
-        stores: StoreHandles,
+        self, sizes: npt.NDArray[np.uint32], item_of: Callable[[Index], int], stores: StoreHandles
     ) -> None:
         self._sizes = sizes.data
         self._item_of = item_of
@@ -79,10 +76,7 @@ class WantedRange:
 
 
 def looking_ahead(
-    batches: Iterator[SampledBatch],
-    reader: ReadAheadProcess,
-    wanted: WantedRange,
-    patience: int,
+    batches: Iterator[SampledBatch], reader: ReadAheadProcess, wanted: WantedRange, patience: int
 ) -> Iterator[SampledBatch]:
     """Yields mini-batches, and announces later ones to the process that reads URLs.
 

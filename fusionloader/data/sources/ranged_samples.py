@@ -39,10 +39,7 @@ class RangedSamples:
         self._table: DatasetTable | None = None
 
     def __reduce__(self) -> tuple[type[RangedSamples], tuple[ByteRanges, Targets]]:
-        return RangedSamples, (
-            self.ranges,
-            self.targets,
-        )  # the table is of one process
+        return RangedSamples, (self.ranges, self.targets)  # the table is of one process
 
     def table(self) -> DatasetTable:
         """Returns the samples in shared memory. The first call moves the arrays there.

@@ -86,10 +86,7 @@ class DeviceDelivery:
         Finalizer(self, _finish, device, self._read, os.getpid())
 
     def open(
-        self,
-        queue: _native.ManagerQueue,
-        gpu_worker: int | None,
-        conversion: RowConversion | None,
+        self, queue: _native.ManagerQueue, gpu_worker: int | None, conversion: RowConversion | None
     ) -> QueueCopies:
         """Returns the copies of a queue's mini-batches.
 

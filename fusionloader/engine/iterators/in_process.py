@@ -73,11 +73,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._epoch_state = None
         epoch_state = self._epochs.start(self._options, int(self._base_seed))
         batches = undelivered_batches(
-            self._options,
-            epoch_state,
-            self._sampler_iter,
-            self._source.count(),
-            self._is_keyed,
+            self._options, epoch_state, self._sampler_iter, self._source.count(), self._is_keyed
         )
         self._batches, self._drawn = Draws(self._epochs.watched(self._options, batches)), []
         self._epoch_state = epoch_state  # last: an exception before it has the epoch begun again

@@ -10,10 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
-from torch.utils.data.dataloader import (
-    _DatasetKind,
-    _SingleProcessDataLoaderIter,
-)
+from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 from fusionloader.data.epochs.epoch_state import EpochState, Returned
 from fusionloader.engine.delivery.to_device import to_device
@@ -23,11 +20,7 @@ from fusionloader.engine.iterators.next_call import next_batch, note_what_follow
 from fusionloader.engine.iterators.tracked import TrackedIterator
 from fusionloader.options.aliases import AnyLoader, Batch, Index
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.transforms.executors.fetchers import (
-    asked_samples,
-    fetcher_state,
-    make_fetcher,
-)
+from fusionloader.transforms.executors.fetchers import asked_samples, fetcher_state, make_fetcher
 
 
 class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # type: ignore[misc]

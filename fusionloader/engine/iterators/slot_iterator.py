@@ -57,11 +57,7 @@ class SlotIterator(_BaseDataLoaderIter):
     """Serves map-style datasets and compiled plans."""
 
     def __init__(
-        self,
-        loader: AnyLoader,
-        options: LoaderOptions,
-        state: LoaderState,
-        backend: WorkerBackend,
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState, backend: WorkerBackend
     ) -> None:
         """``backend`` describes the samples and provides the workers."""
         super().__init__(loader)

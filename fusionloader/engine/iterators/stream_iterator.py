@@ -10,11 +10,7 @@ import pickle
 from collections.abc import Iterator
 from itertools import count, repeat
 
-from torch.utils.data.dataloader import (
-    _BaseDataLoaderIter,
-    _DatasetKind,
-    _share_dist_seed,
-)
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _share_dist_seed
 
 from fusionloader.data.epochs.epoch_state import EpochState, Returned
 from fusionloader.data.epochs.sampling import Draws, SampledBatch

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
-from torch.utils.data.dataloader import (
-    _DatasetKind,
-    _MultiProcessingDataLoaderIter,
-)
+from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter
 
 from fusionloader.data.epochs.epoch_state import EpochState, Returned, for_workers, pickled_states
 from fusionloader.engine.delivery.to_device import to_device
@@ -25,11 +22,7 @@ from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.options.aliases import AnyLoader, Batch, Index, State
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.processes import named_death, refuse_in_child
-from fusionloader.transforms.executors.fetchers import (
-    asked_samples,
-    has_state,
-    made_samples,
-)
+from fusionloader.transforms.executors.fetchers import asked_samples, has_state, made_samples
 from fusionloader.transforms.plan.parts import Spent
 
 

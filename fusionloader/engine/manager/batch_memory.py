@@ -40,11 +40,7 @@ class BatchMemory:
     """
 
     def __init__(
-        self,
-        options: ManagerOptions,
-        arena: Arena,
-        queue: _native.ManagerQueue,
-        most: int,
+        self, options: ManagerOptions, arena: Arena, queue: _native.ManagerQueue, most: int
     ) -> None:
         """``most`` is the largest number of published mini-batches."""
         self._options = options

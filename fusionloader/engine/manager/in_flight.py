@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.engine.delivery.device_batches import Arriving, Copying
-from fusionloader.engine.manager.publications import (
-    Publications,
-    PublishedBatch,
-    describe_deaths,
-)
+from fusionloader.engine.manager.publications import Publications, PublishedBatch, describe_deaths
 from fusionloader.options.aliases import Batch, Index
 from fusionloader.system.shm.slots import Slot
 from fusionloader.transforms.executors.layout import Memory

@@ -130,10 +130,7 @@ class HungWorkers:
     """Watches the workers of a manager that run on this machine."""
 
     def __init__(
-        self,
-        workers: Watchable,
-        timeout: float,
-        where: Callable[[_native.WorkerSnapshot], str],
+        self, workers: Watchable, timeout: float, where: Callable[[_native.WorkerSnapshot], str]
     ) -> None:
         """``timeout`` is in seconds, 0 for none; ``where`` returns the sample's name or ``""``."""
         self._workers, self._timeout, self._where = workers, timeout, where

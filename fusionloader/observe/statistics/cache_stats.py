@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusionloader.cache.store_stats import (
-    DISK,
-    MEMORY,
-    NAMES_IN_STATS,
-    StoreStats,
-)
+from fusionloader.cache.store_stats import DISK, MEMORY, NAMES_IN_STATS, StoreStats
 from fusionloader.system.amounts import mib
 from fusionloader.system.shm import cache_counts
 

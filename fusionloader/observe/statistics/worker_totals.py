@@ -8,11 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from fusionloader.observe.statistics.snapshot import (
-    SECONDS_OF_WORKERS,
-    AnyWorkerKind,
-    WorkerStats,
-)
+from fusionloader.observe.statistics.snapshot import SECONDS_OF_WORKERS, AnyWorkerKind, WorkerStats
 from fusionloader.system.shm import cache_counts
 from fusionloader.transforms.plan.parts import Spent
 

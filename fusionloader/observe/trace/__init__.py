@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from fusionloader.observe.trace.recording import Trace as Trace
     from fusionloader.observe.trace.timeline import Timeline as Timeline
 
-__all__ = [
-    "Timeline",
-    "Trace",
-    "TraceError",
-    "merge_traces",
-    "read_timeline",
-    "write_timeline",
-]
+__all__ = ["Timeline", "Trace", "TraceError", "merge_traces", "read_timeline", "write_timeline"]
 _MODULES = {
     "Timeline": "timeline",
     "Trace": "recording",

@@ -101,10 +101,7 @@ class MetricStore:
 
     def save_local(self, keys: MetricKeys, metrics: LocalMetrics) -> None:
         """Stores the metrics of training and local workers, if all are finite and positive."""
-        plan = {
-            "local_rate": float(metrics.local_rate),
-            "local_cost": float(metrics.local_cost),
-        }
+        plan = {"local_rate": float(metrics.local_rate), "local_cost": float(metrics.local_cost)}
         if _all_positive(plan.values()) and _all_positive([metrics.training_rate]):
             self._save(keys.model_key(), {"training_rate": float(metrics.training_rate)})
             self._save(keys.plan_key(), plan)

@@ -90,10 +90,7 @@ class Connection:
                     self._socket.sendall(part, socket.MSG_MORE if left else 0)
 
     def receive(
-        self,
-        timeout: float | None,
-        begin: float | None = None,
-        most_body: int = messages.MOST_BODY,
+        self, timeout: float | None, begin: float | None = None, most_body: int = messages.MOST_BODY
     ) -> Message:
         """Returns the next message. Its body is valid until the next call.
 
@@ -109,10 +106,7 @@ class Connection:
         return Message(beginning.kind, beginning.head, self.receive_rest(beginning, timeout))
 
     def receive_beginning(
-        self,
-        timeout: float | None,
-        begin: float | None = None,
-        most_body: int = messages.MOST_BODY,
+        self, timeout: float | None, begin: float | None = None, most_body: int = messages.MOST_BODY
     ) -> Beginning:
         """Returns the next message without its body.
 

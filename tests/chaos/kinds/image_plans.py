@@ -43,11 +43,7 @@ def images_of(setting: Setting, transform: Any = None) -> ImageFolder:
 
 
 def part_of(
-    dataset: ImageFolder,
-    setting: Setting,
-    number: int = 0,
-    repeats: int = REPEATS,
-    **options: Any,
+    dataset: ImageFolder, setting: Setting, number: int = 0, repeats: int = REPEATS, **options: Any
 ) -> Part:
     """A loader of all images in an order of the part's own."""
     order = order_of(len(dataset), number, repeats)

@@ -12,16 +12,7 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
 from chaos.kinds.image_plans import epochs_of, images_of
-from chaos.kinds.setting import (
-    BATCH,
-    FILES,
-    SKIPS,
-    EpochKind,
-    Epochs,
-    Part,
-    Setting,
-    order_of,
-)
+from chaos.kinds.setting import BATCH, FILES, SKIPS, EpochKind, Epochs, Part, Setting, order_of
 from chaos.traps import WorkerInit, spring
 from fusionloader import FusionLoader
 

@@ -13,10 +13,7 @@ from fusionloader import WorkerPool
 def _beside(setting: Setting) -> Epochs:
     pool = None if setting.plain else WorkerPool(2)
     workers = {"num_workers": 2} if pool is None else {"num_workers": 0, "pool": pool}
-    parts = [
-        part_of(images_of(setting), setting, 0, **workers),
-        noise_part(setting, 1, **workers),
-    ]
+    parts = [part_of(images_of(setting), setting, 0, **workers), noise_part(setting, 1, **workers)]
     return Epochs(parts, _close_of(parts, pool))
 
 
@@ -49,9 +46,5 @@ KINDS = (
         subject_to=frozenset({SKIPS}),
         traps=("sample", "sampler"),
     ),
-    EpochKind(
-        "validation in a pool's background",
-        _background,
-        subject_to=frozenset({SKIPS}),
-    ),
+    EpochKind("validation in a pool's background", _background, subject_to=frozenset({SKIPS})),
 )

@@ -9,16 +9,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from chaos.kinds.image_plans import epochs_of
-from chaos.kinds.setting import (
-    BATCH,
-    IMAGES,
-    SKIPS,
-    EpochKind,
-    Epochs,
-    Part,
-    Setting,
-    order_of,
-)
+from chaos.kinds.setting import BATCH, IMAGES, SKIPS, EpochKind, Epochs, Part, Setting, order_of
 from chaos.traps import WorkerInit, spring
 from fusionloader import FusionLoader
 
@@ -172,10 +163,7 @@ _TRAPS = ("sample", "sampler", "worker_init_fn")
 KINDS = (
     EpochKind("own dataset", _samples, subject_to=frozenset({SKIPS}), traps=_TRAPS),
     EpochKind(
-        "own dataset with sample_file",
-        _of_files,
-        subject_to=frozenset({SKIPS}),
-        traps=_TRAPS,
+        "own dataset with sample_file", _of_files, subject_to=frozenset({SKIPS}), traps=_TRAPS
     ),
     EpochKind(
         "own dataset without workers",
@@ -186,27 +174,9 @@ KINDS = (
         in_training=True,
     ),
     EpochKind(
-        "own dataset, persistent workers",
-        _kept,
-        subject_to=frozenset({SKIPS}),
-        traps=_TRAPS,
+        "own dataset, persistent workers", _kept, subject_to=frozenset({SKIPS}), traps=_TRAPS
     ),
-    EpochKind(
-        "own dataset of two shapes",
-        _shapes,
-        subject_to=frozenset({SKIPS}),
-        traps=_TRAPS,
-    ),
-    EpochKind(
-        "whole batches",
-        _whole,
-        subject_to=frozenset({SKIPS}),
-        traps=(*_TRAPS, "collate"),
-    ),
-    EpochKind(
-        "stream",
-        _stream,
-        traps=("sample",),
-        ends_with=("sample",),
-    ),
+    EpochKind("own dataset of two shapes", _shapes, subject_to=frozenset({SKIPS}), traps=_TRAPS),
+    EpochKind("whole batches", _whole, subject_to=frozenset({SKIPS}), traps=(*_TRAPS, "collate")),
+    EpochKind("stream", _stream, traps=("sample",), ends_with=("sample",)),
 )

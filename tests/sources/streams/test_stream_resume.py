@@ -25,9 +25,7 @@ def images(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield TarStream(
-            f"file://{folder}/train-{{000..002}}.tar",
-            transform=eval_transform(),
-            shuffle_window=64,
+            f"file://{folder}/train-{{000..002}}.tar", transform=eval_transform(), shuffle_window=64
         )
 
 

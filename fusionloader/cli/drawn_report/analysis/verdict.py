@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fusionloader.cli.drawn_report.analysis.waits import TraceWaits
-from fusionloader.cli.drawn_report.analysis.words import (
-    duration,
-    number,
-    percent,
-    spaced,
-)
+from fusionloader.cli.drawn_report.analysis.words import duration, number, percent, spaced
 from fusionloader.cli.drawn_report.analysis.work import KindWork, Work
 from fusionloader.observe.statistics.processor_use import ProcessorUse
 from fusionloader.observe.statistics.stages import STAGES_IN_WORDS, costliest_stage

@@ -38,10 +38,7 @@ T = TypeVar("T")
 
 
 def find_indexes(
-    urls: Sequence[str],
-    settings: ReadSettings,
-    mode: IndexMode,
-    choice: MemberChoice,
+    urls: Sequence[str], settings: ReadSettings, mode: IndexMode, choice: MemberChoice
 ) -> list[TarIndex]:
     """Returns the index of every shard.
 

@@ -64,11 +64,7 @@ def join(start: Start) -> WorkerJoined:
     import ray  # only now: it reads the environment
 
     address = start.address
-    common = {
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-        "runtime_env": start.runtime_env,
-    }
+    common = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": start.runtime_env}
     with _as_connection_errors(address):
         if address not in ("auto", "local"):
             node_ip = start.node_ip or _loopback(address)

@@ -113,9 +113,7 @@ class GpuTask:
         return BegunTask(samples, self._decode(samples[: self._most_samples]) if samples else None)
 
     def finish(
-        self,
-        begun: BegunTask,
-        writing: Callable[[], AbstractContextManager[object]] = nullcontext,
+        self, begun: BegunTask, writing: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> list[str | None]:
         """Writes the rows of a begun task; tasks must be finished in the order of ``begin``.
 

@@ -47,10 +47,7 @@ def converters() -> dict[type, Converter]:
     }
     from torchvision.transforms import v2
 
-    return {
-        **for_both_versions(known),
-        v2.RandomPhotometricDistort: _photometric_distort,
-    }
+    return {**for_both_versions(known), v2.RandomPhotometricDistort: _photometric_distort}
 
 
 def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:

@@ -180,8 +180,7 @@ def _run_on_image(
 
     pixels = levels.reshape(16, 16)
     return run(
-        conversions,
-        Image.fromarray(pixels if channels == 1 else np.stack([pixels] * 3, axis=2)),
+        conversions, Image.fromarray(pixels if channels == 1 else np.stack([pixels] * 3, axis=2))
     )
 
 

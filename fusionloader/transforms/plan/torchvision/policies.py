@@ -148,10 +148,7 @@ def _space(step: Transform, bins: int, height: int, width: int) -> Space:
 
 
 def _policy_step(
-    name: str,
-    spaces: list[Space],
-    places: Callable[[int], Iterable[int]],
-    probability: float = 1.0,
+    name: str, spaces: list[Space], places: Callable[[int], Iterable[int]], probability: float = 1.0
 ) -> PolicyStep:
     """Returns the step; ``places(count)`` returns indices into its ``count`` magnitudes."""
     if name not in _OPS:
