@@ -176,7 +176,6 @@ def test_a_worker_needs_a_token(config):
 def test_a_worker_says_why_it_does_not_start(token):
     check_error((), "--listen HOST:PORT says where loaders find the worker")
     check_error(("--listen", "here"), "an address is written as \"host:port\", not 'here'")
-    check_error(("--listen", f"{HOST}:0", "--cores", 0), "a worker needs a core, not 0")
     check_error(("--listen", f"{HOST}:0", "--cache", "much"), "an amount of memory is written.*")
     with serving() as (_, address, _):
         check_error(("--listen", address), f"cannot listen at {address}: Address already in use")
