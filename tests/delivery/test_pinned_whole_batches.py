@@ -75,12 +75,12 @@ def test_an_epoch_that_is_left_waits_for_what_is_pinned(loader, iterator):
 
 
 def test_the_thread_takes_one_core_and_the_device_of_the_caller(monkeypatch, request):
-    devices, accelerator = [], torch.accelerator
-    monkeypatch.setattr(accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(accelerator, "current_device_index", lambda: 2)
+    devices = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.setattr(
-        accelerator,
-        "set_device_index",
+        torch.cuda,
+        "set_device",
         lambda index: devices.append((index, threading.current_thread().name)),
     )
     assert next(request.getfixturevalue("iterator")).threads == 1

@@ -18,9 +18,9 @@ class Pinning:
     def __init__(self, make: Callable[[Job], Batch], device: str | None) -> None:
         """``make`` returns a mini-batch; ``device`` is what torch's ``pin_memory`` takes."""
         self._make, self._device = make, device
-        accelerator = torch.accelerator
-        current = accelerator.current_device_index() if accelerator.is_available() else None
-        # It starts at the first batch.
+        # Before CUDA is initialized, all threads have the first device. This one starts later.
+        is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_device() if is_used else None
         self._thread = ThreadPoolExecutor(1, "fusionloader-pin", _begin_thread, (current,))
 
     def begin(self, job: Job) -> None:
@@ -53,7 +53,7 @@ def _begin_thread(device_index: int | None) -> None:
     """Begins as torch's thread does: copies on one core, the current device that of the caller."""
     torch.set_num_threads(1)
     if device_index is not None:
-        torch.accelerator.set_device_index(device_index)
+        torch.cuda.set_device(device_index)
 
 
 def _pinned(make: Callable[[Job], Batch], job: Job, device: str | None) -> Batch:
