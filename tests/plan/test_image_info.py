@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageOps
 from support.batches import same_batches
 from support.images import photo
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -35,6 +35,61 @@ def test_orientation_is_known_to_user_code(turned, workers, before, module):
     steps = [*before, module.Lambda(ImageOps.exif_transpose), v1.Resize((16, 16)), v1.ToTensor()]
     dataset = ImageFolder(str(turned), v1.Compose(steps))
     assert same_batches(DataLoader(dataset, 4), FusionLoader(dataset, 4, num_workers=workers))
+
+
+STEPS = {
+    "brightness": v1.ColorJitter((0.5, 0.5)),
+    "contrast": v1.ColorJitter(contrast=(0.5, 0.5)),
+    "saturation": v1.ColorJitter(saturation=(0.5, 0.5)),
+    "hue": v1.ColorJitter(hue=(0.1, 0.1)),
+    "sharpness": v1.RandomAdjustSharpness(2, p=1),
+    "blur": v1.GaussianBlur(3, (1.0, 1.0)),
+    "gray": v1.Grayscale(),
+    "three gray channels": v1.Grayscale(3),
+    "gray hue": v1.Compose([v1.Grayscale(), v1.ColorJitter(hue=(0.1, 0.1))]),
+    "posterize": v1.RandomPosterize(2, p=1),
+    "equalize": v1.RandomEqualize(p=1),
+    "mix": v1.AugMix(),
+    "flip": v1.RandomHorizontalFlip(p=1),
+    "rotation": v1.RandomRotation((20, 20), expand=True),
+    "crop of a rotation": v1.Compose([v1.RandomRotation((90, 90), expand=True), v1.CenterCrop(23)]),
+    "perspective": v1.RandomPerspective(p=1),
+    "pad": v1.Pad(2),
+    "pad by an edge": v1.Pad(2, padding_mode="edge"),
+    "crop": v1.CenterCrop(16),
+    "larger crop": v1.CenterCrop((25, 16)),
+    "padded crop": v1.RandomCrop((8, 8), padding=1),
+    "crop within": v1.RandomCrop((8, 8)),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_user_code_finds_what_torchvision_leaves(turned, step):
+    def told(image):
+        return "exif" in image.info or "dpi" in image.info
+
+    dataset = ImageFolder(str(turned), v1.Compose([step, v1.Lambda(told)]))
+    expected = [dataset[index][0] for index in range(len(dataset))]
+    for workers in 0, 1:
+        loader = FusionLoader(dataset, batch_size=4, num_workers=workers)
+        assert [told for batch, _ in loader for told in batch.tolist()] == expected
+
+
+def test_a_random_step_takes_it_only_where_it_is_drawn(turned):
+    def told(image):
+        red, green, _ = image.split()
+        return red.tobytes() == green.tobytes(), "exif" in image.info
+
+    steps = [v1.RandomGrayscale(0.5), v1.Lambda(told)]
+    folder = ImageFolder(str(turned), v1.Compose(steps))
+    colored = [at for at, (path, _) in enumerate(folder.samples) if "grey" not in path]
+    loader = FusionLoader(Subset(folder, colored), batch_size=4)
+    made = {
+        told
+        for (gray, exif), _ in loader
+        for told in zip(gray.tolist(), exif.tolist(), strict=True)
+    }
+    assert made == {(True, False), (False, True)}
 
 
 def test_everything_that_pillow_tells_is_there(turned):

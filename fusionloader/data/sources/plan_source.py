@@ -31,8 +31,9 @@ from fusionloader.transforms.executors.python import (
     seed_generators,
 )
 from fusionloader.transforms.executors.results import converted, result_array, result_like
+from fusionloader.transforms.plan.image_info import keeps_info
 from fusionloader.transforms.plan.parts import FIRST_STAGE, PASSES, PYTHON, READ, Spent
-from fusionloader.transforms.plan.stages import Plan
+from fusionloader.transforms.plan.stages import Plan, RandomCrop
 
 
 class _CompiledSource:
@@ -84,6 +85,9 @@ class PlanSource(_CompiledSource):
         self.seeding = Seeding()
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
+        # RandomCrop pads, and makes a new image, even where its window is within the old one.
+        stages = self._plan.stages
+        self._pads = any(isinstance(each, RandomCrop) and any(each.padding) for each in stages)
         self._made: Executor | None = None
         self._arrays: PixelArrays | None = None
         self._seconds = {READ: 0.0, PYTHON: 0.0}
@@ -139,7 +143,7 @@ class PlanSource(_CompiledSource):
         return self._made
 
     def _image_for_user_code(self, stored: bytes, key: SampleKey) -> Image.Image:
-        """Returns the PIL image that the native stages make, with the ``info`` of the file.
+        """Returns the PIL image that the native stages make, with the ``info`` it has after them.
 
         If deferral is active it is a deferred image, so that user code continues natively.
         """
@@ -148,11 +152,15 @@ class PlanSource(_CompiledSource):
                 core = deferred_core(file.convert("RGB")) if activity.is_active() else None
                 if core is not None:
                     return make_image(core, _read_info(file))
-            pixels = self._pixels(stored, (key.seed, key.epoch, key.key, key.occurrence), key.group)
+            draws = (key.seed, key.epoch, key.key, key.occurrence)
+            pixels = self._pixels(stored, draws, key.group)
+            operations = self._executor.draw(*draws, *file.size, key.group)
+            has_info = not self._pads and keeps_info(operations, *file.size, pixels.shape[2] == 3)
+            info = _read_info(file) if has_info else {}
             if activity.is_active() and pixels.shape[2] == 3:
-                return wrap_pixels(pixels, _read_info(file))
+                return wrap_pixels(pixels, info)
             image = _as_image(pixels)
-            image.info = _read_info(file)
+            image.info = info
             return image
 
     def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:

@@ -27,6 +27,7 @@ from fusionloader.data.deferred.tensors.level_tables import LEVELS
 from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.transforms.executors.python import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
+from fusionloader.transforms.plan.image_info import keeps_info
 
 # Usual sizes, and some for which torchvision's RandomResizedCrop finds no window.
 _SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
@@ -36,8 +37,6 @@ _known: list[bool] = []  # whether draws are known, once that has been tried
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 # Installs patches, those for tensors if it is called with True. Module `patches` sets it.
 patched: Callable[[bool], AbstractContextManager[Any]] = nullcontext
-# Operations whose result does not have the ``info`` of the image.
-_WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
 
 
 def tried_recorder(step: Transform, held: Held = "pil") -> TransformRecorder | None:
@@ -80,8 +79,7 @@ def recorded_image(image: Any, core: DeferredCore) -> Any:
     if core is image._im:
         return image
     recorded = core.operations[len(image._im.operations) :]
-    keeps_info = not any(operation[0] in _WITHOUT_INFO for operation in recorded)
-    return like(image, core) if keeps_info else make_image(core)
+    return like(image, core) if keeps_info(recorded, *image.size) else make_image(core)
 
 
 def recorded_tensor(tensor: Any, core: DeferredCore) -> Any:
