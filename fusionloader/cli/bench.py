@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
+
+from torchvision.datasets import ImageFolder
 
 from fusionloader.cli.corpus import KINDS, Corpus, ensure_corpus
 from fusionloader.cli.counts import at_least
@@ -62,10 +65,11 @@ def _images(options: argparse.Namespace) -> tuple[Path, JsonObject]:
     if options.data is None:
         corpus = ensure_corpus(options.images, kind=options.corpus, folder=options.cache)
         return corpus.train, _corpus_facts(corpus)
-    files = [path for path in options.data.glob("*/*") if path.is_file()]
-    if not files:
-        raise SystemExit(f"bench: no files in the sub-folders of {options.data}")
-    mean_bytes = sum(path.stat().st_size for path in files) / len(files)
+    try:
+        files = [path for path, _ in ImageFolder(options.data).samples]
+    except FileNotFoundError as error:  # no folder, none in it, or one without images
+        raise SystemExit(f"bench: {error}") from None
+    mean_bytes = sum(map(os.path.getsize, files)) / len(files)
     return options.data, {"kind": "given", "files": len(files), "mean_bytes": mean_bytes}
 
 

@@ -51,10 +51,10 @@ class Cache:
     )
 
     def __post_init__(self) -> None:
-        parse_bytes(self.budget)
+        parse_bytes(self.budget, "budget")
         object.__setattr__(self, "tiers", self._checked_tiers())
         if self.memory is not None:
-            parse_bytes(self.memory)
+            parse_bytes(self.memory, "memory")
             if self.path is None:
                 raise ValueError("memory= is for a cache with a path: without one it is the budget")
         if self.servers is not None:

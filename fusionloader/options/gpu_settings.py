@@ -89,7 +89,7 @@ class GpuWorker:
         if self.hw_decoder_load not in (0, 1):
             raise ValueError(f"hw_decoder_load should be 0 or 1, not {self.hw_decoder_load!r}")
         if self.memory_limit is not None:
-            parse_bytes(self.memory_limit)
+            parse_bytes(self.memory_limit, "memory_limit")
         self._check_decoder()
         self._check_memory()
         if self.decoder == "workers":
@@ -127,7 +127,7 @@ class GpuWorker:
     def _check_memory(self) -> None:
         if self.memory not in _MEMORY:
             raise ValueError(f"memory should be one of {_MEMORY}, not {self.memory!r}")
-        parse_bytes(self.share_limit)
+        parse_bytes(self.share_limit, "share_limit")
         if self.memory == "share" and self.sharing == "spatial":
             raise ValueError(
                 'memory="share" needs sharing="temporal" (or "auto"): training lends memory only '

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from multiprocessing.context import BaseContext
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from fusionloader.options.cache_settings import Cache
@@ -222,6 +223,9 @@ class FusionOptions:
     remote: Remote | None
 
     def __post_init__(self) -> None:
+        for name in "tiny_batch_size", "seed":
+            if isinstance(value := getattr(self, name), Integral):  # numpy's, too
+                object.__setattr__(self, name, int(value))
         if not isinstance(self.tiny_batch_size, int) or not 0 < self.tiny_batch_size < 1 << 31:
             raise _unfit("tiny_batch_size", "a positive int below 2**31", self.tiny_batch_size)
         if self.seed is not None and not isinstance(self.seed, int):
@@ -243,7 +247,7 @@ class FusionOptions:
         if self.jpeg_index not in (None, "auto"):
             self._check_index(self.jpeg_index)
         if self.max_shared_bytes is not None:
-            parse_bytes(self.max_shared_bytes)
+            parse_bytes(self.max_shared_bytes, "max_shared_bytes")
         self._check_share()
         self._check_stall_timeout()
         if self.remote is not None:

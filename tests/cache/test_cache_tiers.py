@@ -253,8 +253,8 @@ def test_no_other_share_has_a_shorter_epoch(
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"budget": 0}, "amount of memory"),
-        ({"budget": "plenty"}, "amount of memory"),
+        ({"budget": 0}, "budget is written as"),
+        ({"budget": "plenty"}, "budget is written as"),
         ({"budget": "1GiB", "tiers": ()}, "tiers should be some of"),
         ({"budget": "1GiB", "tiers": "decoded"}, "tiers should be some of"),
         ({"budget": "1GiB", "tiers": ("augmented",)}, "tiers should be some of"),

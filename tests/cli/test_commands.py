@@ -108,11 +108,13 @@ def test_the_bench_measures_workloads_without_files(workload, tmp_path):
     ("arguments", "why"),
     [
         (["--workload", "tiny", "--contenders", "quickest"], "there are: torch, fusionloader"),
-        (["--data", "."], "no files in the sub-folders"),
+        (["--data", "folder"], "Found no valid file for the classes cats"),
+        (["--data", "folder/cats"], "Couldn't find any class folder"),
     ],
 )
 def test_the_bench_refuses(arguments, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder" / "cats").mkdir(parents=True)
     with pytest.raises(SystemExit, match=why):
         main(["bench", *arguments])
 

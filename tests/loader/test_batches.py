@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from support.batches import equal, same_batches
@@ -142,6 +143,13 @@ def test_random_pixels_do_not_depend_on_the_workers(train_set, workers):
     reference = list(FusionLoader(train_set, 8, num_workers=2, seed=3))
     again = FusionLoader(train_set, 8, num_workers=workers, seed=3, tiny_batch_size=3)
     assert same_batches(reference, again)
+
+
+def test_own_options_take_numbers_of_numpy(train_set):
+    given = {"tiny_batch_size": 4, "seed": 3, "max_shared_bytes": 1 << 30}
+    theirs = {name: np.int64(value) for name, value in given.items()}
+    reference = FusionLoader(train_set, 8, num_workers=1, **given)
+    assert same_batches(reference, FusionLoader(train_set, 8, num_workers=1, **theirs))
 
 
 @pytest.mark.parametrize("size", [0, 2**31, 2**32 - 1])

@@ -150,7 +150,7 @@ def test_explain_says_whether_it_is_used(image_folder):
 
 
 def test_options_that_make_no_sense_are_refused(image_folder):
-    with pytest.raises(ValueError, match="amount of memory"):
+    with pytest.raises(ValueError, match="budget is written as"):
         DecodedCache("plenty")
     dataset = ImageFolder(str(image_folder), train_transform())
     with pytest.raises(ValueError, match=r"or None, such as Cache\('8GiB'\), not '8GiB'"):
