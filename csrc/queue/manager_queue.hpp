@@ -136,7 +136,10 @@ class ManagerQueue : public Shared {
       uint32_t worker, const std::vector<std::pair<uint64_t, uint32_t>>& hopeless = {});
   // Guest slots of processes that have ended; empty_guest_slot() follows take_back().
   std::vector<uint32_t> dead_borrowed_workers();
-  void empty_guest_slot(uint32_t guest_slot) { control_->records()[guest_slot].owner.store(0); }
+  void empty_guest_slot(uint32_t guest_slot) {
+    control_->records()[guest_slot].pid.store(0);
+    control_->records()[guest_slot].owner.store(0);
+  }
   // Nobody claims anything of the published mini-batches any more; waits for none.
   void withdraw();
   // Nobody claims anything of this one any more.

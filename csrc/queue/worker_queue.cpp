@@ -117,6 +117,7 @@ bool WorkerQueue::take_guest_slot(uint32_t guest_slot, uint64_t identity) {
 
 void WorkerQueue::leave_guest_slot() {
   idle();
+  record().pid.store(0);  // who looks for stopped processes takes no later one for this
   record().owner.store(0);
 }
 

@@ -159,6 +159,9 @@ void SharedWorker::leave_guest_slot() {
 void SharedWorker::report(WorkerActivity activity) {
   if (!is_shared() || activity == activity_) return;
   activity_ = activity;
+  // The record in the other queue would seem to stay at its last sample.
+  if (activity == WorkerActivity::home && in_guest_slot_) borrower_->idle();
+  if (activity == WorkerActivity::borrowed) home_.idle();
   home_.record().activity.store(static_cast<uint32_t>(activity));
   if (activity == WorkerActivity::idle) notify(event_fd_);
 }

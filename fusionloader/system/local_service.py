@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 
 from fusionloader.system import fd_messages
 from fusionloader.system.fd_messages import FdMessage, Fields
-from fusionloader.system.processes import BareProcess, describe_exit
+from fusionloader.system.processes import BareProcess, describe_exit, open_pidfd
 from fusionloader.system.shm.descriptor import wait_for
 
 _MOST_MESSAGES = 64  # read from one peer before the next one
@@ -201,14 +201,12 @@ class LocalService(ABC, Generic[PeerType]):
         if not fd_messages.is_same_user(connection):
             self._refuse(connection, f"{self.name} belongs to user {os.geteuid()}")
             return
-        pid, pid_fd = fd_messages.peer_pid(connection), -1
+        pid = fd_messages.peer_pid(connection)
         try:
-            pid_fd = os.pidfd_open(pid)
+            pid_fd = open_pidfd(pid)  # without, the end of the connection shows that of the process
         except ProcessLookupError:
             connection.close()
             return
-        except OSError:
-            pass  # the end of the connection shows that of the process
         peer = self._kind(connection, pid, pid_fd)
         self.peers.add(peer)
         for fd in (connection.fileno(), pid_fd):

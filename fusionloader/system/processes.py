@@ -462,12 +462,27 @@ def _end_of_training() -> int:
 
     training = multiprocessing.parent_process()
     assert training is not None and training.pid is not None
-    with contextlib.suppress(OSError, AttributeError):  # too many files, an old kernel
-        pidfd = os.pidfd_open(training.pid)
-        if training.is_alive():  # otherwise the pidfd may be of a later process with this pid
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = open_pidfd(training.pid)
+        # A pidfd may be of a later process with this pid.
+        if pidfd >= 0 and training.is_alive():
             return pidfd
     # Less exact: children that training forks hold the other end of this pipe too.
     return training.sentinel
+
+
+def open_pidfd(pid: int) -> int:
+    """Returns a pidfd; -1 where there is none, as in some builds of Python.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except (OSError, AttributeError):
+        return -1
 
 
 def is_stopped(pid: int) -> bool:

@@ -114,6 +114,36 @@ def test_a_borrowed_worker_does_not_take_what_came_back(borrower, me):
     assert borrower.worker.claim_next(1).first == 0
 
 
+def test_a_worker_that_works_elsewhere_seems_to_be_at_no_sample_here(
+    borrower, make_control_block, me
+):
+    home = make_control_block(1, 8, GUEST_SLOTS, 1)
+    borrower.publish(0, tiny_batches=2)
+    own, guest = home.workers[0], borrower.attach()
+    worker = _native.SharedWorker(own, 0, False)
+    _native.MemberView(home.control_fd, home.arena.fd).send(0, 0, 7, FIRST_GUEST_SLOT)
+    assert not worker.obey() and worker.assignment() == 7
+    worker.attach(7, guest)
+    assert worker.obey()
+
+    def does(queue, claim):
+        queue.begin_sample(claim, claim.first, 2 * claim.first)
+        queue.end_samples(claim, claim.first, 2)
+        queue.finish(claim, claim.first, TinyBatchState.COMPLETED)
+
+    does(guest, worker.claim(1))
+    assert borrower.view.borrowed_at_work() == 1
+    home.publish(0, 2)
+    does(own, own.claim_next(1))
+    worker.report(WorkerActivity.HOME)
+    assert borrower.manager.worker(FIRST_GUEST_SLOT).sequence is None
+    assert borrower.view.borrowed_at_work() == 0
+    does(guest, worker.claim(1))
+    assert home.manager.worker(0).sequence is None
+    worker.leave_guest_slot()
+    assert borrower.manager.worker(FIRST_GUEST_SLOT).pid == 0
+
+
 def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borrower):
     borrower.publish(0, tiny_batches=3)
     code = f"""if True:
@@ -134,6 +164,7 @@ def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borr
     borrower.manager.empty_guest_slot(FIRST_GUEST_SLOT)
     process.wait()
     assert borrower.manager.dead_borrowed_workers() == []
+    assert borrower.manager.worker(FIRST_GUEST_SLOT).pid == 0
     assert borrower.view.free_guest_slots() == [1, 2]
     assert all(borrower.worker.claim_next(1) for _ in range(3))
 

@@ -56,12 +56,14 @@ def asked(connection, fields):
     return fd_messages.receive(connection)
 
 
-@pytest.mark.parametrize("error", [None, errno.ENOSYS, errno.EMFILE])
+@pytest.mark.parametrize("error", [None, errno.ENOSYS, errno.EMFILE, "no function"])
 def test_peers_are_served_and_leave_with_or_without_a_pidfd(monkeypatch, error):
     def refused(pid):
         raise OSError(error, os.strerror(error))
 
-    if error is not None:
+    if error == "no function":
+        monkeypatch.delattr(os, "pidfd_open")
+    elif error is not None:
         monkeypatch.setattr(os, "pidfd_open", refused)
     with echo() as (service, connect):
         first, second = connect(), connect()

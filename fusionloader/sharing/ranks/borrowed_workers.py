@@ -58,16 +58,11 @@ class BorrowedWorkers(Participant):
 
     def kill(self, number: int, pid: int, why: str) -> None:
         """Kills the process in a guest slot, if it is still that one; its rank replaces it."""
-        log.warning("worker (pid %d) of another rank %s; it is killed", pid, why)
-        with contextlib.suppress(OSError):
-            handle = os.pidfd_open(pid)
-            try:
-                # A live worker in the slot has had this pid since before the pidfd was opened.
-                is_there = self._queue.worker(number).pid == pid
-                if is_there and number not in self._queue.dead_borrowed_workers():
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-            finally:
-                os.close(handle)
+        is_there = self._queue.worker(number).pid == pid
+        if is_there and number not in self._queue.dead_borrowed_workers():
+            log.warning("worker (pid %d) of another rank %s; it is killed", pid, why)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def trace_began(self) -> None:
         self._view = _native.MemberView(self._hub.control_fd, self._hub.data_fd)

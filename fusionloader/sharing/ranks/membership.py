@@ -50,6 +50,7 @@ class Membership:
         self._polled = 0.0
         self._missing_since: float | None = None
         self._start_after = 0.0
+        self._joined = -_LONGEST_PAUSE
         self._pause = _FIRST_PAUSE
 
     @property
@@ -80,7 +81,7 @@ class Membership:
         if self._connection is None:
             self._start_manager(now)
         else:
-            self._missing_since, self._pause = None, _FIRST_PAUSE
+            self._missing_since, self._joined = None, now
 
     def _offer(self, sharing_offer: SharingOffer) -> socket.socket | None:
         connection = fd_messages.connect(self._ranks.address, _TIMEOUT_SECONDS)
@@ -133,6 +134,8 @@ class Membership:
     def _start_manager(self, now: float) -> None:
         if self._missing_since is None:
             self._missing_since = now
+            if now - self._joined > _LONGEST_PAUSE:  # otherwise it may end at each connection
+                self._pause = _FIRST_PAUSE
         earliest = self._missing_since + self._ranks.rank * _STAGGER_SECONDS
         config = GlobalManagerConfig(self._ranks.address, self._ranks.count)
         last = _starters.get(config)

@@ -29,6 +29,7 @@ from fusionloader.system import fd_messages
 from fusionloader.system.finalizers import Finalizer
 from fusionloader.system.limits import anonymous_memory
 from fusionloader.system.local_service import ServiceStarter, reap_ended
+from fusionloader.system.processes import open_pidfd
 from fusionloader.system.shm.descriptor import wait_for
 
 _PLACE = re.compile(r"^\[.*?\] \S+:\d+: ")  # time and source line, which begin a line of Ray's log
@@ -74,8 +75,8 @@ class RayConnection:
         self.pid = fd_messages.peer_pid(found)
         self._process = self._errors = -1
         with contextlib.suppress(OSError):  # it has ended, which `receive` shows
-            process = os.pidfd_open(self.pid)
-            if wait_for(found.fileno(), 0, 0):  # the pidfd may be of a later process with this pid
+            process = open_pidfd(self.pid)
+            if process >= 0 and wait_for(found.fileno(), 0, 0):  # the pidfd may be of a later process with this pid
                 os.close(process)
             else:
                 self._process = process
