@@ -76,7 +76,8 @@ class RayConnection:
         self._process = self._errors = -1
         with contextlib.suppress(OSError):  # it has ended, which `receive` shows
             process = open_pidfd(self.pid)
-            if process >= 0 and wait_for(found.fileno(), 0, 0):  # the pidfd may be of a later process with this pid
+            # The pidfd may be of a later process with this pid.
+            if process >= 0 and wait_for(found.fileno(), 0, 0):
                 os.close(process)
             else:
                 self._process = process
