@@ -421,20 +421,25 @@ def named_death(workers: Iterable[Any]) -> Iterator[None]:
 
 
 class OneThread:
-    """A context that one thread at a time may be in, only in the process that made it.
+    """A lock that one thread at a time may have.
 
     So several threads may take batches from one iterator, as from a queue.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, has_workers: bool) -> None:
+        """``has_workers``: whether a forked child is refused, since workers serve its parent."""
+        self._has_workers = has_workers
         self._owner, self._lock = os.getpid(), threading.RLock()
 
-    def __enter__(self) -> None:
-        refuse_in_child(self._owner)  # a thread of the parent may own the copied lock forever
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock, for use in a ``with`` statement, as that of ``ForkLock``."""
+        if os.getpid() != self._owner:
+            if self._has_workers:
+                refuse_in_child(self._owner)
+            # A thread of the parent may own the copied lock forever.
+            self._owner, self._lock = os.getpid(), threading.RLock()
+        return self._lock
 
 
 def describe_exit(exitcode: int | None) -> str:

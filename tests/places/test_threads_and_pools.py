@@ -1,6 +1,7 @@
 """Loaders in threads, in workers of pools, and in daemonic processes."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import re
@@ -11,9 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from served import complete, run
 from support.campaigns import ENDS, SEED
 from support.waiting import gone, wait_until, wait_until_nothing_is_left
+from torch.utils.data import ConcatDataset, TensorDataset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, Resize, ToTensor
 
 from fusionloader import FusionLoader
 
@@ -103,6 +108,57 @@ def test_threads_that_share_an_iterator_have_each_batch_once(image_folder):
     print("all")
     """
     assert run(script, image_folder, begin=BEGIN) == ["all"]
+
+
+@contextlib.contextmanager
+def frequent_switches():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("tensors", 0), ("tensors", 2), ("plan", 0), ("own", 0)]
+)
+def test_threads_share_an_iterator_that_makes_batches_in_next(kind, workers, image_folder):
+    numbers, small = torch.arange(3000), Compose([Resize((2, 2)), ToTensor()])
+    datasets = {
+        "tensors": TensorDataset(numbers),
+        "plan": ConcatDataset([ImageFolder(str(image_folder), small)] * 3),
+        "own": [(number,) for number in numbers.tolist()],
+    }
+    loader = FusionLoader(datasets[kind], 2, num_workers=workers)
+    iterator, taken = iter(loader), []
+
+    def take(count):
+        for batch in itertools.islice(iterator, count):
+            taken.append(batch[0].flatten().tolist())
+
+    def in_threads(count):
+        threads = [threading.Thread(target=take, args=(count,)) for _ in range(3)]
+        with frequent_switches():
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    in_threads(10)
+    assert loader.state_dict()["delivered"] == len(taken) == 30
+    in_threads(None)
+    assert sorted(taken) == sorted(batch[0].flatten().tolist() for batch in loader)
+
+
+def test_an_iterator_without_workers_goes_on_in_a_forked_child():
+    iterator = iter(FusionLoader(TensorDataset(torch.arange(6)), 2))
+    next(iterator)
+    child = os.fork()
+    if child == 0:
+        os._exit(next(iterator)[0].tolist() != [2, 3])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert next(iterator)[0].tolist() == [2, 3]
 
 
 def test_a_loader_outlives_the_thread_that_began_it(image_folder):

@@ -1,5 +1,6 @@
 """``state_dict()``: its content, states that are refused, and states of samplers and datasets."""
 
+import contextlib
 import itertools
 import json
 import pickle
@@ -9,7 +10,8 @@ import pytest
 import torch
 from support.batches import same_batches
 from support.datasets import Counting, Nested, Numbers, Stream
-from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
+from support.raised_at import CALLS, Steps, needs_returns
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader
@@ -353,3 +355,33 @@ def test_the_argument_of_torchdatas_loader_is_taken_and_changes_nothing():
     other = FusionLoader(range(8), 2, snapshot_every_n_steps=3)
     other.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in other] == [[2, 3], [4, 5], [6, 7]]
+
+
+@needs_returns
+@pytest.mark.parametrize("taken", [4, 12], ids=["within an epoch", "between epochs"])
+def test_a_loaded_state_outlives_an_exception_in_iter(taken):
+    def make():
+        return FusionLoader(TensorDataset(torch.arange(24)), 2, sampler=Counting(24))
+
+    first = make()
+    iterator = iter(first)
+    list(itertools.islice(iterator, taken))
+    if taken == 12:
+        list(iterator)
+    state = first.state_dict()
+    rest = [batch for (batch,) in (iterator if taken < 12 else first)]
+
+    def interrupted(position):
+        loader = make()
+        loader.load_state_dict(state)
+        steps = Steps("data/epochs", events=(*CALLS, "c_return"))
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), lambda: iter(loader))
+        return steps, loader
+
+    for position in itertools.count():
+        steps, loader = interrupted(position)
+        if steps.place is None:
+            break
+        assert same_batches(rest, [batch for (batch,) in loader]), steps.place
+    assert position > 10

@@ -53,8 +53,9 @@ class EpochState:
         live: returns the state of a stateful dataset in this process.
         num_workers: number of workers of the loader that saved the state.
         share: this rank's share of the epoch, by its ``DistributedSampler``.
-        returned: the mini-batch that is being returned and is not counted yet. Setting it is a
-            single step, and no exception can come between it and the return of ``next()``.
+        returned: mini-batches that are being returned and are not counted yet, by number: one for
+            each thread. Setting an item is a single step, and no exception can come between it and
+            the return of ``next()``.
     """
 
     epoch: int
@@ -71,10 +72,10 @@ class EpochState:
     live: Callable[[], State | None] | None = None
     num_workers: int = 0
     share: Share | None = None
-    returned: Returned | None = None
+    returned: dict[int, Returned] = field(default_factory=dict)
 
     def deliver(self, returned: Returned) -> None:
-        self.returned = returned
+        self.returned[returned.number] = returned
         self.settle()
 
     def has(self, number: int) -> bool:
@@ -82,16 +83,18 @@ class EpochState:
 
     def settle(self) -> None:
         """Counts ``returned`` as delivered. May be interrupted at any step and called again."""
-        returned = self.returned
-        is_next = returned is not None and returned[:2] == (self.delivered, -1)
-        if is_next and not (self.ahead or self.drawn):
-            self.delivered += 1  # the common case: same result as below, at less cost
-            self.returned = None
-            return
-        # Each step can be repeated with the same result, and returned is reset by the last one.
-        if returned is not None and returned.number >= self.delivered:
+        for number, returned in [*self.returned.items()]:
+            if returned[:2] == (self.delivered, -1) and not (self.ahead or self.drawn):
+                self.delivered += 1  # the common case: same result as below, at less cost
+            else:
+                self._settle(returned)
+            self.returned.pop(number, None)  # another thread may have done it
+
+    def _settle(self, returned: Returned) -> None:
+        # Each step can be repeated with the same result.
+        if returned.number >= self.delivered:
             self.ahead.add(returned.number)
-        if returned is not None and returned.worker >= 0:
+        if returned.worker >= 0:
             self.last_worker = returned.worker
             if returned.state is not None:
                 self.workers[returned.worker] = returned.state
@@ -99,11 +102,10 @@ class EpochState:
             self.delivered += 1
         self.ahead = {number for number in self.ahead if number >= self.delivered}
         self.drawn = {n: state for n, state in self.drawn.items() if n >= self.delivered - 1}
-        self.returned = None
 
     def copy(self) -> EpochState:
         own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
-        return replace(self, workers=list(self.workers), **own)
+        return replace(self, workers=list(self.workers), returned=dict(self.returned), **own)
 
     def inherit(self, before: EpochState) -> None:
         """Takes over the states of sampler and dataset at the end of the epoch ``before``."""

@@ -81,26 +81,26 @@ class Epochs:
 
     def start(self, options: LoaderOptions, base_seed: int) -> EpochState:
         """Starts a new epoch, or the one that ``load_state_dict`` restored."""
-        self._seen = self._signs(options)
-        before, loaded = self.current, self._loaded
-        resumed, self._resume, self._loaded = self._resume, None, None
-        self._taken = loaded, None if resumed is None else resumed.copy()
+        seen = self._signs(options)
+        before, loaded, resumed = self.current, self._loaded, self._resume
+        taken = loaded, None if resumed is None else resumed.copy()
         if resumed is not None:
-            self.current = resumed
+            current = resumed
         else:
             seed = base_seed if options.seed is None else options.seed
             state = generator_state(sampling_generator(options))
-            self.current = EpochState(self._next, seed & _MASK, state, base_seed)
-            self.current.num_workers = options.num_workers
+            current = EpochState(self._next, seed & _MASK, state, base_seed)
+            current.num_workers = options.num_workers
             if loaded is not None:
-                self.current.inherit(loaded)
+                current.inherit(loaded)
             elif before is not None and options.persistent_workers:
-                self.current.workers = before.workers_between()
-        if self.current.share is None or not self.current.share.before:
-            self.current.share = find_share(options)
-        self._next = self.current.epoch + 1
-        self._numbered = False
-        return self.current
+                current.workers = before.workers_between()
+        if current.share is None or not current.share.before:
+            current.share = find_share(options)
+        # No call follows, so no exception can come when only a part is set.
+        self._seen, self._taken, self._resume, self._loaded = seen, taken, None, None
+        self.current, self._next, self._numbered = current, current.epoch + 1, False
+        return current
 
     def restart(self) -> None:
         """Undoes ``start`` for an epoch that delivered nothing and whose number has changed."""
@@ -164,15 +164,14 @@ class Epochs:
         _check_workers(options, epoch_state)
         if not epoch_state.finished:
             epoch_state.share = resume_share(epoch_state.share, find_share(options))
-        self.current = None
-        self._loaded = epoch_state
-        self._next = epoch_state.epoch
-        self._sets += 1
-        self._resume = (
+        coming = (
             self._next_epoch(options, epoch_state) if epoch_state.finished else epoch_state.copy()
         )
         # For an iterator that has been made and has delivered nothing yet.
-        self._taken = epoch_state, None if self._resume is None else self._resume.copy()
+        taken = epoch_state, None if coming is None else coming.copy()
+        # No call follows, as in ``start``.
+        self.current, self._loaded, self._resume, self._taken = None, epoch_state, coming, taken
+        self._next, self._sets = epoch_state.epoch, self._sets + 1
 
     def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
         """Restores the generator; returns the next epoch, ``None`` if ``iter()`` draws its seed."""

@@ -6,6 +6,7 @@ They serve ``num_workers=0`` on a compiled plan or with ``on_error``, and tensor
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +26,7 @@ from fusionloader.engine.iterators.next_call import next_batch, note_what_follow
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.processes import OneThread
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, make_group
 from fusionloader.workers import messages, sample_errors
@@ -62,7 +64,9 @@ class InProcessIterator(_BaseDataLoaderIter):
         )
         self._epoch_state: EpochState | None = None
         self._batches: Draws[SampledBatch] = Draws(iter(()))
-        self._drawn: list[SampledBatch] = []  # the first one is delivered or not
+        self._drawn: list[SampledBatch] = []  # some of them are delivered
+        self._makers: dict[int, int] = {}  # the thread whose next() has made one of them, by number
+        self._due, self._turn = -1, OneThread(has_workers=False)
         self._has_failed = False  # by its own error, not by Ctrl-C or a lack of memory
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
@@ -76,6 +80,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             self._options, epoch_state, self._sampler_iter, self._source.count(), self._is_keyed
         )
         self._batches, self._drawn = Draws(self._epochs.watched(self._options, batches)), []
+        self._makers = {}
         self._epoch_state = epoch_state  # last: an exception before it has the epoch begun again
         return epoch_state
 
@@ -102,6 +107,8 @@ class InProcessIterator(_BaseDataLoaderIter):
                     note_what_follows(error, ends_batch=self._has_failed)
                 raise
             if found:
+                self._makers[due.number] = threading.get_ident()
+                self._due = due.number
                 return batch
             epoch_state.deliver(Returned(due.number))
         self._batches.check()
@@ -110,13 +117,21 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def _next_due(self) -> SampledBatch | None:
         """Returns the next mini-batch: the last one again if Ctrl-C came before it was returned."""
-        state = self._epoch_state
-        if self._drawn and (state is None or state.has(self._drawn[0].number)):
-            del self._drawn[0]
-        for _ in range(self._ahead + 1 - len(self._drawn)):
-            self._batches.take(self._drawn)
+        state, drawn = self._epoch_state, self._drawn
+        assert state is not None
+        while drawn and state.has(drawn[0].number):
+            self._makers.pop(drawn[0].number, None)
+            del drawn[0]
+        me, place = threading.get_ident(), 0
+        while place < len(drawn):
+            number = drawn[place].number
+            if self._makers.get(number, me) == me and not state.has(number):
+                break
+            place += 1  # another thread's call returns it
+        for _ in range(self._ahead + 1 + place - len(drawn)):
+            self._batches.take(drawn)
         self._has_failed = False
-        return self._drawn[0] if self._drawn else None
+        return drawn[place] if place < len(drawn) else None
 
     def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
         """Returns whether a mini-batch has samples to deliver, and the batch."""
@@ -181,12 +196,12 @@ class InProcessIterator(_BaseDataLoaderIter):
         return collate_named(samples, name)
 
     def __next__(self) -> Batch:
-        with self._tracer, self._clock:
+        with self._turn.lock, self._tracer, self._clock:
             batch = to_device(next_batch(self, super().__next__), self._options.device)
-        if self._drawn and self._epoch_state is not None:
-            returned = Returned(self._drawn[0].number)
-            # No call follows, so no exception can come between this and the return.
-            self._epoch_state.returned = returned
+            returned, epoch_state = Returned(self._due), self._epoch_state
+        assert epoch_state is not None
+        # No call follows, so no exception can come between this and the return.
+        epoch_state.returned[returned.number] = returned
         return batch
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:

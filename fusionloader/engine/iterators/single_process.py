@@ -63,11 +63,11 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         return super()._begin()
 
     def __next__(self) -> Batch:
-        with self._turn, self._tracer, self._clock:
+        with self._turn.lock, self._tracer, self._clock:
             batch, returned = self._next()
         assert self._epoch_state is not None
         # No call follows, so no exception can come before the return.
-        self._epoch_state.returned = returned
+        self._epoch_state.returned[returned.number] = returned
         self._drawn = self._samples = None
         return batch
 
@@ -134,7 +134,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
                 error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
             note_what_follows(error, ends_batch=True)
-            epoch_state.returned = returned
+            epoch_state.returned[returned.number] = returned
             self._drawn = self._samples = None
             raise
         raise StopIteration

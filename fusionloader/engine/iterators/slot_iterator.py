@@ -68,7 +68,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._end_workers: Callable[[], object] = lambda: None
         self._end_counting = self._end_workers
         self._delivery = self._make_delivery()
-        self._tracer, self._turn = StepTracer(state.traces), OneThread()
+        self._tracer, self._turn = StepTracer(state.traces), OneThread(has_workers=True)
         # The mini-batch that ends with the error of this call of next().
         self._failed: tuple[Job, BaseException] | None = None
         self._open()
@@ -268,7 +268,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._failed = None
         left_by = self._batches.left_by
         try:
-            with self._turn, self._tracer, self._clock:
+            with self._turn.lock, self._tracer, self._clock:
                 for each in self._manager.participants:
                     each.asked()
                 batch = to_device(super().__next__(), self._options.device)
@@ -285,13 +285,13 @@ class SlotIterator(_BaseDataLoaderIter):
                 job = self._failed[0]
                 returned = self._returned(job)
                 # As below: until here the next call raises this error again.
-                self._epoch_state.returned = returned
+                self._epoch_state.returned[returned.number] = returned
                 job.returned = True
             self._failed = None
             raise
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.
-        self._epoch_state.returned = returned
+        self._epoch_state.returned[returned.number] = returned
         job.payload, job.owner, job.result = payload, None, None
         job.returned = True
         return batch

@@ -45,7 +45,7 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     def __next__(self) -> Batch:
-        with self._turn, self._tracer, self._clock:
+        with self._turn.lock, self._tracer, self._clock:
             batch = self._next()
         self._step = _Step.WAITING  # no call follows, so no exception can come before the return
         return batch

@@ -50,7 +50,7 @@ class TrackedIterator:
 
     def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._owner = os.getpid()
-        self._turn = OneThread()
+        self._turn = OneThread(has_workers=options.num_workers > 0)
         self._restart = Restart(loader, options)
         self._options = options
         self._state = state
