@@ -63,36 +63,46 @@ class LoaderCache:
         self, options: LoaderOptions, table: DatasetTable, holds_files: bool
     ) -> LoaderCache:
         """Prepares stores for the files of ``table``, drops older ones, and returns ``self``."""
-        if self._begins_anew(options, table):
-            files = len(table)
-            if options.cache is not None and holds_files:
-                shared = joining.is_shared(options.cache)
-                if shared and table.is_remote:
-                    log.warning("cache servers are not used: %s", _NOT_OF_URLS)
-                    shared = False
-                wanted = WantedCache(digest_files(table), files, files, find_folder(table), shared)
-                self._obtain(options, options.cache, wanted)
-                if self.memory is not None and shared:
-                    stores = self.memory.handles()
-                    self.joined = joining.join(options.cache, wanted.fingerprint, stores)
-            if options.jpeg_index is not None and holds_files:
-                self._begin_index(table, options.jpeg_index)
+        try:
+            if self._begins_anew(options, table):
+                files = len(table)
+                if options.cache is not None and holds_files:
+                    shared = joining.is_shared(options.cache)
+                    if shared and table.is_remote:
+                        log.warning("cache servers are not used: %s", _NOT_OF_URLS)
+                        shared = False
+                    wanted = WantedCache(
+                        digest_files(table), files, files, find_folder(table), shared
+                    )
+                    self._obtain(options, options.cache, wanted)
+                    if self.memory is not None and shared:
+                        stores = self.memory.handles()
+                        self.joined = joining.join(options.cache, wanted.fingerprint, stores)
+                if options.jpeg_index is not None and holds_files:
+                    self._begin_index(table, options.jpeg_index)
+        except BaseException:
+            self._options = ()  # so that the next call begins anew, and may raise again
+            raise
         return self
 
     def for_images(self, options: LoaderOptions) -> StoreHandles:
         """Returns stores for the images that user code opens in workers."""
-        if self._begins_anew(options, None):
-            if options.cache is not None:
-                budget = options.cache.memory_bytes + options.cache.disk_bytes
-                samples, places = _places(options, budget, _LEAST_IMAGE)
-                name = type(options.dataset).__name__
-                wanted = WantedCache(digest_places(places), places, samples, name)
-                self._obtain(options, options.cache, wanted)
-            if options.jpeg_index is not None:
-                budget = _index_budget()
-                self._index = _index_store(_places(options, budget, _LEAST_INDEX)[1], budget)
-            if options.jpeg_index not in (None, "auto"):
-                log.warning("the entry index of files that user code opens is not saved")
+        try:
+            if self._begins_anew(options, None):
+                if options.cache is not None:
+                    budget = options.cache.memory_bytes + options.cache.disk_bytes
+                    samples, places = _places(options, budget, _LEAST_IMAGE)
+                    name = type(options.dataset).__name__
+                    wanted = WantedCache(digest_places(places), places, samples, name)
+                    self._obtain(options, options.cache, wanted)
+                if options.jpeg_index is not None:
+                    budget = _index_budget()
+                    self._index = _index_store(_places(options, budget, _LEAST_INDEX)[1], budget)
+                if options.jpeg_index not in (None, "auto"):
+                    log.warning("the entry index of files that user code opens is not saved")
+        except BaseException:
+            self._options = ()
+            raise
         return self.handles()
 
     def handles(self) -> StoreHandles:
@@ -104,11 +114,7 @@ class LoaderCache:
         return StoreHandles(fds, mapped)
 
     def _obtain(self, options: LoaderOptions, cache: Cache, wanted: WantedCache) -> None:
-        try:
-            self._obtained = obtaining.obtain(cache, wanted)
-        except BaseException:
-            self._options = ()  # so that the next call raises again
-            raise
+        self._obtained = obtaining.obtain(cache, wanted)
         if self._obtained is not None:
             self._obtained.memory.control.expect(options.num_workers, _cores())
 

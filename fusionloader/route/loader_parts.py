@@ -124,12 +124,14 @@ class LoaderParts(LoaderState):
         """Returns the process that reads the URLs of a table ahead, the same for all epochs."""
         from fusionloader.data.read_ahead.read_ahead_process import ReadAheadProcess
 
-        if self._reader is None or self._read_table is not table:
-            if self._reader is not None:
-                self._reader.close()
-            self._reader, self._read_table = ReadAheadProcess(table, settings), table
-            ExitFinalizer(self, self._reader.close)
-        return self._reader
+        reader = self._reader
+        if reader is None or not reader.is_own or self._read_table is not table:
+            if reader is not None:
+                reader.close()
+            reader = ReadAheadProcess(table, settings)
+            self._reader, self._read_table = reader, table
+            ExitFinalizer(self, reader.close)
+        return reader
 
     def member(self, group: str) -> GroupMembership:
         """Returns the loader's membership of the group of jobs with this ``share`` name."""

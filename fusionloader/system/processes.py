@@ -420,6 +420,15 @@ def named_death(workers: Iterable[Any]) -> Iterator[None]:
         raise RuntimeError(text) from error
 
 
+def renewed_in_children(lock: threading.RLock) -> threading.RLock:
+    """Returns ``lock``, which is free in a forked child even if another thread has it here."""
+    if hasattr(os, "register_at_fork"):
+        reinit: Callable[[], None] = lock._at_fork_reinit  # type: ignore[attr-defined]
+        is_owned: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+        os.register_at_fork(after_in_child=lambda: None if is_owned() else reinit())
+    return lock
+
+
 class OneThread:
     """A lock that one thread at a time may have.
 

@@ -8,9 +8,12 @@ signals are inherited too, even by a new interpreter.
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import CodeType
+from typing import Any
 
 _NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGCONT")
 _OF_TRAINING = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
@@ -18,6 +21,30 @@ _OF_TRAINING = [getattr(signal, name) for name in _NAMES if hasattr(signal, name
 such as SIGALRM, are left out, because user code in a worker may rely on its handler."""
 
 _OF_USERS = _OF_TRAINING[1:3]
+
+
+def raised_by_handler(
+    error: BaseException, numbers: Iterable[int] = (*_OF_TRAINING, signal.SIGINT)
+) -> bool:
+    """Whether a handler of one of the signals raised an error: by default of those for training.
+
+    Such an error is not that of the sample at which the signal came. That of SIGALRM may be: it may
+    limit the time for a sample.
+    """
+    codes = set(map(_handler_code, numbers)) - {None}
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code not in codes:
+        traceback = traceback.tb_next
+    return traceback is not None
+
+
+def _handler_code(number: int) -> CodeType | None:
+    handler: Any = signal.getsignal(number)
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if callable(handler) and not hasattr(handler, "__code__"):
+        handler = handler.__call__
+    return getattr(handler, "__code__", None)
 
 
 def leave(interrupts: bool = True) -> None:

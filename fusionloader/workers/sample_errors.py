@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.workers.messages import Failure
 
 if TYPE_CHECKING:
@@ -132,8 +133,9 @@ def resolve(
     for index in substitutes(*draws, count):
         try:
             return Replacement(load(index), index)
-        except Exception:  # noqa: S112 - the first error is reported
-            continue
+        except Exception as error:  # the first error is reported
+            if raised_by_handler(error):
+                raise
     text = f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}"
     raise BadSample(replace(failure, text=text))
 

@@ -1,5 +1,6 @@
 """A cache of several tiers: the same batches, exact hits, an exact budget."""
 
+import contextlib
 import os
 import shutil
 
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.batches import same_batches
+from support.campaigns import SEED
 from support.images import train_transform
+from support.raised_at import CALLS, Steps, needs_returns, sampled
 from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -287,3 +290,23 @@ def test_fast_decoding_goes_with_bytes_alone(image_folder):
         reference, _ = epochs(dataset, 2, **changes)
         ours, _ = epochs(dataset, 2, cache=Cache("64MiB", tiers=("index", "encoded")), **changes)
         assert_same(ours, reference)
+
+
+@needs_returns
+@pytest.mark.parametrize("dataset", [plan, Photos])
+def test_an_exception_in_the_first_iter_leaves_no_loader_without_its_cache(folder, dataset):
+    made = dataset(folder)
+
+    def begin(loader, steps, position):
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), lambda: iter(loader))
+
+    def steps():
+        return Steps("cache/loader_cache.py", events=(*CALLS, "c_return"))
+
+    count = steps().count(lambda: iter(FusionLoader(made, 5, num_workers=1, cache=Cache("1MiB"))))
+    for position in sampled(count, 8, SEED):
+        loader, planted = FusionLoader(made, 5, num_workers=1, cache=Cache("1MiB")), steps()
+        begin(loader, planted, position)
+        list(loader)
+        assert loader.stats().cache.filled > 0, planted.place

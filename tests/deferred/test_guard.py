@@ -1,5 +1,6 @@
 """A bug in what stands in for a library's function does not end training: the library does it."""
 
+import functools
 import io
 import logging
 import random
@@ -198,7 +199,15 @@ class Handler:
         raise Late
 
 
-@pytest.mark.parametrize("handler", [Handler(), Handler().__call__, lambda *_: 1 / 0])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Handler(),
+        Handler().__call__,
+        lambda *_: 1 / 0,
+        functools.partial(Handler.__call__, Handler()),
+    ],
+)
 def test_an_error_of_a_signals_handler_ends_the_operation(handler, monkeypatch):
     """As of a limit of time for a sample."""
 

@@ -1,10 +1,13 @@
 """Memory that a GPU worker writes into, which is used again when nothing refers to it."""
 
+import contextlib
 import gc
+import itertools
 import weakref
 
 import pytest
 from support.fake_device import FakeDevice
+from support.raised_at import CALLS, Steps, needs_returns
 
 from fusionloader._native import cuda as native
 from fusionloader.engine.delivery.device_memory import DeviceMemory
@@ -63,6 +66,25 @@ def test_a_buffer_comes_back_when_every_stream_has_passed(fake_cuda, busy):
     fake_cuda.hold(streams[busy], False)
     fake_cuda.run()
     assert ring.acquire(64) is buffer
+
+
+@needs_returns
+def test_an_exception_loses_no_buffer(fake_cuda):
+    for position in itertools.count():
+        ring = DeviceRing(FakeDevice(fake_cuda))
+        ring.share(2, 64)
+        for buffer in ring.acquire(64), ring.acquire(64):
+            ring.end(buffer)
+        del buffer
+        ring._collect()
+        fake_cuda.run()
+        steps = Steps("engine/delivery/device_ring.py", events=(*CALLS, "c_return"))
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), lambda ring=ring: ring.acquire(64))
+        if steps.place is None:
+            break
+        assert {ring.acquire(64).number for _ in range(2)} == {0, 1}, steps.place
+    assert position > 0
 
 
 def test_memory_of_the_device_is_freed_with_its_last_tensor(fake_cuda):

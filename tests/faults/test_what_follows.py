@@ -11,7 +11,7 @@ from support.batches import next_in_time
 from support.limits import limited
 from support.notes import HAS_NOTES, said
 from support.waiting import PATIENCE, Flag
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import FusionLoader
 from fusionloader.system.shm.objects import SharedMemoryExhausted
@@ -108,3 +108,67 @@ def test_three_workers_that_cannot_begin_are_the_end():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="three in a row.*None is started any more"):
             next(iterator)
+
+
+class Preempted(Exception):
+    """Raised by a handler of training's."""
+
+
+def preempt(number, frame):
+    raise Preempted
+
+
+@pytest.fixture
+def preempted_once():
+    """A function that a signal for training interrupts at its first call."""
+    left = [signal.SIGUSR1]
+
+    def interrupted():
+        if left:
+            signal.raise_signal(left.pop())
+
+    before = signal.signal(signal.SIGUSR1, preempt)
+    yield interrupted
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("options", [{}, {"on_error": "skip"}, {"on_error": "substitute"}])
+def test_an_error_of_trainings_handler_is_not_that_of_a_sample(preempted_once, options):
+    loader = FusionLoader(Numbers(preempted_once), 2, **options)
+    iterator, taken = iter(loader), []
+    with pytest.raises(Preempted):
+        while True:
+            taken += firsts([next(iterator)])
+    assert loader.state_dict()["delivered"] == len(taken) == 2
+    assert taken + firsts(iterator) == [*range(0, 64, 2)]
+
+
+@pytest.mark.parametrize("options", [{}, {"on_error": "skip"}])
+def test_an_error_of_trainings_handler_while_samples_are_collated(preempted_once, options):
+    def collate(samples):
+        preempted_once()
+        return torch.stack(samples)
+
+    iterator = iter(FusionLoader(Numbers(), 2, collate_fn=collate, **options))
+    with pytest.raises(Preempted):
+        next(iterator)
+    assert firsts(iterator) == [*range(0, 64, 2)]
+
+
+class Streamed(IterableDataset):
+    def __init__(self, fifth):
+        self.fifth = fifth
+
+    def __iter__(self):
+        for number in range(8):
+            if number == 5:
+                self.fifth()
+            yield number
+
+
+def test_a_stream_that_trainings_handler_has_left_does_not_seem_to_end(preempted_once):
+    iterator = iter(FusionLoader(Streamed(preempted_once), 2))
+    with pytest.raises(Preempted):
+        list(iterator)
+    with pytest.raises(RuntimeError, match="was left by Preempted"):
+        next(iterator)

@@ -15,12 +15,13 @@ import pytest
 import torch
 from served import complete, run
 from support.campaigns import ENDS, SEED
-from support.waiting import gone, wait_until, wait_until_nothing_is_left
+from support.waiting import PATIENCE, gone, wait_until, wait_until_nothing_is_left
 from torch.utils.data import ConcatDataset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
 from fusionloader import FusionLoader
+from fusionloader.system.processes import renewed_in_children
 
 BEGIN = """
 import multiprocessing, os, sys, threading
@@ -159,6 +160,32 @@ def test_an_iterator_without_workers_goes_on_in_a_forked_child():
         os._exit(next(iterator)[0].tolist() != [2, 3])
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert next(iterator)[0].tolist() == [2, 3]
+
+
+def test_a_forked_child_finds_a_lock_free_that_another_thread_has():
+    lock, taken, done = renewed_in_children(threading.RLock()), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            done.wait()
+
+    def status(child):
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    if (child := os.fork()) == 0:
+        os._exit(not lock.acquire(timeout=PATIENCE))
+    done.set()
+    thread.join()
+    assert status(child) == 0
+    lock.acquire()
+    if (child := os.fork()) == 0:
+        lock.release()  # it is the forking thread's
+        os._exit(0)
+    assert status(child) == 0
 
 
 def test_a_loader_outlives_the_thread_that_began_it(image_folder):

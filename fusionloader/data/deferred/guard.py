@@ -17,10 +17,11 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, Final
 
 from fusionloader.data.deferred.counts import counts
+from fusionloader.system.training_signals import raised_by_handler
 
 Function = Callable[..., Any]
 
@@ -72,24 +73,15 @@ _PASSING: Final = (guarded(len, len).__code__, call_library.__code__)
 def comes_from_elsewhere(error: Exception) -> bool:
     """Whether a library's function raised the error, or a signal handler that ran meanwhile."""
     assert error.__traceback__ is not None
-    codes = [frame.tb_frame.f_code for frame in _frames(error.__traceback__.tb_next)]
-    return any(code in _PASSING for code in codes) or not _handlers().isdisjoint(codes)
+    frames = _frames(error.__traceback__.tb_next)
+    passes = any(frame.tb_frame.f_code in _PASSING for frame in frames)
+    return passes or raised_by_handler(error, signal.valid_signals())
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
-
-
-def _handlers() -> set[CodeType | None]:
-    codes: set[CodeType | None] = set()
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
-        if callable(handler) and not hasattr(handler, "__code__"):
-            handler = handler.__call__
-        codes.add(getattr(handler, "__code__", None))
-    return codes
 
 
 def _note(name: str, error: Exception) -> None:

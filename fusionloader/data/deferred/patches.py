@@ -16,6 +16,7 @@ from torch._jit_internal import boolean_dispatched
 from torch._ops import OpOverload, OpOverloadPacket
 
 from fusionloader.data.deferred.guard import guarded
+from fusionloader.system.processes import renewed_in_children
 from fusionloader.transforms.plan.patches import REPLACED, find_open, is_defined_by
 
 log = logging.getLogger("fusionloader.loader")
@@ -330,7 +331,7 @@ _TABLES = {**dict(zip(_MODULES, _MAKERS, strict=True)), _TENSORS: _tensors}
 # Types of compiled functions. A replacement by the program would be a Python function.
 _COMPILED = (types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 
-_lock = threading.RLock()
+_lock = renewed_in_children(threading.RLock())
 _users: dict[object, bool] = {}  # each with whether it defers tensors
 seen_modules = 0  # number of loaded modules at the last check
 _installed: list[str] = []  # keys of _TABLES, in the order in which they were installed
@@ -397,10 +398,10 @@ def _uninstall(user: object) -> None:
         seen_modules = 0
         wanted = _wanted() if _users else []
         for module in [module for module in reversed(_installed) if module not in wanted]:
+            _installed.remove(module)  # before its functions: an exception may end this
             for made in _made(module):
                 if made.patch.get() is made.replacement:
                     made.patch.set(made.original)
-            _installed.remove(module)
 
 
 def _wanted() -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fusionloader.data.deferred import activity, patches
+from fusionloader.system.training_signals import raised_by_handler
 
 
 def defer_in_worker(tensors: bool = False) -> None:
@@ -54,5 +55,7 @@ def _settle(images: list[Any]) -> None:
                 settle_attributes(found)
                 settle(found, "the end of the fetch")
         except Exception as error:  # Pillow raises it on first access to the pixels
+            if raised_by_handler(error):
+                raise
             found._im = DeferredError(error)
     images.clear()

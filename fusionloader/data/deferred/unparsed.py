@@ -16,9 +16,10 @@ from PIL import Image, ImageFile, JpegImagePlugin
 from fusionloader._native import OpenedJpeg
 from fusionloader.data.deferred import activity
 from fusionloader.data.deferred.pillow import PillowImage
+from fusionloader.system.processes import renewed_in_children
 
 UNPARSED = "_fusionloader_unparsed"
-_lock = threading.Lock()
+_lock = renewed_in_children(threading.RLock())
 _names: frozenset[str] = frozenset()  # attributes that Pillow sets when it opens a file
 
 

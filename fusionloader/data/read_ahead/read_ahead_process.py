@@ -70,6 +70,11 @@ class ReadAheadProcess:
         """Process id of the reader."""
         return self._process.pid
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has started it, and is no forked child of the one that has."""
+        return os.getpid() == self._owner
+
     def stats(self) -> StreamStats:
         """Returns the counts since the first start of the process."""
         return self._counters.stats()
@@ -104,8 +109,10 @@ class ReadAheadProcess:
 
     def close(self) -> None:
         """Ends the process, and refuses later requests of workers."""
+        if not self.is_own:
+            return
         with self._lock:
-            if self._ended.is_set() or os.getpid() != self._owner:
+            if self._ended.is_set():
                 return
             self._ended.set()
             self._control.close()

@@ -15,6 +15,7 @@ from fusionloader.data.sources.arrays import PixelArrays
 from fusionloader.data.sources.datasets import Compiled
 from fusionloader.data.sources.ranged_samples import RangedSamples
 from fusionloader.system.shm.objects import SharedMemoryExhausted
+from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.transforms.executors.results import result_like
 from fusionloader.transforms.plan.stages import Plan, SplitPlan
@@ -73,6 +74,8 @@ class Tables:
         try:
             return "" if self._has_integers(compiled) else "the targets are not integers"
         except Exception as error:  # the user may have changed them, or the indices of a subset
+            if raised_by_handler(error):
+                raise
             return f"the samples cannot be listed ({type(error).__name__}: {error})"
 
     def _has_integers(self, compiled: Compiled) -> bool:

@@ -108,9 +108,9 @@ class DeviceRing:
     def acquire(self, nbytes: int) -> DeviceBuffer | None:
         """Returns a free buffer of at least ``nbytes``; ``None`` if there is none."""
         self._collect()
-        for buffer in self._free:
+        for place, buffer in enumerate(self._free):
             if buffer.memory.nbytes >= nbytes:
-                self._free.remove(buffer)
+                del self._free[place]  # no call: with one, an exception could come and lose it
                 return buffer
         return None
 
@@ -134,6 +134,8 @@ class DeviceRing:
                 buffer.marks = [native.Event(self._device.number, each) for each in streams]
         for buffer in [each for each in self._ended if each.marks]:
             if all(mark.query() for mark in buffer.marks):
-                self._ended.remove(buffer)
+                others = [each for each in self._ended if each is not buffer]
+                free = [*self._free, buffer]
+                # No call follows, so no exception can come when it is in both lists, or in none.
                 buffer.marks, buffer.stream = [], None
-                self._free.append(buffer)
+                self._free, self._ended = free, others

@@ -27,6 +27,7 @@ from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.processes import OneThread
+from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, make_group
 from fusionloader.workers import messages, sample_errors
@@ -155,7 +156,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         try:
             batch = self._collate(samples, indices)  # raises for an empty batch, as DataLoader does
         except Exception as error:
-            self._has_failed = not isinstance(error, (MemoryError, OSError))
+            passing = isinstance(error, (MemoryError, OSError)) or raised_by_handler(error)
+            self._has_failed = not passing
             raise
         counters.batches += 1
         counters.samples += len(samples)
@@ -209,6 +211,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         try:
             return [self._source.load(key)]
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             name = self._source.name(key)
             failure = sample_errors.capture(error, "in the training process", name)
             draws = (key.seed, key.epoch, key.key, key.occurrence)

@@ -20,6 +20,7 @@ from fusionloader.engine.iterators.next_call import next_batch, note_what_follow
 from fusionloader.engine.iterators.tracked import TrackedIterator
 from fusionloader.options.aliases import AnyLoader, Batch, Index
 from fusionloader.options.loader_options import LoaderOptions
+from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.fetchers import asked_samples, fetcher_state, make_fetcher
 
 
@@ -130,6 +131,8 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         except StopIteration:  # ends the epoch, as in torch
             raise
         except Exception as error:
+            if raised_by_handler(error):
+                raise  # the next call makes the same mini-batch
             returned = Returned(epoch_state.delivered if is_iterable else number)
             if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
                 error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
@@ -153,10 +156,9 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             fresh = map(next, itertools.repeat(fetcher.dataset_iter, missing))
             try:
                 self._samples.extend(fresh)
-            except Exception:
-                raise
             except BaseException as error:  # a generator is exhausted after it
-                if len(self._samples) < wanted:
+                is_own = isinstance(error, Exception) and not raised_by_handler(error)
+                if not is_own and len(self._samples) < wanted:
                     self._left_by = error
                 raise
             fetcher.ended = len(self._samples) < wanted

@@ -43,6 +43,7 @@ from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.finalizers import ExitFinalizer, Finalizer
 from fusionloader.system.gpu_memory.errors import MemorySharingError
 from fusionloader.system.processes import OneThread
+from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout
 from fusionloader.workers.sample_errors import failure_error
@@ -413,7 +414,8 @@ class SlotIterator(_BaseDataLoaderIter):
             except (MemoryError, OSError, MemorySharingError):
                 raise  # the next call tries again
             except Exception as error:  # the samples cannot be collated
-                self._failed = job, error
+                if not raised_by_handler(error):
+                    self._failed = job, error
                 raise
             self._statistics.samples += self._count_samples(job) - len(dropped)
             self._statistics.batches += 1

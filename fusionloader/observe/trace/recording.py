@@ -101,7 +101,7 @@ class Trace:
         self._current = weakref.ref(current)
         self._steps = steps
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()  # a signal handler may stop it, too
         self._write = ExitFinalizer(self, _write, file, recorder, self._feeds)
 
     @property

@@ -29,7 +29,7 @@ from fusionloader.system import fd_messages, processes
 from fusionloader.system.cpus import lease
 from fusionloader.system.fd_messages import FdMessage
 from fusionloader.system.finalizers import ExitFinalizer, Finalizer
-from fusionloader.system.processes import BareProcess, Process
+from fusionloader.system.processes import BareProcess, Process, renewed_in_children
 from fusionloader.system.shm import objects
 from fusionloader.system.shm.descriptor import Descriptor
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.workers")
 
 _PATIENCE_SECONDS = 5.0
-_creation = threading.RLock()  # two threads may iterate the first loaders of a pool
+# Two threads may iterate the first loaders of a pool.
+_creation = renewed_in_children(threading.RLock())
 _MOST_LOADERS = 0xFFFF  # their numbers have 16 bits in an assignment, and none is 0
 
 
@@ -151,10 +152,11 @@ class PoolProcesses:
         if self._assigned_to == number:
             return
         with self._lock:
-            self._assigned_to = number
+            self._assigned_to = 0  # an exception may come before all are
             for worker in list(self._handles):
                 self._member.send(worker, 0, number, worker)
             self.wake()
+            self._assigned_to = number
 
     def serve_in_background(self, binding: PoolBinding, first: bool) -> None:
         """Wakes workers for a background loader that waits; the first time, also informs them.

@@ -25,6 +25,7 @@ from fusionloader.data.deferred.tensors.deferred_tensor import (
 )
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
 from fusionloader.data.deferred.tensors.tensor_view import TensorView
+from fusionloader.system.processes import renewed_in_children
 from fusionloader.transforms.executors.python import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
 from fusionloader.transforms.plan.image_info import keeps_info
@@ -32,7 +33,7 @@ from fusionloader.transforms.plan.image_info import keeps_info
 # Usual sizes, and some for which torchvision's RandomResizedCrop finds no window.
 _SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
 _SEEDS = range(4)
-_lock = threading.Lock()
+_lock = renewed_in_children(threading.RLock())
 _known: list[bool] = []  # whether draws are known, once that has been tried
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 # Installs patches, those for tensors if it is called with True. Module `patches` sets it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from fusionloader.data.deferred.rows.memory import sample_tensor
 from fusionloader.data.deferred.source import EncodedSource, Pixels
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
 from fusionloader.data.deferred.tensors.tensor_view import TensorView, Uses, View, write
+from fusionloader.system.processes import renewed_in_children
 from fusionloader.transforms.executors.native import MOST_ENCODED_BYTES
 
 Function = Callable[..., Any]
@@ -311,7 +311,7 @@ def _set_plain_class(tensor: Unmade) -> None:
         _set_class(tensor, kind.plain)
 
 
-_lock = threading.RLock()  # signal handlers may make tensors, too
+_lock = renewed_in_children(threading.RLock())  # signal handlers may make tensors, too
 
 
 def _become(tensor: Unmade, plain: torch.Tensor, view: View) -> None:
@@ -329,15 +329,6 @@ def _become(tensor: Unmade, plain: torch.Tensor, view: View) -> None:
         # If this is interrupted, the next use of the tensor does it again.
         torch._C._swap_tensor_impl(tensor, plain)
         _set_plain_class(tensor)
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # another thread may hold it
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def finish_sample(sample: Any) -> None:
