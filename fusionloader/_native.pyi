@@ -25,7 +25,7 @@ class Executor:
         width: int,
         fast_decode: bool,
         strict: bool,
-        vertical_first_allowed: bool,
+        vertical_first: str,
         simd: str | None = None,
         device_tail: tuple[int, int, int] | None = None,
         order: collections.abc.Sequence[tuple[int, int, int]] = [],

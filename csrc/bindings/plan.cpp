@@ -35,10 +35,17 @@ using DeviceTail = std::tuple<size_t, size_t, size_t>;
 // Steps, elements of a step in the image, and in the result.
 using Loop = std::tuple<size_t, size_t, size_t>;
 
+VerticalFirst vertical_first_from_name(const std::string& name) {
+  if (name == "never") return VerticalFirst::never;
+  if (name == "tall") return VerticalFirst::tall;
+  if (name == "cheaper") return VerticalFirst::cheaper;
+  throw std::invalid_argument("vertical_first is one of never, tall and cheaper");
+}
+
 std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,
-                                        bool fast_decode, bool strict, bool vertical_first_allowed,
+                                        bool fast_decode, bool strict, const std::string& vertical_first,
                                         const std::optional<std::string>& simd,
                                         const std::optional<DeviceTail>& tail,
                                         const std::vector<Loop>& order, int tensor_from,
@@ -56,7 +63,7 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
   spec.strict = strict;
   spec.tensor_from = tensor_from;
   spec.copied_from = copied_from;
-  spec.vertical_first_allowed = vertical_first_allowed;
+  spec.vertical_first = vertical_first_from_name(vertical_first);
   spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
   if (!tail) return std::make_unique<Executor>(std::move(spec));
   const auto [stages_deferred, bytes, work_bytes] = *tail;
@@ -228,7 +235,7 @@ void bind_plan(py::module_& m) {
       "encoded file or as pixels. Methods that end in `_with` are given the drawn\n"
       "operations; those named for pixels return bytes with their height and width.")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
-           "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
+           "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first"_a,
            "simd"_a = py::none(), "device_tail"_a = py::none(), "order"_a = std::vector<Loop>(),
            "tensor_from"_a = 0, "copied_from"_a = 0,
            "With `device_tail`, a device runs so many of the last stages.\n\n"

@@ -189,7 +189,7 @@ Pass BatchBuilder::add_resize(const Pass& pass, Step* way_in) {
   ResizeStep resize{window.x, window.y, {}, {}, false};
   resize.across = add_axis(pass.filter, across, resize.left);
   resize.down = add_axis(pass.filter, down, resize.top);
-  resize.down_first = plan_.vertical_first_allowed && is_vertical_first(pass.filter, across, down);
+  resize.down_first = is_vertical_first(plan_.vertical_first, pass.filter, across, down);
   const int width = resize.down_first ? resize.across.inputs : made.width;
   const int height = resize.down_first ? made.height : resize.down.inputs;
   require_possible_size(width, height);

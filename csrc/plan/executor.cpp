@@ -127,7 +127,7 @@ struct Executor::Impl {
   Impl(PlanSpec plan, std::unique_ptr<RowTail> given)
       : spec(std::move(plan)),
         tail(std::move(given)),
-        pipeline(spec.simd, spec.vertical_first_allowed, spec.channels),
+        pipeline(spec.simd, spec.vertical_first, spec.channels),
         decoders(spec.simd, spec.strict) {
     for (const int channels : {spec.channels, spec.result_channels})
       if (channels != 1 && channels != 3)

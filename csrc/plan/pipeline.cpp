@@ -136,9 +136,9 @@ struct Pipeline::FloatPass {
   }
 };
 
-Pipeline::Pipeline(SimdLevel simd, bool vertical_first_allowed, int channels)
+Pipeline::Pipeline(SimdLevel simd, VerticalFirst vertical_first, int channels)
     : simd_(simd),
-      resampler_(simd, vertical_first_allowed),
+      resampler_(simd, vertical_first),
       float_resampler_(simd),
       float_augmenter_(simd),
       augmenter_(simd),

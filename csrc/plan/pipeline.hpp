@@ -26,7 +26,7 @@ class ResultWriter {
 
 class Pipeline {
  public:
-  Pipeline(SimdLevel simd, bool vertical_first_allowed, int channels);
+  Pipeline(SimdLevel simd, VerticalFirst vertical_first, int channels);
 
   // The image, shrunk by `denominator`.
   struct Start {

@@ -8,6 +8,7 @@
 #include "convert/convert_spec.hpp"
 #include "plan/operations.hpp"
 #include "plan/stages.hpp"
+#include "resize/filter.hpp"
 #include "rng/philox.hpp"
 #include "simd/level.hpp"
 
@@ -25,8 +26,7 @@ struct PlanSpec {
   // it: colors may depend on how it lies in memory.
   int tensor_from = 0, copied_from = 0;
   size_t deferred_stages = 0;  // at the end: drawn, and left to the reader of the row's tail
-  // Pillow 13 runs the vertical pass of a resize first where that is cheaper; older ones never do.
-  bool vertical_first_allowed = true;
+  VerticalFirst vertical_first = VerticalFirst::cheaper;  // of which Pillow a resize is
   SimdLevel simd = SimdLevel::scalar;
 };
 

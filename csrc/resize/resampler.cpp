@@ -43,10 +43,10 @@ size_t round_up(size_t value, size_t multiple) {
 
 }  // namespace
 
-Resampler::Resampler(SimdLevel simd, bool vertical_first_allowed)
+Resampler::Resampler(SimdLevel simd, VerticalFirst vertical_first)
     : kernels_(resize_kernels(simd)),
       interleave_(interleave_kernels(simd)),
-      vertical_first_allowed_(vertical_first_allowed),
+      vertical_first_(vertical_first),
       reducing_(simd) {}
 
 bool Resampler::run(const Pass& pass, int denominator, int source_width, int source_height,
@@ -108,7 +108,7 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
   grow(planes_, 3 * plane_ + row_slack);
   if (!rows.begin(region)) return false;
   const bool vertical_first =
-      vertical_first_allowed_ && resize_x_ && resize_y_ && is_vertical_first(pass.filter, x, y);
+      resize_x_ && resize_y_ && is_vertical_first(vertical_first_, pass.filter, x, y);
   if (!resize_x_ && !resize_y_ && !pass.mirrored) return emit_as_is(rows);
   return vertical_first ? columns_first(rows) : rows_first(rows);
 }

@@ -31,7 +31,7 @@ struct Pass {
 
 class Resampler {
  public:
-  Resampler(SimdLevel simd, bool vertical_first_allowed);
+  Resampler(SimdLevel simd, VerticalFirst vertical_first);
 
   // `source` is the image that `pass` speaks of, shrunk by `denominator`, `source_width` x
   // `source_height` pixels after that. A pass that reduces or has a box takes no shrunk image.
@@ -56,7 +56,7 @@ class Resampler {
 
   const ResizeKernels& kernels_;
   const InterleaveKernels& interleave_;
-  bool vertical_first_allowed_;
+  VerticalFirst vertical_first_;
   Weights x_weights_, y_weights_;
   HorizontalTaps x_taps_;
   ReducingSource reducing_;

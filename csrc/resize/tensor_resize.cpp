@@ -165,7 +165,7 @@ class FloatPasses {
 
 class LevelPasses {
  public:
-  explicit LevelPasses(SimdLevel simd) : simd_(simd), resampler_(simd, false) {}
+  explicit LevelPasses(SimdLevel simd) : simd_(simd), resampler_(simd, VerticalFirst::never) {}
   void run(const Pass& pass, RowSource& source, uint8_t* out, size_t taken, bool interleaved) {
     const Rect& kept = pass.kept;
     LevelRows sink(out, taken, kept.width, kept.height, interleaved, simd_);

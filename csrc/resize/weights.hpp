@@ -20,13 +20,12 @@ struct Axis {
   bool mirrored;
 };
 
-// Pillow's rule: the vertical pass goes first where it removes more than twice as many rows as the
-// horizontal one removes columns. The order shows, because rows are rounded in between. Torch's
-// horizontal pass always goes first.
-inline bool is_vertical_first(Filter filter, const Axis& across, const Axis& down) {
-  if (is_torchs(filter)) return false;
+inline bool is_vertical_first(VerticalFirst when, Filter filter, const Axis& across,
+                              const Axis& down) {
   const int fewer_rows = down.in_size - down.out_size;
-  return fewer_rows > 0 && fewer_rows > 2 * (across.in_size - across.out_size);
+  if (when == VerticalFirst::never || is_torchs(filter) || fewer_rows <= 0) return false;
+  if (when == VerticalFirst::tall) return down.in_size > int64_t{100} * across.in_size;
+  return fewer_rows > 2 * (across.in_size - across.out_size);
 }
 
 class Weights {

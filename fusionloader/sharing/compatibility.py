@@ -33,7 +33,8 @@ from PIL import Image, ImageFile
 _BY_VALUE = frozenset((int, float, complex, str, bytes, bool, slice, tuple, type(None), type(...)))
 _OF_CLASS = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate_func__")
-    + ("__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl")
+    + ("__annotations_cache__", "__firstlineno__", "__static_attributes__")
+    + ("__abstractmethods__", "_abc_impl")
 )
 _OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 _CACHED = type(functools.lru_cache(lambda: None))

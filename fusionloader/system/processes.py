@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -167,6 +168,8 @@ class BareProcess(_Signalled):
             site: whether it imports ``site``, as Python does; for packages such as Ray, which start
                 interpreters with the same flags.
         """
+        # Without it, a script that is no module runs again in each process that it starts.
+        spawn._check_not_importing_main()  # type: ignore[attr-defined]
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
         watch = f"from fusionloader._native import exit_with; exit_with({os.getpid()})\n"
@@ -185,7 +188,7 @@ class BareProcess(_Signalled):
         try:
             with _forking.lock, _limit_named():
                 self._process = subprocess.Popen(
-                    [sys.executable, *([] if site else _NO_SITE), "-c", code],
+                    [spawn.get_executable(), *([] if site else _NO_SITE), "-c", code],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL if apart else None,
                     pass_fds=fds,

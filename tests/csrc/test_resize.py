@@ -102,6 +102,23 @@ def test_any_sequence_of_operations_gives_pillow_s_pixels(simd):
 
 
 @pytest.mark.parametrize("simd", SIMD_LEVELS)
+@pytest.mark.parametrize("kind", RESAMPLING)
+def test_pillow_12_3_resizes_tall_images_vertically_first(kind, simd):
+    for (width, height), (new_width, new_height), is_tall in [
+        ((3, 301), (224, 224), True),
+        ((3, 300), (224, 224), False),
+        ((3, 301), (224, 400), False),
+        ((230, 600), (224, 224), False),
+    ]:
+        image = photo(width, height, 1)
+        between = (width, new_height) if is_tall else (new_width, height)
+        filter = RESAMPLING[kind]
+        expected = image.resize(between, filter).resize((new_width, new_height), filter)
+        found = resized(image, [("resize", new_width, new_height, kind)], simd, "12.3.0")
+        np.testing.assert_array_equal(found, np.asarray(expected))
+
+
+@pytest.mark.parametrize("simd", SIMD_LEVELS)
 def test_before_pillow_13_the_horizontal_pass_always_comes_first(simd):
     image = photo(230, 600, 1)
     parameters = [("resize", 224, 224, "bilinear")]

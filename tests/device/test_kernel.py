@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from support.fake_cuda import compile_with
+from support.other_users import without_home
 
 from fusionloader import _native
 from fusionloader.transforms.executors.device import kernel, nvrtc
@@ -158,11 +159,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_each_time(
     compiler, tmp_path, monkeypatch, reason, caplog
 ):
     if reason == "no home":
-
-        def no_home():
-            raise RuntimeError("Could not determine home directory.")
-
-        monkeypatch.setattr(kernel, "cache_folder", no_home)
+        without_home(monkeypatch)
     else:
         (tmp_path / "fusionloader").write_text("")
     with caplog.at_level("INFO", "fusionloader.gpu"):

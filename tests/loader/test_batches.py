@@ -1,5 +1,7 @@
 """FusionLoader yields what DataLoader yields."""
 
+import subprocess
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import torch
 from support.batches import equal, same_batches
 from support.datasets import MadeRows, Nested, Random, Words
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -99,6 +101,31 @@ def test_every_start_method_works(method):
     theirs, _ = both(dataset, **given)
     _, ours = both(dataset, **given, num_workers=1, multiprocessing_context=method)
     assert same_batches(theirs, ours)
+
+
+UNGUARDED = """
+import sys
+from PIL import Image
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, Resize, ToTensor
+from fusionloader import FusionLoader
+
+plan = ImageFolder(sys.argv[1], Compose([Resize((8, 8)), ToTensor()]))
+list(FusionLoader(plan, 1, num_workers=1, multiprocessing_context=sys.argv[2]))
+print("trained", flush=True)
+list(FusionLoader(range(4), 1, num_workers=1, multiprocessing_context=sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_guard_does_not_train_in_its_workers(method, image_folder, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script), str(image_folder), method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode != 0
+    assert done.stdout.split() == ["trained"]
+    assert "if __name__ == '__main__':" in done.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

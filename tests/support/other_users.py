@@ -1,6 +1,7 @@
 """Code that runs as another user, which only root can have it do."""
 
 import os
+import pwd
 
 import pytest
 
@@ -28,3 +29,14 @@ def begun_as_nobody(function):
 
 def exit_code_of(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def without_home(monkeypatch):
+    """Makes this process's user one that has no home folder and that the system does not know."""
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in "HOME", "XDG_CACHE_HOME":
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)

@@ -183,7 +183,8 @@ class Epochs:
             # The draw that an iterator would have made. The user's global generator is not changed.
             own = torch.Generator()
             set_generator_state(own, state)
-            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=own).item())
+            drawn = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=own)
+            base_seed = int(drawn.item())
             state = generator_state(own)
         if base_seed is None:
             return None

@@ -37,7 +37,9 @@ class GroupMemory:
         mapping = self._mapping(prepared)
         if self._page_locked or len(self._held) >= _MOST_HELD:
             source = torch.frombuffer(memoryview(mapping), dtype=torch.uint8)
-            copy = torch.empty(prepared.nbytes, dtype=torch.uint8, pin_memory=self._page_locked)
+            copy = torch.empty(
+                prepared.nbytes, dtype=torch.uint8, device="cpu", pin_memory=self._page_locked
+            )
             copy.copy_(source)
             return copy
         owner: Owner = (ctypes.c_char * prepared.nbytes).from_buffer(memoryview(mapping))

@@ -122,11 +122,7 @@ class MetricStore:
     # ---- files ---------------------------------------------------------------------------------
 
     def path(self, key: Sequence[str]) -> Path:
-        """Returns the file with the metrics of a key.
-
-        Raises:
-            RuntimeError: there is no home folder.
-        """
+        """Returns the file with the metrics of a key."""
         folder = self._folder or cache_folder() / "offload"
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
         return folder / f"{digest}.json"
@@ -138,7 +134,7 @@ class MetricStore:
             return _checked(content, key)
         except FileNotFoundError:
             return None
-        except (OSError, RuntimeError, _Unusable) as error:
+        except (OSError, _Unusable) as error:
             self._ignore(key, error)
             return None
 
@@ -157,15 +153,12 @@ class MetricStore:
                 with contextlib.suppress(OSError):
                     os.unlink(name)
                 raise
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             log.info("metrics of offloading are measured in each run: %s", error)
 
     def _ignore(self, key: list[str], error: Exception) -> None:
-        try:
-            where: object = self.path(key)
-        except RuntimeError:
-            where = "the user's cache folder"
-        log.info("metrics of offloading are measured again, as %s is not usable: %s", where, error)
+        file = self.path(key)
+        log.info("metrics of offloading are measured again, as %s is not usable: %s", file, error)
 
 
 def _checked(content: bytes, key: list[str]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from importlib import metadata
+
+import PIL
 
 from fusionloader import _native
 from fusionloader.transforms.plan.stages import Convert, Plan, SplitPlan
@@ -60,7 +61,7 @@ def make_executor(
         strict=plan.strict,
         tensor_from=plan.tensor_from,
         copied_from=plan.copied_from,
-        vertical_first_allowed=_resizes_vertically_first(pillow_version),
+        vertical_first=_when_vertical_first(pillow_version),
         simd=simd,
         device_tail=tail,
     )
@@ -104,7 +105,7 @@ def sized_executor(
             width=width,
             fast_decode=False,
             strict=True,
-            vertical_first_allowed=_resizes_vertically_first(None),
+            vertical_first=_when_vertical_first(None),
             order=order,
         )
         found.max_pixels = max_pixels
@@ -117,7 +118,11 @@ def jpeg_size(executor: _native.Executor, encoded: bytes) -> tuple[int, int] | N
 
 
 @functools.cache
-def _resizes_vertically_first(pillow_version: str | None) -> bool:
-    """Whether that Pillow may run a resize's vertical pass first, as versions since 13.0 do."""
-    version = pillow_version or metadata.version("pillow")
-    return int(version.split(".")[0]) >= 13
+def _when_vertical_first(pillow_version: str | None) -> str:
+    """Returns when that Pillow runs a resize's vertical pass first, as in csrc/resize/weights.hpp.
+
+    By default the Pillow that is imported. It may have no metadata, or that of another package.
+    """
+    version = (pillow_version or PIL.__version__).split(".")
+    release = tuple(int(part) for part in version[:2])
+    return "cheaper" if release >= (13, 0) else "tall" if release >= (12, 3) else "never"

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from support.limits import limited
+from support.other_users import without_home
 from support.shard_writers import rows_of, write_tar, written
 
 from fusionloader import FusionLoader
@@ -263,3 +264,12 @@ def test_bad_images_of_an_archive_are_skipped(tmp_path, images, eval_set):
     found = TarFolder(tmp_path / "train.tar", transform=eval_set.transform)
     loader = FusionLoader(found, 4, num_workers=1, on_error="skip")
     assert [targets.tolist() for _, targets in loader] == [[0, 1, 2]]
+
+
+def test_a_user_without_a_home_has_archives_indexed(shard, monkeypatch):
+    without_home(monkeypatch)
+    assert len(TarFolder(shard)) == 6
+    assert index_of(shard).exists()
+    index_of(shard).unlink()
+    index_of(shard).mkdir()  # so that none can be written
+    assert len(TarFolder(shard)) == len(TarFolder(shard)) == 6

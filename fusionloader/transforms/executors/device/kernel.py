@@ -92,25 +92,20 @@ def kernel_code(architecture: int, compiler: Nvrtc | None = None, file: str = AU
     compiler = compiler or Nvrtc()
     target = choose_target(architecture, compiler.architectures)
     place = _place(file, target, compiler.version)
-    if place is not None and (code := _read(place)) is not None:
+    if (code := _read(place)) is not None:
         return code
     log.info("NVRTC compiles %s for %s, which takes seconds the first time", file, target)
     code, _ = compile_kernel(compiler, target, file=file)
-    if place is not None:
-        _write(place, code)
+    _write(place, code)
     return code
 
 
-def _place(file: str, target: str, version: tuple[int, int]) -> Path | None:
-    """Returns the cache file for this source and target; ``None`` without a home folder."""
+def _place(file: str, target: str, version: tuple[int, int]) -> Path:
+    """Returns the cache file for this source and target."""
     parts = {**_native.device_source(), **_STANDARD_HEADERS}
     made_of = repr((file, sorted(parts.items()), _OPTIONS, target, version))
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    try:
-        return cache_folder() / "kernels" / f"{target}-{digest}"
-    except RuntimeError as error:  # no home folder
-        log.info("the fused kernel is not kept: %s", error)
-        return None
+    return cache_folder() / "kernels" / f"{target}-{digest}"
 
 
 def _read(file: Path) -> bytes | None:

@@ -426,5 +426,5 @@ def _executor(plan: Plan) -> _native.Executor:
         width=plan.width or 0,
         fast_decode=False,
         strict=True,
-        vertical_first_allowed=False,  # torch's filters never are
+        vertical_first="never",  # torch's filters never are
     )

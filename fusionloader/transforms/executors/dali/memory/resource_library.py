@@ -39,7 +39,7 @@ def built_library(version: str) -> Path | None:
     try:
         library = library_path(version)
         return library if library.exists() else None
-    except (OSError, RuntimeError):  # no home folder, or one of another user
+    except OSError:  # the home folder of another user
         return None
 
 
@@ -59,7 +59,7 @@ def build(target: Path | None = None, flags: Sequence[str] = (), source: Path = 
     try:
         target = target or library_path(version)
         target.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise CannotBuildError(
             f"{error}; set XDG_CACHE_HOME to a folder that can be written"
         ) from None
