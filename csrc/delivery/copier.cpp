@@ -63,7 +63,7 @@ std::shared_ptr<Copier::Ticket> Copier::begin(uint64_t slot, std::vector<LeafRow
   auto ticket = std::make_shared<Ticket>(*this, ++numbers_);
   const std::lock_guard lock(mutex_);
   copying_.push_back({ticket->number_, batch, header.sequence.load(), std::move(leaves), staging,
-                      std::vector<bool>(header.tiny_batches),
+                      std::vector<uint64_t>(header.tiny_batches),
                       std::vector<uint32_t>((header.samples + 31) / 32)});
   const OnDevice on(device_);
   advance(copying_.back());
@@ -123,10 +123,10 @@ void Copier::advance(Copying& copying) {
   Batch& batch = *copying.batch;
   const BatchHeader& header = batch.header;
   for (uint32_t tiny_batch = 0; tiny_batch < header.tiny_batches; ++tiny_batch) {
-    if (copying.seen[tiny_batch]) continue;
     const uint64_t word = batch.states()[tiny_batch].load();
-    if (!is_written(StateWord::state(word))) continue;
-    copying.seen[tiny_batch] = true;
+    // One that is made a second time has another state then.
+    if (word == copying.seen[tiny_batch] || !is_written(StateWord::state(word))) continue;
+    copying.seen[tiny_batch] = word;
     if (gpu_worker_ &&
         word == StateWord::make(copying.sequence, *gpu_worker_, TinyBatchState::completed))
       continue;

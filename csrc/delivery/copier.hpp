@@ -96,7 +96,7 @@ class Copier {
     uint64_t sequence;
     std::vector<LeafRows> leaves;
     uint64_t staging;
-    std::vector<bool> seen;       // tiny-batches
+    std::vector<uint64_t> seen;   // states of tiny-batches whose rows are copied
     std::vector<uint32_t> which;  // a bit for each row that came through the slot
   };
 

@@ -24,6 +24,7 @@ from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.memory_lending import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.scheduler.threshold import MiniBatchDone, ThresholdSearch
+from fusionloader.system.current_device import device_for_threads
 from fusionloader.system.processes import Process
 from fusionloader.workers import messages
 from fusionloader.workers.worker_set import Death, WorkerSet
@@ -318,9 +319,10 @@ class GpuControl(Participant):
 
         A thread does the work of a waiting ``next()``, which must not be called within the block.
         """
-        over = threading.Event()
+        over, set_device = threading.Event(), device_for_threads()
 
         def serve() -> None:
+            set_device()
             while not over.is_set():
                 seen = self._queue.done_word()
                 self.waiting()

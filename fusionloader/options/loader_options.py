@@ -16,6 +16,7 @@ from fusionloader.options.cache_settings import Cache
 from fusionloader.options.gpu_settings import GpuWorker
 from fusionloader.options.remote_settings import Remote
 from fusionloader.system.amounts import parse_bytes
+from fusionloader.system.current_device import numbered
 
 if TYPE_CHECKING:
     import torch
@@ -362,11 +363,15 @@ class LoaderOptions(FusionOptions):
 
     @classmethod
     def of(cls, loader: AnyLoader) -> LoaderOptions:
-        """Returns the arguments of a ``FusionLoader``, read from its attributes."""
+        """Returns the arguments of a ``FusionLoader``, read from its attributes.
+
+        A bare "cuda" is this thread's device. ``next()`` may be called in one with another device.
+        """
         private = ("index_sampler", "dataset_kind", "auto_collation")
         names = {field.name: field.name for field in fields(cls)}
         names |= {name: f"_{name}" for name in private}
-        return cls(**{name: getattr(loader, attribute) for name, attribute in names.items()})
+        found = {name: getattr(loader, attribute) for name, attribute in names.items()}
+        return cls(**{**found, "device": numbered(found["device"])})
 
     @property
     def in_flight(self) -> int:

@@ -133,6 +133,26 @@ def test_a_tiny_batch_is_copied_while_others_are_made(queues, fake_cuda):
         wait_until(lambda done=done: copier.copied_bytes == done * 2 * 4096)
 
 
+def test_rows_that_are_made_a_second_time_are_copied_again(queues, fake_cuda):
+    queue = queues(4096)
+    queue.publish(range(4), 2)
+    copier, result, stream = copier_of(queue, fake_cuda, 4 * 4096)
+    ticket = copier.begin(
+        queue.descriptor.number, [(queue.payload.address, result.data_ptr(), 4096)]
+    )
+    _, claim = queue.claim(by_gpu=False)
+    assert queue.workers[0].finish(claim, 0, TinyBatchState.SKIPPED)
+    wait_until(lambda: copier.copied_bytes == 2 * 4096)
+    queue.manager.repeat(queue.descriptor.number, 0, 0)
+    queue.rows[:2] += 1
+    for _ in range(2):
+        queue.finish(*queue.claim(by_gpu=False))
+    copier.finish(ticket)
+    copier.close()
+    cuda.synchronize(0, stream)
+    assert torch.equal(result.clone().view(4, 4096), queue.rows)
+
+
 def test_what_nobody_holds_any_more_is_left_alone(queues, fake_cuda):
     """As when an exception comes between the call and its caller."""
     queue = queues(4096)

@@ -1,18 +1,21 @@
 """torch.set_default_device in the training process: host batches stay in host memory."""
 
 import sys
+import threading
 
 import pytest
 import torch
 from support.batches import same_batches
 from support.datasets import MadeRows
 from support.images import eval_transform
+from support.waiting import PATIENCE
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, compile_plan
+from fusionloader.addons.validation.threads import limited
 
 
 class Rows(Dataset):
@@ -130,3 +133,30 @@ def test_a_state_between_epochs_is_loaded(elsewhere):
     torch.manual_seed(5)  # another state than that of the global generator
     again.load_state_dict(state)
     assert same_batches(list(again), list(loader))
+
+
+def test_a_bare_cuda_is_the_device_of_the_thread_that_calls_iter(monkeypatch):
+    """Another thread may call next(), as a prefetcher's does."""
+    asked, main = [], threading.current_thread()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "current_device", lambda: int(threading.current_thread() is main)
+    )
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, **_: asked.append(device) or self)
+    for dataset in TensorDataset(torch.arange(4)), range(4), MadeRows(torch.arange(4.0)):
+        iterator = iter(FusionLoader(dataset, 2, device="cuda"))
+        thread = threading.Thread(target=list, args=(iterator,))
+        thread.start()
+        thread.join()
+    assert asked == [torch.device("cuda", 1)] * 6
+
+
+def test_threads_of_a_validation_have_the_callers_device(monkeypatch):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    for thread in limited(["a", "b"], 1):
+        thread.end()
+        thread.join(PATIENCE)
+    assert devices == [2, 2]

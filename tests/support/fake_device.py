@@ -58,9 +58,9 @@ class Allocator:
         self._freed.append((memory, marks))
 
     def record(self, tensor, stream):
-        """Does nothing, as torch does, for memory that it has not allocated."""
-        if (streams := self._streams.get(tensor.untyped_storage().data_ptr())) is not None:
-            streams.add(stream)
+        """Raises for memory that it has not allocated, as ``backend:cudaMallocAsync`` does."""
+        if address := tensor.untyped_storage().data_ptr():  # 0 for an empty one
+            self._streams[address].add(stream)
 
 
 class Block:

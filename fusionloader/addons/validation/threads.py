@@ -15,6 +15,8 @@ from queue import SimpleQueue
 
 import torch
 
+from fusionloader.system.current_device import device_for_threads
+
 Job = Callable[[], None]
 
 _limits = threading.Lock()
@@ -55,10 +57,12 @@ def limited(names: Sequence[str], threads: int) -> list[ValidationThread]:
     with _limits:
         before = _in_a_thread(torch.get_num_threads)
         begun = threading.Barrier(len(names) + 1)
+        set_device = device_for_threads()
 
         def begin() -> None:
             torch.get_num_threads()  # takes over the process's number now, not later
             torch.set_num_threads(threads)
+            set_device()
             begun.wait()
 
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable
 
 import torch
@@ -87,11 +87,18 @@ class CudaDevice:
         torch.cuda.synchronize(self.number)
 
 
-@functools.cache
+_copy_streams: dict[int, torch.cuda.Stream] = {}
+_making = threading.Lock()
+
+
 def _copy_stream(device: int) -> torch.cuda.Stream:
     """Returns the stream, one per process: memory cached for one stream is useless to another."""
-    stream = native.make_stream(device)
-    return torch.cuda.ExternalStream(stream, device)  # type: ignore[no-untyped-call]
+    if device not in _copy_streams:
+        with _making:  # two threads may copy for the first time at once
+            if device not in _copy_streams:
+                stream = torch.cuda.ExternalStream(native.make_stream(device), device)  # type: ignore[no-untyped-call]
+                _copy_streams[device] = stream
+    return _copy_streams[device]
 
 
 def _code(device: int, file: str) -> bytes:

@@ -124,7 +124,9 @@ class DeviceDelivery:
         pending.ready.hold_back(stream)
         if pending.buffer is not None:
             pending.buffer.stream = stream
-        for leaf in pending.on_device:
+        # The ring keeps its buffer, of which torch's allocator does not know.
+        of_torch = pending.on_device if pending.buffer is None else pending.on_device[1:]
+        for leaf in of_torch:
             self.device.record_stream(leaf)
         return pending.layout.build(pending.leaves)
 
@@ -244,7 +246,13 @@ class QueueCopies:
 
 
 def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:
-    """Returns the delivery for a loader's device; ``None`` if that is no CUDA device."""
+    """Returns the delivery for a loader's device; ``None`` if that is no CUDA device.
+
+    Nor with an allocator that is plugged into torch: it may give memory of the copy stream to the
+    next batch while training's stream still reads it, since ``record_stream`` has no effect.
+    """
     if device is None or torch.device(device).type != "cuda":
+        return None
+    if torch.cuda.get_allocator_backend() == "pluggable":
         return None
     return DeviceDelivery(CudaDevice(torch.device(device)))

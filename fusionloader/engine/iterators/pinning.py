@@ -10,6 +10,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.options.aliases import Batch
+from fusionloader.system.current_device import device_for_threads
 
 
 class Pinning:
@@ -18,10 +19,8 @@ class Pinning:
     def __init__(self, make: Callable[[Job], Batch], device: str | None) -> None:
         """``make`` returns a mini-batch; ``device`` is what torch's ``pin_memory`` takes."""
         self._make, self._device = make, device
-        # Before CUDA is initialized, all threads have the first device. This one starts later.
-        is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        current = torch.cuda.current_device() if is_used else None
-        self._thread = ThreadPoolExecutor(1, "fusionloader-pin", _begin_thread, (current,))
+        begin = _begin_thread, (device_for_threads(),)
+        self._thread = ThreadPoolExecutor(1, "fusionloader-pin", *begin)
 
     def begin(self, job: Job) -> None:
         """Starts the copy of a mini-batch, unless it has started or the mini-batch has failed."""
@@ -49,11 +48,10 @@ class Pinning:
                 wait([job.pinned])
 
 
-def _begin_thread(device_index: int | None) -> None:
+def _begin_thread(set_device: Callable[[], None]) -> None:
     """Begins as torch's thread does: copies on one core, the current device that of the caller."""
     torch.set_num_threads(1)
-    if device_index is not None:
-        torch.cuda.set_device(device_index)
+    set_device()
 
 
 def _pinned(make: Callable[[Job], Batch], job: Job, device: str | None) -> Batch:
