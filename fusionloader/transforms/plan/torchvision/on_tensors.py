@@ -242,12 +242,13 @@ def _once_for_settings(function: Callable[..., _Answer]) -> Callable[..., _Answe
     """Calls a function once for its arguments and torch's settings of products and sums."""
 
     @functools.cache
-    def call(settings: tuple[str, bool], *arguments: Any) -> _Answer:
+    def call(settings: tuple[str, bool, bool], *arguments: Any) -> _Answer:
         return function(*arguments)
 
     @functools.wraps(function)
     def attempt(*arguments: Any) -> _Answer:
-        settings = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
+        autocasts = torch.is_autocast_enabled("cpu")
+        settings = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled, autocasts
         return call(settings, *arguments)
 
     return attempt
