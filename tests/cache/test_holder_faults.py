@@ -1,6 +1,7 @@
 """Holders and clients that die, hang, or send what no client sends."""
 
 import contextlib
+import multiprocessing.spawn
 import os
 import resource
 import signal
@@ -183,7 +184,7 @@ def test_a_holder_that_fails_to_start_says_how(runtime_folder):
 
 
 def test_an_interpreter_that_is_missing_is_named(runtime_folder, monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", "/nowhere/python")
     with pytest.raises(HolderUnavailable, match="can be started: .*/nowhere/python"):
         client.attach(request())
 

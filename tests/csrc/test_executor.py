@@ -234,7 +234,7 @@ def test_making_an_executor_imports_neither_torch_nor_numpy_nor_pillow():
         "import sys; from fusionloader.transforms.executors.native import make_executor;"
         "from fusionloader.transforms.plan.stages import CenterCrop, Plan;"
         "make_executor(Plan((CenterCrop(8, 8),), None, 8, 8));"
-        "print([m for m in ('torch', 'torchvision', 'numpy', 'PIL') if m in sys.modules])"
+        "print([m for m in ('torch', 'torchvision', 'numpy', 'PIL.Image') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,6 +1,6 @@
 """Processes that two threads start at the same time do not keep each other's pipes."""
 
-import multiprocessing
+import multiprocessing.spawn
 import os
 import resource
 import signal
@@ -108,7 +108,7 @@ def test_a_process_that_is_stopped_holds_no_other_start(tmp_path, monkeypatch):
         return [pid for pid in children if pid not in before and is_stopped(pid)]
 
     with monkeypatch.context() as patched:
-        patched.setattr(sys, "executable", str(interpreter))
+        patched.setattr(multiprocessing.spawn, "_python_exe", str(interpreter))
         thread = threading.Thread(target=start)
         thread.start()
         wait_until(stopped)

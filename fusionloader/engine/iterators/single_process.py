@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import reprlib
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -54,10 +55,11 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
-            # The mini-batch that was drawn and not returned: number and indices, and samples of an
-            # iterable dataset. None once it was returned; the numbers are empty at the end.
-            self._drawn: list[tuple[int, list[Index]]] | None = None
-            self._samples: list[Any] | None = None
+            # By thread, the mini-batch that was drawn and not returned: number and indices, and
+            # samples of an iterable dataset. None once it was returned; the numbers are empty at
+            # the end.
+            self._drawn: dict[int, list[tuple[int, list[Index]]] | None] = {}
+            self._samples: dict[int, list[Any] | None] = {}
             self._left_by: BaseException | None = None  # what an iterable dataset was left by
             fetcher = self._dataset_fetcher
             super()._begin().live = lambda: fetcher_state(fetcher)
@@ -66,26 +68,28 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
     def __next__(self) -> Batch:
         with self._turn.lock, self._tracer, self._clock:
             batch, returned = self._next()
+            me = threading.get_ident()
         assert self._epoch_state is not None
         # No call follows, so no exception can come before the return.
         self._epoch_state.returned[returned.number] = returned
-        self._drawn = self._samples = None
+        self._drawn[me] = self._samples[me] = None
         return batch
 
     def _next(self) -> tuple[Batch, Returned]:
-        statistics, epoch_state = self._state.statistics, self._begun()
+        statistics, epoch_state, me = self._state.statistics, self._begun(), threading.get_ident()
         epoch_state.settle()
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
                 # Without a dataset state, resuming means to make and drop the batches again.
                 while self._to_repeat > 0:
                     self._torchs_next()
-                    self._to_repeat, self._drawn, self._samples = self._to_repeat - 1, None, None
+                    self._to_repeat -= 1
+                    self._drawn[me] = self._samples[me] = None
                 batch = self._torchs_next()  # torch checks the dataset's length there
                 number = epoch_state.delivered
             else:
                 batch = next_batch(self, self._torchs_next)
-                number = self._drawn[0][0]  # type: ignore[index]  # made a moment ago
+                number = self._drawn[me][0][0]  # type: ignore[index]  # made a moment ago
         except StopIteration:
             self._ended(epoch_state)
             raise
@@ -95,14 +99,15 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         return to_device(batch, self._options.device), Returned(number)
 
     def _next_data(self) -> Batch:
-        if self._drawn is None:
-            self._drawn = []
-        if not self._drawn:
-            self._remaining.take(self._drawn)
-            if not self._drawn:
+        drawn = self._drawn.get(me := threading.get_ident())
+        if drawn is None:
+            drawn = self._drawn[me] = []
+        if not drawn:
+            self._remaining.take(drawn)
+            if not drawn:
                 self._remaining.check()
                 raise StopIteration
-        number, indices = self._drawn[0]
+        number, indices = drawn[0]
         self._asked = asked_samples(indices)
         workers, start = self._state.statistics.workers, time.perf_counter()
         with self._deferral.fetching():
@@ -116,6 +121,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
     def _fetch(self, number: int, indices: list[Index]) -> Batch:
         """Makes a mini-batch. An error of user code stands for it; the next one follows."""
         fetcher, epoch_state = self._dataset_fetcher, self._epoch_state
+        me = threading.get_ident()
         assert epoch_state is not None
         is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
         if self._left_by is not None:
@@ -138,7 +144,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
                 error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
             note_what_follows(error, ends_batch=True)
             epoch_state.returned[returned.number] = returned
-            self._drawn = self._samples = None
+            self._drawn[me] = self._samples[me] = None
             raise
         raise StopIteration
 
@@ -148,23 +154,24 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         Each is in the list before Python can raise KeyboardInterrupt.
         """
         fetcher = self._dataset_fetcher
-        if self._samples is None:
-            self._samples = []
-        missing = wanted - len(self._samples)
+        samples = self._samples.get(me := threading.get_ident())
+        if samples is None:
+            samples = self._samples[me] = []
+        missing = wanted - len(samples)
         if missing and not fetcher.ended:
             # Not islice, which calls iter(): a dataset that is its own iterator begins anew there.
             fresh = map(next, itertools.repeat(fetcher.dataset_iter, missing))
             try:
-                self._samples.extend(fresh)
+                samples.extend(fresh)
             except BaseException as error:  # a generator is exhausted after it
                 is_own = isinstance(error, Exception) and not raised_by_handler(error)
-                if not is_own and len(self._samples) < wanted:
+                if not is_own and len(samples) < wanted:
                     self._left_by = error
                 raise
-            fetcher.ended = len(self._samples) < wanted
-        if len(self._samples) < wanted and fetcher.drop_last:
+            fetcher.ended = len(samples) < wanted
+        if len(samples) < wanted and fetcher.drop_last:
             return []
-        return self._samples
+        return samples
 
 
 class _Seeded:
