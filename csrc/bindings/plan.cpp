@@ -42,14 +42,12 @@ VerticalFirst vertical_first_from_name(const std::string& name) {
   throw std::invalid_argument("vertical_first is one of never, tall and cheaper");
 }
 
-std::unique_ptr<Executor> make_executor(const StageSequence& stages,
-                                        const std::optional<Convert>& convert, int channels,
-                                        int result_channels, int height, int width,
-                                        bool fast_decode, bool strict, const std::string& vertical_first,
-                                        const std::optional<std::string>& simd,
-                                        const std::optional<DeviceTail>& tail,
-                                        const std::vector<Loop>& order, int tensor_from,
-                                        int copied_from) {
+std::unique_ptr<Executor> make_executor(
+    const StageSequence& stages, const std::optional<Convert>& convert, int channels,
+    int result_channels, int height, int width, bool fast_decode, bool strict,
+    const std::string& vertical_first, const std::optional<std::string>& simd,
+    const std::optional<DeviceTail>& tail, const std::vector<Loop>& order, int tensor_from,
+    int copied_from) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
