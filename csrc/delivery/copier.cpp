@@ -124,7 +124,7 @@ void Copier::advance(Copying& copying) {
   const BatchHeader& header = batch.header;
   for (uint32_t tiny_batch = 0; tiny_batch < header.tiny_batches; ++tiny_batch) {
     const uint64_t word = batch.states()[tiny_batch].load();
-    // One that is made a second time has another state then.
+    // What is made a second time is in another state then.
     if (word == copying.seen[tiny_batch] || !is_written(StateWord::state(word))) continue;
     copying.seen[tiny_batch] = word;
     if (gpu_worker_ &&

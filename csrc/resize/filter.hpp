@@ -31,6 +31,7 @@ constexpr bool is_torchs(Filter filter) {
 constexpr bool is_for_floats(Filter filter) {
   return filter == Filter::float_bilinear || filter == Filter::float_bicubic;
 }
+
 // When Pillow runs the vertical pass first: before 12.3 never; then for images more than a hundred
 // times as high as wide; since 13 where it removes more than twice as many rows as the horizontal
 // one removes columns. The order shows, because rows are rounded in between. Torch's horizontal

@@ -119,7 +119,7 @@ def jpeg_size(executor: _native.Executor, encoded: bytes) -> tuple[int, int] | N
 
 @functools.cache
 def _when_vertical_first(pillow_version: str | None) -> str:
-    """Returns when that Pillow runs a resize's vertical pass first, as in csrc/resize/weights.hpp.
+    """Returns when that Pillow runs a resize's vertical pass first, as in csrc/resize/filter.hpp.
 
     By default the Pillow that is imported. It may have no metadata, or that of another package.
     """
