@@ -29,6 +29,8 @@ from chaos.traps import FAULTS, disarm, set_trap
 
 STRIKES = 0.35  # how likely a fault is before a batch
 _LET_GO_SECONDS = 0.25  # who waits so long has those go on that were stopped
+# A signal handler that raises as one of these returns makes Python drop the number it has returned.
+_MAKE_DESCRIPTORS = tuple(f"c_return {call}" for call in ("memfd_create", "eventfd", "pipe"))
 # What an iterator says after an exception in training, if it does not go on.
 NO_MORE = (
     "while the epoch was begun, and this iterator cannot go on|draws no more batches|"
@@ -87,6 +89,7 @@ class Run:
         self._group: Path | None = None
         self._without_group = False
         self._traps = self._interruptions = 0
+        self._lost_descriptors = 0
         self._planted: tuple[str, str, int] | None = None
         self._moments: list[Callable[[], None]] = []
         self._begun: Counter[tuple[int, int]] = Counter()  # epochs, by trainer and part
@@ -324,9 +327,7 @@ class Run:
         while self._moments:
             self._moments.pop()()
         if found["interrupted"]:
-            self.tally.faults["an exception in training"] += 1
-            self.note(f"raised at {found['interrupted']}")
-            self.checks.excuse(Excuse(NO_MORE, ends=True, takes=False, times=1))
+            self.interrupted(found["interrupted"])
         key = trainer.setting.rank, part
         epoch, course = found["epoch"], self.checks.courses[key]
         self._calls[key] += 1
@@ -351,7 +352,24 @@ class Run:
             assert found["under_way"], f"epoch {epoch} is dropped behind a batch"
         return self._begun[key] > epoch
 
+    def interrupted(self, place: str) -> None:
+        """Notes an exception that was raised there, of ``Steps.place``, and what it explains."""
+        self.tally.faults["an exception in training"] += 1
+        self.note(f"raised at {place}")
+        self.checks.excuse(Excuse(NO_MORE, ends=True, takes=False, times=1))
+        self._lost_descriptors += place.endswith(_MAKE_DESCRIPTORS)
+
     # ---- the end -------------------------------------------------------------------------------
+
+    def closed(self, opened: list[str]) -> None:
+        """Checks what training has open after it has closed all.
+
+        Raises:
+            AssertionError: there are more descriptors than libraries leave and Python loses.
+        """
+        more = len(opened) - self.kind.leaves * len(self.trainers) - self._lost_descriptors
+        self.tally.left_behind += max(more, 0)
+        assert more <= 0, f"descriptors are left: {opened}"
 
     def finish(self) -> None:
         """Ends all; nothing may be left.
@@ -380,9 +398,7 @@ class Run:
             lambda: not any(trainer.left() for trainer in self.trainers), "processes are left"
         )
         self.laboratory.ended += [trainer.script.pid for trainer in self.trainers]
-        more = len(opened) - self.kind.leaves * len(self.trainers)
-        self.tally.left_behind += max(more, 0)
-        assert more <= 0, f"descriptors are left: {opened}"
+        self.closed(opened)
 
     def clean(self) -> None:
         """Ends whatever is left after a failure."""

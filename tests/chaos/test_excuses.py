@@ -444,3 +444,13 @@ def test_whatever_the_campaign_raises_names_log_and_seed(tmp_path):
     with pytest.raises(Failed, match=r"(?s)FileNotFoundError.*--seed 17") as raised:
         run(place, KINDS["plan"], 17, 5, [])
     assert "step 0" in str(raised.value)
+
+
+def test_a_descriptor_may_be_left_only_where_python_lost_one(planted):
+    run = planted("plan").run
+    assert_found(run.closed, ["/memfd:fusionloader-1-queue (deleted)"])
+    run.interrupted("system/shm/objects.py:48 in create: call create")
+    assert_found(run.closed, ["/memfd:fusionloader-1-queue (deleted)"])
+    run.interrupted("system/limits/anonymous_memory.py:81 in _memfd: c_return memfd_create")
+    run.closed(["/memfd:fusionloader-1-queue (deleted)"])
+    assert_found(run.closed, ["/memfd:fusionloader-1-queue (deleted)", "pipe:[7]"])
