@@ -27,7 +27,7 @@ def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):
     lacking = missing(kind)
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}")
-    steps = 80 if KILLS else 10
+    steps = 80 if KILLS else 30 if SEED else 10  # other seeds may strike in none of ten
     tally = campaign(place, [kind], SEED, steps, **LIMIT, only_kills=KILLS > 0)[kind.name]
     assert tally.faults.total() > 0 and tally.samples > 0
     assert (tally.lost, tally.doubled, tally.altered, tally.hangs) == (0, 0, 0, 0)
