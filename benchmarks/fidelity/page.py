@@ -71,7 +71,7 @@ on DALI's CPU backend. From `ColorJitter` on, all plans begin with a bilinear `R
 - *Kernel* is the default: DALI decodes images, with Pillow's pixels, and cuts the windows; the fused
   kernel does the rest in the native arithmetic. Its rows are those of CPU workers, bit for bit.
 - *A level off*: nvJPEG, which decodes on a device, rounds
-  [differently](../scale/gpu_worker.md#decoders) from libjpeg. These columns show the effect on
+  [differently](../scale/gpu_decoders.md) from libjpeg. These columns show the effect on
   plans: {share:.0%} of the decoded values of the "leaves" are moved up or down by a level, and
   everything else is exact. They do not show the distance of nvJPEG from libjpeg.
 

@@ -175,6 +175,6 @@ def test_what_a_decoder_that_resizes_cannot_do_is_named(dataset):
 
 
 def test_the_decoder_of_the_docs_is_the_example():
-    page = (EXAMPLES.parent / "docs" / "scale/gpu_worker.md").read_text()
+    page = (EXAMPLES.parent / "docs" / "scale/gpu_decoders.md").read_text()
     (shown,) = re.findall(r"```python\n(class .*?)```", page, re.DOTALL)
     assert shown in (EXAMPLES / "own_decoder.py").read_text()

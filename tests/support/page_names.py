@@ -145,7 +145,7 @@ def _validation(names: Names) -> Names:
 
 
 _PAGES: dict[str, Callable[[Names], Names]] = {
-    "docs/scale/gpu_worker.md": _decoders,
+    "docs/scale/gpu_decoders.md": _decoders,
     "docs/guide/inference.md": _inference,
     "docs/guide/iterable_pipelines.md": _iterable_pipelines,
     "docs/guide/samplers.md": _samplers,

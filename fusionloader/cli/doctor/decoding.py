@@ -19,7 +19,7 @@ from fusionloader.cli.progress import Progress
 from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.plan.transforms import compile_transform
 
-# The table of docs/observe/metrics.md: images a second and core, by ``simd_level()``.
+# The table of docs/observe/doctor.md: images a second and core, by ``simd_level()``.
 EXPECTED = {"AVX-512 VBMI": 1750, "AVX-512": 1750, "AVX2": 1650, "SSE4.1": 1250, "none known": 480}
 FAR_BELOW = 0.5
 _SIZE = (500, 375)

@@ -7,7 +7,7 @@ import pytest
 
 from fusionloader.cli.doctor import decoding
 
-PAGE = Path(__file__).parents[3] / "docs" / "observe/metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "observe/doctor.md"
 
 
 @pytest.mark.parametrize(("share", "state"), [(1.2, "ok"), (0.6, "ok"), (0.4, "warn")])
