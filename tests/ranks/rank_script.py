@@ -89,6 +89,15 @@ def remote(options):
     return Remote(servers=[options["remote"]], token_file=options["token"], offload="all")
 
 
+def persists(options):
+    """Whether workers stay: remote proxies connect anew, and spawned workers take seconds to start.
+
+    Without that the epochs of two ranks might not meet on a busy machine.
+    """
+    is_spawned = options["method"] == "spawn" and not options["pool"]
+    return is_spawned or bool(options["remote"] or options["ray"])
+
+
 def end_is_requested():
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
@@ -122,7 +131,7 @@ def main() -> None:
         timeout=PATIENCE,
         tiny_batch_size=options["tiny_batch_size"],
         remote=remote(options),
-        persistent_workers=bool(options["remote"] or options["ray"]),  # each proxy connects anew
+        persistent_workers=persists(options),
         global_manager=options["global_manager"],
     )
     if options["trace"]:
