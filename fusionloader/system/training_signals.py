@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 _NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGCONT")
@@ -31,11 +32,38 @@ def raised_by_handler(
     Such an error is not that of the sample at which the signal came. That of SIGALRM may be: it may
     limit the time for a sample.
     """
+    numbers = set(numbers)
     codes = set(map(_handler_code, numbers)) - {None}
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code not in codes:
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code in codes or _has_arguments_of_a_handler(frame, numbers):
+            return True
         traceback = traceback.tb_next
-    return traceback is not None
+    return False
+
+
+def _has_arguments_of_a_handler(frame: FrameType, numbers: set[int]) -> bool:
+    """Whether a function was called with a signal's number and a frame.
+
+    A handler may have put another one in its place, such as ``SIG_DFL`` for a second Ctrl-C.
+    """
+    code = frame.f_code
+    names = list(code.co_varnames[: code.co_argcount])
+    if code.co_flags & inspect.CO_VARARGS:
+        names.append(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+    if not names or not code.co_flags & inspect.CO_OPTIMIZED:
+        return False
+    variables = frame.f_locals
+    given: list[Any] = []
+    for value in map(variables.get, names):
+        given.extend(value if isinstance(value, tuple) else [value])
+    if isinstance(variables, dict):
+        # Before Python 3.13 the frame keeps this copy. The error may be in it, whose traceback has
+        # the frame: a cycle, which would keep the batch until a garbage collection.
+        variables.clear()
+    has_number = any(isinstance(each, int) and each in numbers for each in given)
+    return has_number and any(isinstance(each, FrameType) for each in given)
 
 
 def _handler_code(number: int) -> CodeType | None:

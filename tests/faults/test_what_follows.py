@@ -118,8 +118,20 @@ def preempt(number, frame):
     raise Preempted
 
 
-@pytest.fixture
-def preempted_once():
+def preempt_once(number, frame):
+    """A second signal would end the process."""
+    signal.signal(number, signal.SIG_DFL)
+    raise Preempted
+
+
+class Preempting:
+    def __call__(self, *given):
+        signal.signal(given[0], signal.SIG_IGN)
+        raise Preempted
+
+
+@pytest.fixture(params=[preempt, preempt_once, Preempting()])
+def preempted_once(request):
     """A function that a signal for training interrupts at its first call."""
     left = [signal.SIGUSR1]
 
@@ -127,7 +139,7 @@ def preempted_once():
         if left:
             signal.raise_signal(left.pop())
 
-    before = signal.signal(signal.SIGUSR1, preempt)
+    before = signal.signal(signal.SIGUSR1, request.param)
     yield interrupted
     signal.signal(signal.SIGUSR1, before)
 
