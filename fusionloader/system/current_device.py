@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,16 @@ def device_for_threads() -> Callable[[], None]:
     """Returns a function that gives another thread this thread's current device.
 
     Each thread begins with the first one. Before CUDA is initialized, this thread has it, too.
+    The function does not raise: what uses a device that has failed does.
     """
     import torch
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return lambda: None
-    return functools.partial(torch.cuda.set_device, torch.cuda.current_device())
+    number = torch.cuda.current_device()
+
+    def set_device() -> None:
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.set_device(number)
+
+    return set_device

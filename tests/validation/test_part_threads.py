@@ -14,6 +14,19 @@ def in_worker(worker):
     return found[0]
 
 
+def test_a_device_that_has_failed_stops_no_thread(monkeypatch):
+    def fails(device):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", fails)
+    (worker,) = limited(["a"], 1)
+    assert in_worker(worker) == 1
+    worker.end()
+    worker.join(100)
+
+
 def in_new_thread():
     found = []
     thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))

@@ -88,7 +88,7 @@ class CudaDevice:
 
 
 _copy_streams: dict[int, torch.cuda.Stream] = {}
-_making = threading.Lock()
+_making = threading.RLock()  # a signal handler may copy, too
 
 
 def _copy_stream(device: int) -> torch.cuda.Stream:
