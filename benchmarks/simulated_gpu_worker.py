@@ -60,13 +60,12 @@ def grid(times: ServiceTimes, seed: int) -> Iterator[SimulationSetup]:
 
 def by_limit(times: ServiceTimes, seed: int) -> tuple[list[tuple[str, ...]], list[dict[str, Any]]]:
     """Returns rows of the throughput by limit, and the figures of each setup."""
-    cases = []
+    cases: list[dict[str, Any]] = []
     for setup in grid(times, seed):
         rates = {}
         for limit in LIMITS:
             with patch.dict(group_size._DELAY_SHARE, {True: limit}):
-                rates[limit] = simulate(setup).rate(120)
-        alone = simulate(replace(setup, variant=CPU_ONLY)).rate(120)
+                rates[str(limit)] = simulate(setup).rate(120)
         gpu = setup.times.gpu
         cases.append(
             {
@@ -75,17 +74,18 @@ def by_limit(times: ServiceTimes, seed: int) -> tuple[list[tuple[str, ...]], lis
                 "workers": setup.cpu_workers,
                 "in_flight": setup.in_flight,
                 "batch_size": setup.batch_size,
-                "samples_per_second": {str(limit): rates[limit] for limit in LIMITS},
-                "cpu_only": alone,
+                "samples_per_second": rates,
+                "cpu_only": simulate(replace(setup, variant=CPU_ONLY)).rate(120),
             }
         )
     rows = []
-    for limit in map(str, LIMITS):
-        rates = [case["samples_per_second"] for case in cases]
-        ratios = [each[limit] / each[str(LIMITS[0])] for each in rates]
-        alone = min(case["samples_per_second"][limit] / case["cpu_only"] for case in cases)
+    for name in map(str, LIMITS):
+        of_limit = [case["samples_per_second"][name] for case in cases]
+        first = [case["samples_per_second"][str(LIMITS[0])] for case in cases]
+        ratios = [rate / other for rate, other in zip(of_limit, first, strict=True)]
+        alone = min(rate / case["cpu_only"] for rate, case in zip(of_limit, cases, strict=True))
         found = min(ratios), statistics.median(ratios), max(ratios), alone
-        rows.append((limit, *(f"{each:.3f}" for each in found)))
+        rows.append((name, *(f"{each:.3f}" for each in found)))
     return rows, cases
 
 

@@ -68,8 +68,9 @@ _WORKER = """\
 Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),
 on DALI's CPU backend. From `ColorJitter` on, all plans begin with a bilinear `RandomResizedCrop`.
 
-- *Kernel* is the default: DALI decodes images, with Pillow's pixels, and cuts the windows; the fused
-  kernel does the rest in the native arithmetic. Its rows are those of CPU workers, bit for bit.
+- *Kernel* is the default: DALI decodes images, with Pillow's pixels, and cuts the windows; the
+  fused kernel does the rest in the native arithmetic. Its rows are those of CPU workers, bit for
+  bit.
 - *A level off*: nvJPEG, which decodes on a device, rounds
   [differently](../scale/gpu_decoders.md) from libjpeg. These columns show the effect on
   plans: {share:.0%} of the decoded values of the "leaves" are moved up or down by a level, and
