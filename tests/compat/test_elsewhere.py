@@ -22,8 +22,23 @@ sys.meta_path.insert(0, Hide())
 PROGRAM = """
 import torch
 import torch.utils.data.dataloader as torch_loader
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 from fusionloader import FusionLoader, WorkerPool
+
+class Faulty(IterableDataset):
+    def __iter__(self):
+        return map(read, range(12))
+
+def read(number):
+    if number == 4:
+        raise ValueError("bad record")
+    return number
+
+def taken(iterator):
+    try:
+        return next(iterator).tolist()
+    except ValueError:
+        return "failed"
 
 if __name__ == "__main__":
     dataset = TensorDataset(torch.arange(20))
@@ -41,6 +56,13 @@ if __name__ == "__main__":
             assert sum(first + rest, []) == list(range(20)), (first, rest)
             assert "is missing" in loader.explain()
             assert again.stats().processors.cores >= 1
+        loader, again = (FusionLoader(Faulty(), 2, num_workers=1) for _ in range(2))
+        iterator = iter(loader)
+        assert [taken(iterator) for _ in range(4)] == [[0, 1], [2, 3], "failed", [5, 6]]
+        again.load_state_dict(loader.state_dict())
+        resumed = iter(again)
+        assert taken(resumed) == "failed"  # again, and not counted
+        assert [each.tolist() for each in resumed] == [each.tolist() for each in iterator]
         with WorkerPool(2, multiprocessing_context="spawn") as pool:
             iterator = iter(FusionLoader(dataset, 4, pool=pool))
             assert [type(p).__name__ for p in iterator._workers] == ["SpawnProcess"] * 2

@@ -16,11 +16,12 @@ import torch
 from served import complete, run
 from support.campaigns import ENDS, SEED
 from support.waiting import PATIENCE, gone, wait_until, wait_until_nothing_is_left
-from torch.utils.data import ConcatDataset, TensorDataset
+from torch.utils.data import ConcatDataset, IterableDataset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
 from fusionloader import FusionLoader
+from fusionloader.engine.iterators import in_process, single_process, slot_iterator
 from fusionloader.system.processes import renewed_in_children
 
 BEGIN = """
@@ -150,6 +151,48 @@ def test_threads_share_an_iterator_that_makes_batches_in_next(kind, workers, ima
     assert loader.state_dict()["delivered"] == len(taken) == 30
     in_threads(None)
     assert sorted(taken) == sorted(batch[0].flatten().tolist() for batch in loader)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(24))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (list(range(24)), {}),
+        (list(range(24)), {"on_error": "skip"}),
+        (list(range(24)), {"num_workers": 1}),
+        (TensorDataset(torch.arange(24)), {}),
+        (Stream(), {}),
+        (Stream(), {"num_workers": 1}),
+    ],
+)
+def test_a_batch_is_delivered_though_its_thread_calls_no_more(dataset, options, monkeypatch):
+    """Of a thread whose call an exception has left."""
+    iterator = iter(FusionLoader(dataset, 4, **options))
+    left, found = [MemoryError("of the device")], []
+
+    def to_device(batch, device):
+        if left:
+            raise left.pop()
+        return batch
+
+    for module in (in_process, single_process, slot_iterator):
+        monkeypatch.setattr(module, "to_device", to_device)
+
+    def take():
+        with pytest.raises(MemoryError):
+            next(iterator)
+        found.append("failed")
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert found == ["failed"]
+    numbers = [batch[0] if isinstance(batch, list) else batch for batch in iterator]
+    assert torch.cat(numbers).tolist() == list(range(24))
 
 
 def test_an_iterator_without_workers_goes_on_in_a_forked_child():

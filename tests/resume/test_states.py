@@ -280,6 +280,43 @@ class UnsizedStream(IterableDataset):
         return iter(range(24))
 
 
+class Faulty(IterableDataset):
+    """Its iterators raise once, and go on."""
+
+    def __iter__(self):
+        def read(number):
+            if number == 4:
+                raise ValueError("bad record")
+            return number
+
+        return map(read, range(12))
+
+
+def taken(iterator, count):
+    """Batches, and where one failed its error's class."""
+    found = []
+    for _ in range(count):
+        try:
+            found.append(next(iterator).tolist())
+        except (ValueError, StopIteration) as error:
+            found.append(type(error))
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("before", [1, 3, 4])
+def test_a_stream_that_has_failed_goes_on_behind_its_error(workers, before):
+    loader, again = (FusionLoader(Faulty(), 2, num_workers=workers) for _ in range(2))
+    iterator = iter(loader)
+    failed = ValueError in taken(iterator, before)
+    again.load_state_dict(loader.state_dict())
+    resumed = iter(again)
+    assert not failed or taken(resumed, 1) == [ValueError]  # it is raised again, and not counted
+    assert again.state_dict()["delivered"] == before
+    assert taken(resumed, 6) == taken(iterator, 6)
+    assert again.state_dict() == loader.state_dict()
+
+
 @pytest.mark.parametrize("kind", [Unsized, UnsizedStream])
 def test_a_dataset_that_refuses_its_length_has_a_state(kind):
     def make():

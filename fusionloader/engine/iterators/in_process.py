@@ -198,9 +198,15 @@ class InProcessIterator(_BaseDataLoaderIter):
         return collate_named(samples, name)
 
     def __next__(self) -> Batch:
-        with self._turn.lock, self._tracer, self._clock:
-            batch = to_device(next_batch(self, super().__next__), self._options.device)
-            returned, epoch_state = Returned(self._due), self._epoch_state
+        try:
+            with self._turn.lock, self._tracer, self._clock:
+                batch = to_device(next_batch(self, super().__next__), self._options.device)
+                returned, epoch_state = Returned(self._due), self._epoch_state
+        except BaseException:  # this thread may make no further call
+            for number, maker in [*self._makers.items()]:
+                if maker == threading.get_ident():
+                    self._makers.pop(number, None)
+            raise
         assert epoch_state is not None
         # No call follows, so no exception can come between this and the return.
         epoch_state.returned[returned.number] = returned

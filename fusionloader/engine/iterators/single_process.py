@@ -7,6 +7,7 @@ import reprlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,28 @@ from fusionloader.options.aliases import AnyLoader, Batch, Index
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.fetchers import asked_samples, fetcher_state, make_fetcher
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of ``next()``, and the mini-batch that it is to return.
+
+    Attributes:
+        thread: thread that makes it; ``None`` after an exception. Any thread's next call then goes
+            on with the mini-batch, because that thread may make none.
+        drawn: number and indices of the mini-batch; empty at the end of the epoch, ``None`` once it
+            was returned.
+        samples: its samples so far, of an iterable dataset.
+    """
+
+    thread: int | None
+    drawn: list[tuple[int, list[Index]]] | None = None
+    samples: list[Any] | None = None
+
+    @property
+    def number(self) -> int:
+        assert self.drawn
+        return self.drawn[0][0]
 
 
 class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # type: ignore[misc]
@@ -55,59 +78,69 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
-            # By thread, the mini-batch that was drawn and not returned: number and indices, and
-            # samples of an iterable dataset. None once it was returned; the numbers are empty at
-            # the end.
-            self._drawn: dict[int, list[tuple[int, list[Index]]] | None] = {}
-            self._samples: dict[int, list[Any] | None] = {}
+            self._calls: list[_Call] = []
             self._left_by: BaseException | None = None  # what an iterable dataset was left by
             fetcher = self._dataset_fetcher
             super()._begin().live = lambda: fetcher_state(fetcher)
         return super()._begin()
 
     def __next__(self) -> Batch:
-        with self._turn.lock, self._tracer, self._clock:
-            batch, returned = self._next()
-            me = threading.get_ident()
-        assert self._epoch_state is not None
+        try:
+            with self._turn.lock, self._tracer, self._clock:
+                batch, returned = self._next()
+                call, epoch_state = self._call, self._epoch_state
+        except BaseException:
+            for each in self._calls:
+                if each.thread == threading.get_ident():
+                    each.thread = None
+            raise
+        assert epoch_state is not None
         # No call follows, so no exception can come before the return.
-        self._epoch_state.returned[returned.number] = returned
-        self._drawn[me] = self._samples[me] = None
+        epoch_state.returned[returned.number] = returned
+        call.drawn = call.samples = None
         return batch
 
     def _next(self) -> tuple[Batch, Returned]:
-        statistics, epoch_state, me = self._state.statistics, self._begun(), threading.get_ident()
+        statistics, epoch_state = self._state.statistics, self._begun()
         epoch_state.settle()
+        call = self._call = self._this_call()
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
-                # Without a dataset state, resuming means to make and drop the batches again.
-                while self._to_repeat > 0:
-                    self._torchs_next()
-                    self._to_repeat -= 1
-                    self._drawn[me] = self._samples[me] = None
                 batch = self._torchs_next()  # torch checks the dataset's length there
-                number = epoch_state.delivered
+                # Without a dataset state, resuming means to make and drop the batches again.
+                while epoch_state.has(call.number):
+                    call.drawn = call.samples = None
+                    batch = self._torchs_next()
             else:
                 batch = next_batch(self, self._torchs_next)
-                number = self._drawn[me][0][0]  # type: ignore[index]  # made a moment ago
         except StopIteration:
             self._ended(epoch_state)
             raise
         statistics.batches += 1
         statistics.samples += self._asked
-        self._tracer.made(epoch_state.epoch, number, self._asked)
-        return to_device(batch, self._options.device), Returned(number)
+        self._tracer.made(epoch_state.epoch, call.number, self._asked)
+        return to_device(batch, self._options.device), Returned(call.number)
+
+    def _this_call(self) -> _Call:
+        me = threading.get_ident()
+        calls = [each for each in self._calls if each.thread in (me, None)]
+        if not calls:
+            self._calls.append(_Call(me))
+            return self._calls[-1]
+        call = next((each for each in calls if each.drawn), calls[0])
+        call.thread = me
+        return call
 
     def _next_data(self) -> Batch:
-        drawn = self._drawn.get(me := threading.get_ident())
-        if drawn is None:
-            drawn = self._drawn[me] = []
-        if not drawn:
-            self._remaining.take(drawn)
-            if not drawn:
+        call = self._call
+        if call.drawn is None:
+            call.drawn = []
+        if not call.drawn:
+            self._remaining.take(call.drawn)
+            if not call.drawn:
                 self._remaining.check()
                 raise StopIteration
-        number, indices = drawn[0]
+        number, indices = call.drawn[0]
         self._asked = asked_samples(indices)
         workers, start = self._state.statistics.workers, time.perf_counter()
         with self._deferral.fetching():
@@ -120,8 +153,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
     def _fetch(self, number: int, indices: list[Index]) -> Batch:
         """Makes a mini-batch. An error of user code stands for it; the next one follows."""
-        fetcher, epoch_state = self._dataset_fetcher, self._epoch_state
-        me = threading.get_ident()
+        fetcher, epoch_state, call = self._dataset_fetcher, self._epoch_state, self._call
         assert epoch_state is not None
         is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
         if self._left_by is not None:
@@ -139,12 +171,11 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         except Exception as error:
             if raised_by_handler(error):
                 raise  # the next call makes the same mini-batch
-            returned = Returned(epoch_state.delivered if is_iterable else number)
             if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
                 error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
             note_what_follows(error, ends_batch=True)
-            epoch_state.returned[returned.number] = returned
-            self._drawn[me] = self._samples[me] = None
+            epoch_state.returned[number] = Returned(number)
+            call.drawn = call.samples = None
             raise
         raise StopIteration
 
@@ -153,10 +184,10 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
         Each is in the list before Python can raise KeyboardInterrupt.
         """
-        fetcher = self._dataset_fetcher
-        samples = self._samples.get(me := threading.get_ident())
-        if samples is None:
-            samples = self._samples[me] = []
+        fetcher, call = self._dataset_fetcher, self._call
+        if call.samples is None:
+            call.samples = []
+        samples = call.samples
         missing = wanted - len(samples)
         if missing and not fetcher.ended:
             # Not islice, which calls iter(): a dataset that is its own iterator begins anew there.

@@ -289,6 +289,7 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._epoch_state.returned[returned.number] = returned
                 job.returned = True
             self._failed = None
+            self._in_flight.leave(threading.get_ident())  # it may make no further call
             raise
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.

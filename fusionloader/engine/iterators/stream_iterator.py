@@ -121,6 +121,10 @@ class StreamIterator(SlotIterator):
 
     def _returned(self, job: Job) -> Returned:
         self._passes.returned(job)
+        if self._to_repeat:  # it failed in the epoch that goes on, too
+            self._to_repeat -= 1
+            job.returned = True
+            return Returned(-1)  # is not counted again
         # Workers of an iterable end at different times, so the number is only a count.
         number = self._epoch_state.delivered if self._is_iterable else job.number
         return Returned(number, job.worker, None if job.after is None else job.after.state)

@@ -73,7 +73,10 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
             raise
         except Exception:
             if self._step is _Step.PASSED_ON:
-                self._note_delivered(epoch_state)
+                if self._to_repeat > 0 and self._options.dataset_kind == _DatasetKind.Iterable:
+                    self._to_repeat -= 1  # it failed in the epoch that goes on, too
+                else:
+                    self._note_delivered(epoch_state)
             raise
         self._step = _Step.HALF_WAY
         number = epoch_state.delivered

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data.dataloader import _DatasetKind
+
 from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.data.epochs.sampling import Draws, numbered_batches
 from fusionloader.engine.iterators.loader_state import LoaderState
@@ -74,9 +76,11 @@ class TrackedIterator:
             epoch_state = self._epochs.start(self._options, self._base_seed)
             batches = numbered_batches(self._options, epoch_state, self._sampler_iter)
             batches = self._epochs.watched(self._options, batches)
-            self._remaining = Draws(_not_delivered(batches, epoch_state))
             stateful = any(epoch_state.worker_states())
             self._to_repeat = 0 if stateful else epoch_state.delivered
+            if stateful or self._options.dataset_kind != _DatasetKind.Iterable:
+                batches = _not_delivered(batches, epoch_state)
+            self._remaining = Draws(batches)
             self._epoch_state = epoch_state
         return self._epoch_state
 

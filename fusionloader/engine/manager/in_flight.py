@@ -153,6 +153,12 @@ class Jobs:
         """Returns undelivered jobs that are taken, without those of other threads' ``next()``."""
         return [job for job in self.undelivered if job.taken and job.thread in (None, thread)]
 
+    def leave(self, thread: int) -> None:
+        """Gives the jobs that a thread's ``next()`` was to return to any thread's."""
+        for job in self.undelivered:
+            if job.thread == thread:
+                job.thread = None
+
     @property
     def returned(self) -> list[Job]:
         return [job for job in self.jobs if job.returned]
