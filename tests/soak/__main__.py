@@ -1,6 +1,7 @@
 """Epochs of all kinds in one process, for hours: ``make soak``.
 
-A line of JSON for each round through the kinds; at the end the slope of its memory that belongs to
+A line of JSON for each round through the kinds, which names the mappings that have grown by a MiB;
+at the end the slope of its memory that belongs to
 no file, by least squares over the second half of the time.
 """
 
@@ -21,7 +22,7 @@ from chaos.kinds.setting import EpochKind, Setting
 from chaos.registry import KINDS
 from support.images import photo
 
-from soak.held import anonymous_bytes, held
+from soak.held import anonymous_by_map, anonymous_bytes, held
 from soak.loaders import drop_some
 
 _MOST_GROWTH = 1 << 20  # bytes an hour
@@ -67,7 +68,7 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
         width, height = (int(side) for side in generator.integers(40, 160, 2))
         photo(generator, width, height).save(made / f"{number:03}.jpg", quality=90)
     kinds = [kind for kind in KINDS.values() if kind.processes == 1 and not missing(kind)]
-    began, epochs, rounds = time.monotonic(), 0, []
+    began, epochs, rounds, maps = time.monotonic(), 0, [], anonymous_by_map()
     while len(rounds) <= _WARM_UP + 1 or time.monotonic() - began < seconds:
         for kind in kinds:
             epochs += epochs_of(kind, folder, len(rounds))
@@ -81,7 +82,9 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
                 "epochs": epochs,
             }
         )
-        print(json.dumps(rounds[-1]), flush=True)
+        before, maps = maps, anonymous_by_map()
+        grown = {name: more for name, more in (maps - before).items() if more >= _MOST_GROWTH}
+        print(json.dumps({**rounds[-1], **({"grown": grown} if grown else {})}), flush=True)
     return rounds
 
 

@@ -49,3 +49,17 @@ def anonymous_bytes() -> int:
     """Bytes of memory in use that belong to no file, which other processes would change."""
     rollup = (_SELF / "smaps_rollup").read_text()
     return int(re.findall(r"^Anonymous: *(\d+) kB", rollup, re.MULTILINE)[0]) << 10
+
+
+def anonymous_by_map() -> Counter[str]:
+    """The same by mapping: its path, or the size of one without a name in MiB."""
+    counts: Counter[str] = Counter()
+    name = ""
+    for line in (_SELF / "smaps").read_text(errors="replace").splitlines():
+        first, *rest = line.split(maxsplit=5)
+        if first == "Anonymous:":
+            counts[name] += int(rest[0]) << 10
+        elif not first.endswith(":"):
+            begin, end = (int(word, 16) for word in first.split("-"))
+            name = rest[4] if len(rest) == 5 else f"unnamed, {(end - begin) >> 20} MiB"
+    return counts
