@@ -33,7 +33,7 @@ def explained(
     lines, compiled = [_first(options, route)], route.compiled
     if compiled is not None and not route.why_whole:
         lines.append(compiled.explain(part_seconds))
-        if compiled.complete and route.why_python:
+        if route.why_python and (compiled.complete or compiled.parts):
             lines.append(f"in Python workers: {route.why_python}")
         if compiled.is_remote:
             why = "there are no workers (num_workers=0)" if options.num_workers == 0 else ""

@@ -8,7 +8,14 @@ import torch
 from PIL import Image
 from support.datasets import Counting, Nested, Numbers, Stream, Words
 from support.images import eval_transform, train_transform
-from torch.utils.data import BatchSampler, SequentialSampler, StackDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+)
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -73,6 +80,10 @@ def images(kind=ImageFolder, transform=None):
     return lambda root: kind(root, transform or train_transform())
 
 
+def two_parts(root):
+    return ConcatDataset([images()(root), images(transform=eval_transform())(root)])
+
+
 def always(dataset):
     return lambda root: dataset
 
@@ -95,6 +106,7 @@ ROUTES = [
     (images(transform=WITH_TAIL), TWO, "Python workers", "a part of the plan runs in Python"),
     (images(transform=RESIZED), TWO, "Python workers", "a part of the plan runs in Python"),
     (images(WordTargets), TWO, "Python workers", "the targets are not integers"),
+    (two_parts, TWO, "Python workers", "its parts have a plan each"),
     (always(Encoded()), TWO, "Python workers", "the dataset reads the bytes"),
     (images(OwnImages), TWO, "Python workers", "the samples are made by Python code"),
     (always(Numbers()), TWO, "Python workers", "the samples are made by Python code"),
@@ -151,7 +163,7 @@ def test_a_loader_has_one_route_and_says_which(make, options, way, why, image_fo
     assert repr(loader).endswith(f"num_workers={loader.num_workers}, {way}>")
     if route.why_whole and way != "in process":
         assert why in explained.splitlines()[0]
-    if why == "the targets are not integers":
+    if why in ("the targets are not integers", "its parts have a plan each"):
         assert f"in Python workers: {why}" in explained
 
 
