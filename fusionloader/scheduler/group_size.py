@@ -2,9 +2,9 @@
 
 A launch has a fixed cost, so larger groups are cheaper per sample. But training waits for the last
 group of a mini-batch. Beside training the mini-batches behind it are made meanwhile, so that it may
-take longer. In 216 simulations (benchmarks/simulated_gpu_worker.py) a limit of one mini-batch's time
-had up to 1.54 times the throughput of half of one, and was never slower than CPU workers alone. A
-limit of two was up to 20 % slower than these.
+take longer. In 216 simulations (benchmarks/simulated_gpu_worker.py) a limit of one mini-batch had
+up to 1.54 times the throughput of half of one, and was never slower than CPU workers alone. A limit
+of two was up to 20 % slower than these.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def figure_offload(times: ServiceTimes, seed: int = 0) -> SimulationFigure:
     note = (
         "Throughput relative to training that never waits, with 7 local cores and 20 Gb/s; the "
         "last two columns are the shares of samples made remotely. "
-        "See docs/scale/remote_workers.md."
+        "See docs/scale/remote_balance.md."
     )
     names = tuple(workload.name.split()[0].rstrip(",") for workload in workloads)
     panels: list[Bars | Lines] = [

@@ -6,7 +6,7 @@ Pipeline" (PVLDB 16(5), 2023), Algorithm 1 (§4) and the counters of §5.3.
 The published code computes the share differently than the paper. Where local workers are faster
 than remote ones, it takes the mean of Lower and Upper, elsewhere the larger of the two. It uses
 R / (L + R) where L + R < G, not where Upper <= Lower. This module follows the paper; in the
-simulator both are equally fast (docs/scale/remote_workers.md). The share is an upper limit here,
+simulator both are equally fast (docs/scale/remote_balance.md). The share is an upper limit here,
 since local workers never wait for remote ones.
 """
 
