@@ -37,13 +37,13 @@ def raised_by_handler(
     traceback = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        if frame.f_code in codes or _has_arguments_of_a_handler(frame, numbers):
+        if frame.f_code in codes or _has_arguments_of_a_handler(frame, numbers, error):
             return True
         traceback = traceback.tb_next
     return False
 
 
-def _has_arguments_of_a_handler(frame: FrameType, numbers: set[int]) -> bool:
+def _has_arguments_of_a_handler(frame: FrameType, numbers: set[int], error: BaseException) -> bool:
     """Whether a function was called with a signal's number and a frame.
 
     A handler may have put another one in its place, such as ``SIG_DFL`` for a second Ctrl-C.
@@ -59,9 +59,10 @@ def _has_arguments_of_a_handler(frame: FrameType, numbers: set[int]) -> bool:
     for value in map(variables.get, names):
         given.extend(value if isinstance(value, tuple) else [value])
     if isinstance(variables, dict):
-        # Before Python 3.13 the frame keeps this copy. The error may be in it, whose traceback has
-        # the frame: a cycle, which would keep the batch until a garbage collection.
-        variables.clear()
+        # Before Python 3.13 the frame keeps this copy. With the error, whose traceback has the
+        # frame, it would be a cycle, which keeps the batch until a garbage collection.
+        for name in [name for name, value in variables.items() if value is error]:
+            del variables[name]
     has_number = any(isinstance(each, int) and each in numbers for each in given)
     return has_number and any(isinstance(each, FrameType) for each in given)
 

@@ -167,6 +167,19 @@ def test_an_error_of_trainings_handler_while_samples_are_collated(preempted_once
     assert firsts(iterator) == [*range(0, 64, 2)]
 
 
+class Keeping(Numbers):
+    def __getitem__(self, index):
+        self.variables = locals()
+        raise ValueError("no sample")
+
+
+def test_an_error_leaves_the_variables_of_user_code_as_they_are():
+    dataset = Keeping(lambda: None)
+    with pytest.raises(ValueError, match="no sample"):
+        next(iter(FusionLoader(dataset, 2)))
+    assert dataset.variables["index"] == 0
+
+
 class Streamed(IterableDataset):
     def __init__(self, fifth):
         self.fifth = fifth
