@@ -1,8 +1,8 @@
 """Epochs of all kinds in one process, for hours: ``make soak``.
 
 A line of JSON for each round through the kinds, which names the mappings that have grown by a MiB;
-at the end the slope of its memory that belongs to
-no file, by least squares over the second half of the time.
+at the end the slope of its memory that belongs to no file, by least squares over the second half of
+the time.
 """
 
 from __future__ import annotations

@@ -60,11 +60,9 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         counted = statistics.samples
         self._step = _Step.WAITING
         try:
-            if self._options.dataset_kind == _DatasetKind.Iterable:
-                # Without a dataset state, resuming means to make and drop the batches again.
-                while self._to_repeat > 0:
-                    self._torchs_next()
-                    self._to_repeat -= 1
+            while self._to_repeat > 0:
+                self._torchs_next()
+                self._to_repeat -= 1
             batch = self._torchs_next()
         except StopIteration:
             self._remaining.check()
@@ -73,7 +71,7 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
             raise
         except Exception:
             if self._step is _Step.PASSED_ON:
-                if self._to_repeat > 0 and self._options.dataset_kind == _DatasetKind.Iterable:
+                if self._to_repeat > 0:
                     self._to_repeat -= 1  # it failed in the epoch that goes on, too
                 else:
                     self._note_delivered(epoch_state)

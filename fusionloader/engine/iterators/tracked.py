@@ -76,11 +76,11 @@ class TrackedIterator:
             epoch_state = self._epochs.start(self._options, self._base_seed)
             batches = numbered_batches(self._options, epoch_state, self._sampler_iter)
             batches = self._epochs.watched(self._options, batches)
-            stateful = any(epoch_state.worker_states())
-            self._to_repeat = 0 if stateful else epoch_state.delivered
-            if stateful or self._options.dataset_kind != _DatasetKind.Iterable:
-                batches = _not_delivered(batches, epoch_state)
-            self._remaining = Draws(batches)
+            is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
+            # Without a dataset state, resuming means to make and drop the batches again.
+            repeats = is_iterable and not any(epoch_state.worker_states())
+            self._to_repeat = epoch_state.delivered if repeats else 0
+            self._remaining = Draws(batches if repeats else _not_delivered(batches, epoch_state))
             self._epoch_state = epoch_state
         return self._epoch_state
 
