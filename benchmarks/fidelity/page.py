@@ -52,8 +52,8 @@ Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`aff
 `decode="exact"` it has torchvision's own arithmetic for resizes, color changes and warps by the
 nearest and the bilinear filter, without a difference (`tests/plan/test_tensor_levels.py`,
 `tests/plan/test_tensor_warps.py`), and so have [deferred
-tensors](../guide/deferred_images.md#deferred-tensors) (`tests/deferred/test_tensors.py`). [Plain
-tensors](../guide/deferred_images.md#frames-and-other-plain-tensors) of uint8 and float32, such as
+tensors](../guide/deferred_tensors.md) (`tests/deferred/test_tensors.py`). [Plain
+tensors](../guide/frames.md) of uint8 and float32, such as
 frames, have torchvision's bits, too (`tests/deferred/test_native_kernels.py`), except that the
 payload of a NaN and the tensor's `_version` may differ. A plan leaves v1's blurs [to
 torchvision](../guide/transforms.md#what-is-equal). Of float32 tensors it has windows, flips,
