@@ -445,12 +445,22 @@ class OneThread:
 
     @property
     def lock(self) -> threading.RLock:
-        """The lock, for use in a ``with`` statement, as that of ``ForkLock``."""
+        """The lock, for use in a ``with`` statement, as that of ``ForkLock``.
+
+        Raises:
+            RuntimeError: this thread has it. A call of ``next()`` in the midst of another one would
+                return the batch of that one.
+        """
         if os.getpid() != self._owner:
             if self._has_workers:
                 refuse_in_child(self._owner)
             # A thread of the parent may own the copied lock forever.
             self._owner, self._lock = os.getpid(), threading.RLock()
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "next() was called within next() of the same iterator, by a signal handler or a "
+                "finalizer. Let it set a variable, and call next() later"
+            )
         return self._lock
 
 

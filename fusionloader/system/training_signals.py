@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -22,29 +23,35 @@ _OF_TRAINING = [getattr(signal, name) for name in _NAMES if hasattr(signal, name
 such as SIGALRM, are left out, because user code in a worker may rely on its handler."""
 
 _OF_USERS = _OF_TRAINING[1:3]
+_OF_TIMERS = {
+    getattr(signal, name) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF") if hasattr(signal, name)
+}
 
 
-def raised_by_handler(
-    error: BaseException, numbers: Iterable[int] = (*_OF_TRAINING, signal.SIGINT)
-) -> bool:
-    """Whether a handler of one of the signals raised an error: by default of those for training.
+def raised_by_handler(error: BaseException, numbers: Iterable[int] | None = None) -> bool:
+    """Whether a handler of one of the signals raised an error, or the cause of one.
 
-    Such an error is not that of the sample at which the signal came. That of SIGALRM may be: it may
-    limit the time for a sample.
+    Such an error is not that of the sample at which the signal came. By default the signals are all
+    but those of timers, such as SIGALRM, because a timer may limit the time for a sample.
     """
-    numbers = set(numbers)
+    numbers = signal.valid_signals() - _OF_TIMERS if numbers is None else set(numbers)
     codes = set(map(_handler_code, numbers)) - {None}
-    traceback = error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_code in codes or _has_arguments_of_a_handler(frame, numbers, error):
-            return True
-        traceback = traceback.tb_next
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        traceback = cause.__traceback__
+        while traceback is not None:
+            frame = traceback.tb_frame
+            if frame.f_code in codes or _has_arguments_of_a_handler(frame, numbers, cause):
+                return True
+            traceback = traceback.tb_next
+        cause = cause.__cause__
     return False
 
 
 def _has_arguments_of_a_handler(frame: FrameType, numbers: set[int], error: BaseException) -> bool:
-    """Whether a function was called with a signal's number and a frame.
+    """Whether a function was called with a signal's number and then a frame.
 
     A handler may have put another one in its place, such as ``SIG_DFL`` for a second Ctrl-C.
     """
@@ -63,8 +70,13 @@ def _has_arguments_of_a_handler(frame: FrameType, numbers: set[int], error: Base
         # frame, it would be a cycle, which keeps the batch until a garbage collection.
         for name in [name for name, value in variables.items() if value is error]:
             del variables[name]
-    has_number = any(isinstance(each, int) and each in numbers for each in given)
-    return has_number and any(isinstance(each, FrameType) for each in given)
+    return any(
+        isinstance(number, int)
+        and not isinstance(number, bool)
+        and number in numbers
+        and isinstance(at, FrameType)
+        for number, at in itertools.pairwise(given)
+    )
 
 
 def _handler_code(number: int) -> CodeType | None:

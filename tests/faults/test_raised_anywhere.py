@@ -243,14 +243,22 @@ def test_an_exception_at_any_step_of_next_loses_no_batch(eval_set, kind, trouble
     assert whole > 0, why
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("options", [{}, {"collate_fn": of_one_length}])
 @pytest.mark.parametrize(
-    ("under", "positions"),
-    [("workers/sample_errors.py", range(10)), ("engine/iterators", range(1, 40, 4))],
+    ("options", "under", "positions"),
+    [
+        *[
+            ({"num_workers": 1} | options, under, positions)
+            for options in ({}, {"collate_fn": of_one_length})
+            for under, positions in (
+                ("workers/sample_errors.py", range(10)),
+                ("engine/iterators", range(1, 40, 4)),
+            )
+        ],
+        ({"num_workers": 0}, "engine/iterators", range(60)),
+    ],
 )
 def test_an_exception_at_any_step_loses_no_error_of_a_sample(options, under, positions):
-    loader = FusionLoader(Some(), 4, num_workers=1, **options)
+    loader = FusionLoader(Some(), 4, **options)
     places = set()
     for position in positions:
         iterator = iter(loader)
@@ -259,8 +267,10 @@ def test_an_exception_at_any_step_loses_no_error_of_a_sample(options, under, pos
             steps.raise_at(position, interrupt(), lambda it=iterator: next(it))
         except KeyboardInterrupt:
             places.add(steps.place)
-            with pytest.raises(ValueError, match="no sample 3"):
+            with pytest.raises((ValueError, RuntimeError), match=f"no sample 3|{ENDS}") as found:
                 next(iterator)
+            if found.type is RuntimeError:
+                continue
         except ValueError:
             pass
         assert int(next(iterator)[0][0, 0]) == 4, steps.place

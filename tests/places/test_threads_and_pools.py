@@ -1,7 +1,6 @@
 """Loaders in threads, in workers of pools, and in daemonic processes."""
 
 import contextlib
-import itertools
 import multiprocessing
 import os
 import re
@@ -16,12 +15,9 @@ import torch
 from served import complete, run
 from support.campaigns import ENDS, SEED
 from support.waiting import PATIENCE, gone, wait_until, wait_until_nothing_is_left
-from torch.utils.data import ConcatDataset, IterableDataset, TensorDataset
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import Compose, Resize, ToTensor
+from torch.utils.data import TensorDataset
 
 from fusionloader import FusionLoader
-from fusionloader.engine.iterators import in_process, single_process, slot_iterator
 from fusionloader.system.processes import renewed_in_children
 
 BEGIN = """
@@ -110,89 +106,6 @@ def test_threads_that_share_an_iterator_have_each_batch_once(image_folder):
     print("all")
     """
     assert run(script, image_folder, begin=BEGIN) == ["all"]
-
-
-@contextlib.contextmanager
-def frequent_switches():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
-@pytest.mark.parametrize(
-    ("kind", "workers"), [("tensors", 0), ("tensors", 2), ("plan", 0), ("own", 0)]
-)
-def test_threads_share_an_iterator_that_makes_batches_in_next(kind, workers, image_folder):
-    numbers, small = torch.arange(3000), Compose([Resize((2, 2)), ToTensor()])
-    datasets = {
-        "tensors": TensorDataset(numbers),
-        "plan": ConcatDataset([ImageFolder(str(image_folder), small)] * 3),
-        "own": [(number,) for number in numbers.tolist()],
-    }
-    loader = FusionLoader(datasets[kind], 2, num_workers=workers)
-    iterator, taken = iter(loader), []
-
-    def take(count):
-        for batch in itertools.islice(iterator, count):
-            taken.append(batch[0].flatten().tolist())
-
-    def in_threads(count):
-        threads = [threading.Thread(target=take, args=(count,)) for _ in range(3)]
-        with frequent_switches():
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-
-    in_threads(10)
-    assert loader.state_dict()["delivered"] == len(taken) == 30
-    in_threads(None)
-    assert sorted(taken) == sorted(batch[0].flatten().tolist() for batch in loader)
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(24))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "options"),
-    [
-        (list(range(24)), {}),
-        (list(range(24)), {"on_error": "skip"}),
-        (list(range(24)), {"num_workers": 1}),
-        (TensorDataset(torch.arange(24)), {}),
-        (Stream(), {}),
-        (Stream(), {"num_workers": 1}),
-    ],
-)
-def test_a_batch_is_delivered_though_its_thread_calls_no_more(dataset, options, monkeypatch):
-    """Of a thread whose call an exception has left."""
-    iterator = iter(FusionLoader(dataset, 4, **options))
-    left, found = [MemoryError("of the device")], []
-
-    def to_device(batch, device):
-        if left:
-            raise left.pop()
-        return batch
-
-    for module in (in_process, single_process, slot_iterator):
-        monkeypatch.setattr(module, "to_device", to_device)
-
-    def take():
-        with pytest.raises(MemoryError):
-            next(iterator)
-        found.append("failed")
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    assert found == ["failed"]
-    numbers = [batch[0] if isinstance(batch, list) else batch for batch in iterator]
-    assert torch.cat(numbers).tolist() == list(range(24))
 
 
 def test_an_iterator_without_workers_goes_on_in_a_forked_child():

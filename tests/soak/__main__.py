@@ -22,7 +22,7 @@ from chaos.kinds.setting import EpochKind, Setting
 from chaos.registry import KINDS
 from support.images import photo
 
-from soak.held import anonymous_by_map, anonymous_bytes, held
+from soak.held import allocated, anonymous_by_map, anonymous_bytes, held
 from soak.loaders import drop_some
 
 _MOST_GROWTH = 1 << 20  # bytes an hour
@@ -80,6 +80,7 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
                 "bytes": anonymous_bytes(),
                 "seconds": round(time.monotonic() - began, 1),
                 "epochs": epochs,
+                "allocated": allocated(),
             }
         )
         before, maps = maps, anonymous_by_map()

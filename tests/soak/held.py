@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -49,6 +51,29 @@ def anonymous_bytes() -> int:
     """Bytes of memory in use that belong to no file, which other processes would change."""
     rollup = (_SELF / "smaps_rollup").read_text()
     return int(re.findall(r"^Anonymous: *(\d+) kB", rollup, re.MULTILINE)[0]) << 10
+
+
+class _MallocInfo(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated() -> dict[str, int]:
+    """What has been allocated and not freed: bytes of C's ``malloc``, blocks of Python's objects.
+
+    Unlike memory in use, it does not grow where freed memory lies in pieces.
+    """
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _MallocInfo
+    info = mallinfo()
+    return {"malloc": info.uordblks + info.hblkhd, "blocks": sys.getallocatedblocks()}
 
 
 def anonymous_by_map() -> Counter[str]:

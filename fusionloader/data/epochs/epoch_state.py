@@ -56,6 +56,8 @@ class EpochState:
         returned: mini-batches that are being returned and are not counted yet, by number: one for
             each thread. Setting an item is a single step, and no exception can come between it and
             the return of ``next()``.
+        newest: by worker, the largest number of its delivered mini-batches. Threads that share an
+            iterator may return them in another order than that of the worker's states.
     """
 
     epoch: int
@@ -73,6 +75,7 @@ class EpochState:
     num_workers: int = 0
     share: Share | None = None
     returned: dict[int, Returned] = field(default_factory=dict)
+    newest: dict[int, int] = field(default_factory=dict)
 
     def deliver(self, returned: Returned) -> None:
         self.returned[returned.number] = returned
@@ -94,8 +97,9 @@ class EpochState:
         # Each step can be repeated with the same result.
         if returned.number >= self.delivered:
             self.ahead.add(returned.number)
-        if returned.worker >= 0:
-            self.last_worker = returned.worker
+        if returned.worker >= 0 and returned.number >= self.newest.get(returned.worker, -1):
+            self.newest[returned.worker] = returned.number
+            self.last_worker = max(self.newest, key=self.newest.__getitem__)
             if returned.state is not None:
                 self.workers[returned.worker] = returned.state
         while self.delivered in self.ahead:
@@ -105,6 +109,7 @@ class EpochState:
 
     def copy(self) -> EpochState:
         own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
+        own["newest"] = dict(self.newest)
         return replace(self, workers=list(self.workers), returned=dict(self.returned), **own)
 
     def inherit(self, before: EpochState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -18,7 +19,13 @@ _MASK = (1 << 64) - 1
 
 
 def _check_workers(options: LoaderOptions, epoch_state: EpochState) -> None:
-    """Raises ValueError if an iterable dataset's state is of another number of workers."""
+    """Checks whether an iterable dataset's workers can go on from a state.
+
+    Warns if the rest of the epoch may not be what is left of it.
+
+    Raises:
+        ValueError: the state is of another number of workers.
+    """
     has_progress = epoch_state.delivered > 0 or any(epoch_state.worker_states())
     if not has_progress or options.dataset_kind != _DatasetKind.Iterable:
         return
@@ -27,6 +34,14 @@ def _check_workers(options: LoaderOptions, epoch_state: EpochState) -> None:
             f"the state was saved with num_workers = {epoch_state.num_workers}, and this loader "
             f"has {options.num_workers}: each worker has its own position in an IterableDataset, "
             f"so give num_workers={epoch_state.num_workers}"
+        )
+    is_stateless = not any(epoch_state.worker_states())
+    if is_stateless and options.num_workers > 1 and not (options.in_order or epoch_state.finished):
+        warnings.warn(
+            "with in_order=False, workers may deliver their batches in another order than before, "
+            "and this IterableDataset has no state_dict(): the rest of the epoch may lack samples "
+            "and repeat others. Give it state_dict() and load_state_dict(), or set in_order=True",
+            stacklevel=4,
         )
 
 

@@ -69,6 +69,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._makers: dict[int, int] = {}  # the thread whose next() has made one of them, by number
         self._due, self._turn = -1, OneThread(has_workers=False)
         self._has_failed = False  # by its own error, not by Ctrl-C or a lack of memory
+        # The id of the error of this call, if a mini-batch ends with it.
+        self._failed: tuple[int, Returned] | None = None
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
 
@@ -102,8 +104,11 @@ class InProcessIterator(_BaseDataLoaderIter):
             try:
                 found, batch = self._make(due, epoch_state)
             except BaseException as error:
+                own = isinstance(error, Exception) and not raised_by_handler(error)
+                self._has_failed = self._has_failed and own
                 if self._has_failed:  # the epoch goes on after this mini-batch
-                    epoch_state.deliver(Returned(due.number))
+                    self._makers[due.number] = threading.get_ident()
+                    self._failed = id(error), Returned(due.number)
                 if isinstance(error, Exception):
                     note_what_follows(error, ends_batch=self._has_failed)
                 raise
@@ -113,7 +118,8 @@ class InProcessIterator(_BaseDataLoaderIter):
                 return batch
             epoch_state.deliver(Returned(due.number))
         self._batches.check()
-        self._epochs.finish(epoch_state)
+        if all(epoch_state.has(each.number) for each in self._drawn):  # none is another thread's
+            self._epochs.finish(epoch_state)
         raise StopIteration
 
     def _next_due(self) -> SampledBatch | None:
@@ -198,14 +204,23 @@ class InProcessIterator(_BaseDataLoaderIter):
         return collate_named(samples, name)
 
     def __next__(self) -> Batch:
+        failed = None
         try:
             with self._turn.lock, self._tracer, self._clock:
-                batch = to_device(next_batch(self, super().__next__), self._options.device)
-                returned, epoch_state = Returned(self._due), self._epoch_state
-        except BaseException:  # this thread may make no further call
-            for number, maker in [*self._makers.items()]:
-                if maker == threading.get_ident():
-                    self._makers.pop(number, None)
+                try:
+                    batch = to_device(next_batch(self, super().__next__), self._options.device)
+                finally:
+                    failed, self._failed = self._failed, None
+                    epoch_state = self._epoch_state
+                returned = Returned(self._due)
+        except BaseException as error:
+            if failed is not None and failed[0] == id(error) and epoch_state is not None:
+                # As below: until here the next call makes this mini-batch again.
+                epoch_state.returned[failed[1].number] = failed[1]
+            else:  # this thread may make no further call
+                for number, maker in [*self._makers.items()]:
+                    if maker == threading.get_ident():
+                        self._makers.pop(number, None)
             raise
         assert epoch_state is not None
         # No call follows, so no exception can come between this and the return.

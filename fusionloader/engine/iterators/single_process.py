@@ -36,11 +36,13 @@ class _Call:
         drawn: number and indices of the mini-batch; empty at the end of the epoch, ``None`` once it
             was returned.
         samples: its samples so far, of an iterable dataset.
+        left_by: class of the exception that ended their drawing, until ``next()`` has raised it.
     """
 
     thread: int | None
     drawn: list[tuple[int, list[Index]]] | None = None
     samples: list[Any] | None = None
+    left_by: type[BaseException] | None = None
 
     @property
     def number(self) -> int:
@@ -79,20 +81,33 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
             self._calls: list[_Call] = []
-            self._left_by: BaseException | None = None  # what an iterable dataset was left by
+            # What an iterable dataset was left by, if not by an error of its own.
+            self._left_by: type[BaseException] | None = None
+            # The id of the error of this call, if a mini-batch ends with it.
+            self._failed: tuple[int, _Call, EpochState, Returned] | None = None
             fetcher = self._dataset_fetcher
             super()._begin().live = lambda: fetcher_state(fetcher)
         return super()._begin()
 
     def __next__(self) -> Batch:
+        failed = None
         try:
             with self._turn.lock, self._tracer, self._clock:
-                batch, returned = self._next()
+                try:
+                    batch, returned = self._next()
+                finally:
+                    failed, self._failed = self._failed, None
                 call, epoch_state = self._call, self._epoch_state
-        except BaseException:
-            for each in self._calls:
-                if each.thread == threading.get_ident():
-                    each.thread = None
+        except BaseException as error:
+            if failed is not None and failed[0] == id(error):
+                # As below: until here the next call makes this mini-batch again.
+                _, call, epoch_state, returned = failed
+                epoch_state.returned[returned.number] = returned
+                call.drawn = call.samples = call.left_by = None
+            else:
+                for each in self._calls[:]:
+                    if each.thread == threading.get_ident():
+                        each.thread = None
             raise
         assert epoch_state is not None
         # No call follows, so no exception can come before the return.
@@ -114,7 +129,9 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             else:
                 batch = next_batch(self, self._torchs_next)
         except StopIteration:
-            self._ended(epoch_state)
+            call.drawn = call.samples = None
+            if not any(each.drawn for each in self._calls):  # else a call is to return one
+                self._ended(epoch_state)
             raise
         statistics.batches += 1
         statistics.samples += self._asked
@@ -156,11 +173,11 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         fetcher, epoch_state, call = self._dataset_fetcher, self._epoch_state, self._call
         assert epoch_state is not None
         is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
-        if self._left_by is not None:
+        if (left_by := self._left_by or call.left_by) is not None:
             raise RuntimeError(
-                f"the dataset's iterator was left by {type(self._left_by).__name__}, and may have "
-                "lost a sample. This iterator cannot go on: iter(loader) begins the next epoch"
-            ) from self._left_by
+                f"the dataset's iterator was left by {left_by.__name__}, and may have lost a "
+                "sample. This iterator cannot go on: iter(loader) begins the next epoch"
+            )
         try:
             if not is_iterable:
                 return fetcher.fetch(indices)
@@ -174,8 +191,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
                 error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
             note_what_follows(error, ends_batch=True)
-            epoch_state.returned[number] = Returned(number)
-            call.drawn = call.samples = None
+            self._failed = id(error), call, epoch_state, Returned(number)
             raise
         raise StopIteration
 
@@ -195,9 +211,10 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             try:
                 samples.extend(fresh)
             except BaseException as error:  # a generator is exhausted after it
-                is_own = isinstance(error, Exception) and not raised_by_handler(error)
-                if not is_own and len(samples) < wanted:
-                    self._left_by = error
+                if len(samples) < wanted:
+                    self._left_by = call.left_by = error.__class__
+                    if isinstance(error, Exception) and not raised_by_handler(error):
+                        self._left_by = None  # its own error ends this mini-batch alone
                 raise
             fetcher.ended = len(samples) < wanted
         if len(samples) < wanted and fetcher.drop_last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import weakref
 from collections import deque
@@ -70,8 +71,9 @@ class SlotIterator(_BaseDataLoaderIter):
         self._end_counting = self._end_workers
         self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread(has_workers=True)
-        # The mini-batch that ends with the error of this call of next().
-        self._failed: tuple[Job, BaseException] | None = None
+        # A mini-batch that ends with the error of this call of next(), and the error's id: with the
+        # error itself, whose traceback has this iterator, the garbage collector would free it.
+        self._failed: tuple[int, Job, Returned] | None = None
         self._open()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
@@ -266,30 +268,30 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
-        self._failed = None
-        left_by = self._batches.left_by
+        left_by, failed = self._batches.left_by, None
         try:
             with self._turn.lock, self._tracer, self._clock:
                 for each in self._manager.participants:
                     each.asked()
-                batch = to_device(super().__next__(), self._options.device)
+                try:
+                    batch = to_device(super().__next__(), self._options.device)
+                finally:
+                    failed, self._failed = self._failed, None
                 job = self._here()[0]
                 returned = self._returned(job)
                 payload = job.unleased(whole=self._backend.receiver is not None)
         except BaseException as error:
-            # No variable names the error: the garbage collector would free it, and its batch.
-            ends_batch = self._failed is not None and self._failed[1] is error
+            ends_batch = failed is not None and failed[0] == id(error)
             # The sampler's own error ends the epoch; without a begun epoch, the iterator has ended.
             if self._begun and left_by is self._batches.left_by:
                 note_what_follows(error, ends_batch=ends_batch)
-            if self._failed is not None and ends_batch:
-                job = self._failed[0]
-                returned = self._returned(job)
+            if failed is not None and ends_batch:
                 # As below: until here the next call raises this error again.
+                _, job, returned = failed
                 self._epoch_state.returned[returned.number] = returned
                 job.returned = True
-            self._failed = None
-            self._in_flight.leave(threading.get_ident())  # it may make no further call
+            else:
+                self._in_flight.leave(threading.get_ident())  # it may make no further call
             raise
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.
@@ -299,7 +301,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return batch
 
     def _here(self) -> list[Job]:
-        """Returns the mini-batches that this thread may return."""
+        """Returns the mini-batches that this thread may return, first that of this call."""
         return self._in_flight.taken(threading.get_ident())
 
     def _next_data(self) -> Batch:
@@ -311,6 +313,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._forget_returned()
         self._notice_changes()
         while True:
+            self._failed = None
             try:
                 if not (self._here() or self._in_flight.wanted or self._publish()):
                     break
@@ -328,7 +331,8 @@ class SlotIterator(_BaseDataLoaderIter):
             except MemorySharingError as error:
                 self._go_without_cuda(error)
         self._batches.check()
-        self._end_epoch()
+        if not self._in_flight.undelivered:  # else another thread's call is to return one
+            self._end_epoch()
         raise StopIteration
 
     def _forget_returned(self) -> None:
@@ -403,8 +407,12 @@ class SlotIterator(_BaseDataLoaderIter):
             self._statistics.add_skipped(job.skipped.values())
             if job.failures:
                 first = min(job.failures.values(), key=lambda failure: failure.row)
-                self._failed = job, failure_error(first)
-                raise self._failed[1]
+                error = failure_error(first)
+                self._failed = id(error), job, self._returned(job)
+                try:
+                    raise error
+                finally:
+                    del error  # see ``_failed``
             if count and len(dropped) == count:
                 self._statistics.batches += 1
                 self._epoch_state.deliver(self._returned(job))
@@ -415,8 +423,8 @@ class SlotIterator(_BaseDataLoaderIter):
             except (MemoryError, OSError, MemorySharingError):
                 raise  # the next call tries again
             except Exception as error:  # the samples cannot be collated
-                if not raised_by_handler(error):
-                    self._failed = job, error
+                if not raised_by_handler(error, signal.valid_signals()):  # no sample is made here
+                    self._failed = id(error), job, self._returned(job)
                 raise
             self._statistics.samples += self._count_samples(job) - len(dropped)
             self._statistics.batches += 1

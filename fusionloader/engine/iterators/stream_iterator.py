@@ -62,8 +62,11 @@ class StreamIterator(SlotIterator):
         epoch_state = super()._start_epoch()
         self._passes.begin(epoch_state)
         # Without a dataset state, resuming means to make and drop the delivered batches again.
-        again = self._is_iterable and not any(epoch_state.workers)
-        self._to_repeat = epoch_state.delivered if again else 0
+        self._repeats = not any(epoch_state.workers)
+        if self._is_iterable and not self._repeats:
+            epoch_state.delivered += len(epoch_state.ahead)  # no worker makes these again
+            epoch_state.ahead = set()
+        self._positions = 0 if self._repeats else epoch_state.delivered
         return epoch_state
 
     def _draws(self) -> Draws[SampledBatch]:
@@ -112,21 +115,20 @@ class StreamIterator(SlotIterator):
                 self._epoch_state.workers[job.worker] = job.after.state
             job.returned = True
             return False, None
-        if self._to_repeat and not job.failures:
+        if job.position < 0:
+            job.position = self._positions
+            self._positions += 1  # no call is made in between, so that no exception can come
+        has = self._is_iterable and self._repeats and self._epoch_state.has(job.position)
+        if has and not job.failures:  # a failed one fails again
             self._passes.returned(job)
-            self._to_repeat -= 1
             job.discarded = True
             return False, None
         return super()._batch(job)
 
     def _returned(self, job: Job) -> Returned:
         self._passes.returned(job)
-        if self._to_repeat:  # it failed in the epoch that goes on, too
-            self._to_repeat -= 1
-            job.returned = True
-            return Returned(-1)  # is not counted again
         # Workers of an iterable end at different times, so the number is only a count.
-        number = self._epoch_state.delivered if self._is_iterable else job.number
+        number = job.position if self._is_iterable else job.number
         return Returned(number, job.worker, None if job.after is None else job.after.state)
 
     def _count_samples(self, job: Job) -> int:

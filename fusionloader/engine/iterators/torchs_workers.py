@@ -205,6 +205,11 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         super()._try_put_index()
         self._step = _Step.PASSED_ON
 
+    def _process_data(self, *arguments: Any) -> Batch:
+        batch = super()._process_data(*arguments)
+        self._step = _Step.HALF_WAY  # no error of the mini-batch's own can come any more
+        return batch
+
     def _worker_report(self) -> str:
         at: dict[int, int] = {}
         for task, known in sorted(self._task_info.items()):

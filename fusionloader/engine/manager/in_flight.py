@@ -29,6 +29,8 @@ class Job(PublishedBatch):
         discarded: whether the batch is no longer needed.
         taken: whether it is done and was taken out of the queue.
         thread: identifier of the thread whose ``next()`` is about to return it.
+        position: its place among the mini-batches of an iterable dataset, in the order in which
+            they are taken; -1 before.
         returned: whether ``next()`` has returned it, or its error.
         owner: owner of the rows once they are leased.
         result: the batch once it is assembled.
@@ -44,6 +46,7 @@ class Job(PublishedBatch):
     discarded: bool = False
     taken: bool = False
     thread: int | None = None
+    position: int = -1
     returned: bool = False
     owner: Memory | None = None
     result: Batch = None
@@ -150,12 +153,19 @@ class Jobs:
         return [job for job in self.jobs if not (job.taken or job.discarded)]
 
     def taken(self, thread: int) -> list[Job]:
-        """Returns undelivered jobs that are taken, without those of other threads' ``next()``."""
-        return [job for job in self.undelivered if job.taken and job.thread in (None, thread)]
+        """Returns undelivered jobs that are taken, without those of other threads' ``next()``.
+
+        The first is that which this thread's ``next()`` is about to return, if there is one.
+        """
+        jobs = [job for job in self.undelivered if job.taken and job.thread in (None, thread)]
+        return sorted(jobs, key=lambda job: job.thread is None)
 
     def leave(self, thread: int) -> None:
-        """Gives the jobs that a thread's ``next()`` was to return to any thread's."""
-        for job in self.undelivered:
+        """Gives the jobs that a thread's ``next()`` was to return to any thread's.
+
+        It may be called while another thread's call changes ``jobs``.
+        """
+        for job in self.jobs[:]:
             if job.thread == thread:
                 job.thread = None
 

@@ -60,6 +60,7 @@ class WorkerPasses:
     def _go_on_from(self, states: list[bytes | None]) -> None:
         # Random generators are not reset between passes.
         generators = [after.generators for after in self._last] or repeat(None)
+        self._newest = [-1] * self._workers  # number of the mini-batch of ``_last``, by worker
         self._last = [
             StateAfter(-1, 0, state, of_worker, ended=False)
             for state, of_worker in zip(states, generators, strict=False)
@@ -89,8 +90,8 @@ class WorkerPasses:
     def returned(self, job: Job) -> None:
         """Records that a mini-batch, its error, or the end of a worker's dataset is returned."""
         self.begun.add(job.worker)
-        if job.after is not None:
-            self._last[job.worker] = job.after
+        if job.after is not None and job.number >= self._newest[job.worker]:
+            self._last[job.worker], self._newest[job.worker] = job.after, job.number
             if job.after.ended:
                 self.ended.add(job.worker)
 

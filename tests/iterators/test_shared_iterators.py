@@ -1,0 +1,266 @@
+"""Threads that share an iterator: each batch and each error comes once, and states count all."""
+
+import contextlib
+import itertools
+import signal
+import sys
+import threading
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, TensorDataset, get_worker_info
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, Resize, ToTensor
+
+from fusionloader import FusionLoader
+from fusionloader.engine.iterators import in_process, single_process, slot_iterator
+
+MODULES = (in_process, single_process, slot_iterator)
+
+
+@contextlib.contextmanager
+def frequent_switches():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def in_threads(action, count=3):
+    threads = [threading.Thread(target=action) for _ in range(count)]
+    with frequent_switches():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter([(number,) for number in range(3000)])
+
+
+class Positioned(IterableDataset):
+    """Of which each worker has a part, and knows where it is."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        while self.position < 1500:
+            self.position += 1
+            yield (info.id + (self.position - 1) * info.num_workers,)
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *[("tensors", 0), ("tensors", 2), ("plan", 0), ("own", 0), ("own", 1)],
+        *[("stream", 0), ("stream", 1), ("positioned", 2)],
+    ],
+)
+def test_a_state_counts_what_threads_have_taken(kind, workers, image_folder):
+    numbers, small = torch.arange(3000), Compose([Resize((2, 2)), ToTensor()])
+    datasets = {
+        "tensors": TensorDataset(numbers),
+        "plan": ConcatDataset([ImageFolder(str(image_folder), small)] * 3),
+        "own": [(number,) for number in numbers.tolist()],
+        "stream": Numbers(),
+        "positioned": Positioned(),
+    }
+    loader = FusionLoader(datasets[kind], 2, num_workers=workers)
+    iterator, taken = iter(loader), []
+
+    def take(count=None):
+        for batch in itertools.islice(iterator, count):
+            taken.append(batch[0].flatten().tolist())
+
+    in_threads(lambda: take(10))
+    state = loader.state_dict()
+    assert state["delivered"] == len(taken) == 30
+    again = FusionLoader(datasets[kind], 2, num_workers=workers)
+    again.load_state_dict(state)
+    rest = [batch[0].flatten().tolist() for batch in again]
+    assert sorted(taken + rest) == sorted(batch[0].flatten().tolist() for batch in loader)
+    in_threads(take)
+    assert sorted(taken) == sorted(batch[0].flatten().tolist() for batch in loader)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(24))
+
+
+EVERY_KIND = pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (list(range(24)), {}),
+        (list(range(24)), {"on_error": "skip"}),
+        (list(range(24)), {"num_workers": 1}),
+        (TensorDataset(torch.arange(24)), {}),
+        (Stream(), {}),
+        (Stream(), {"num_workers": 1}),
+    ],
+)
+
+
+@EVERY_KIND
+def test_a_batch_is_delivered_though_its_thread_calls_no_more(dataset, options, monkeypatch):
+    """Of a thread whose call an exception has left."""
+    iterator = iter(FusionLoader(dataset, 4, **options))
+    left, found = [MemoryError("of the device")], []
+
+    def to_device(batch, device):
+        if left:
+            raise left.pop()
+        return batch
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "to_device", to_device)
+
+    def take():
+        with pytest.raises(MemoryError):
+            next(iterator)
+        found.append("failed")
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert found == ["failed"]
+    numbers = [batch[0] if isinstance(batch, list) else batch for batch in iterator]
+    assert torch.cat(numbers).tolist() == list(range(24))
+
+
+@EVERY_KIND
+def test_batches_that_fail_at_first_come_once(dataset, options, monkeypatch):
+    """The thread whose call has failed may go on with another batch, also as the epoch ends."""
+    failed = set()
+
+    def to_device(batch, device):
+        first = int((batch[0] if isinstance(batch, list) else batch)[0])
+        if first not in failed:
+            failed.add(first)
+            raise MemoryError("of the device")
+        return batch
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "to_device", to_device)
+    loader = FusionLoader(dataset, 2, **options)
+    for _ in range(20):
+        failed.clear()
+        iterator, taken = iter(loader), []
+
+        def take(iterator=iterator, taken=taken):
+            while True:
+                with contextlib.suppress(MemoryError):
+                    batch = next(iterator, None)
+                    if batch is None:
+                        return
+                    taken += (batch[0] if isinstance(batch, list) else batch).tolist()
+
+        in_threads(take)
+        assert sorted(taken) == list(range(24))
+    loader.close()
+
+
+class Failing(list):
+    def __getitem__(self, index):
+        if index % 14 == 4:
+            raise ValueError(f"bad record {index}")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_error_of_a_batch_comes_once(workers):
+    loader = FusionLoader(Failing(range(300)), 2, num_workers=workers)
+    expected = Counter(n if n % 14 != 4 else "bad record" for n in range(0, 300, 2))
+    for _ in range(10):
+        iterator, taken = iter(loader), []
+
+        def take(iterator=iterator, taken=taken):
+            while True:
+                try:
+                    taken.append(int(next(iterator)[0]))
+                except StopIteration:
+                    return
+                except ValueError:
+                    taken.append("bad record")
+
+        in_threads(take, 2)
+        assert Counter(taken) == expected
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_that_a_thread_is_to_return_is_missing_in_a_state(workers, monkeypatch):
+    loader = FusionLoader(Stream(), 4, num_workers=workers)
+    iterator, failing, saved = iter(loader), threading.Event(), threading.Event()
+    slow = []
+
+    def to_device(batch, device):
+        if threading.get_ident() in slow:
+            raise MemoryError("of the device")
+        return batch
+
+    def leave(*arguments, **named):  # this thread is not given the processor for a while
+        if threading.get_ident() in slow:
+            failing.set()
+            saved.wait()
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "to_device", to_device)
+    if workers:
+        monkeypatch.setattr(slot_iterator, "note_what_follows", leave)
+
+    def take():
+        slow.append(threading.get_ident())
+        with pytest.raises(MemoryError):
+            next(iterator)
+        failing.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    failing.wait()
+    taken = next(iterator).tolist()
+    state = loader.state_dict()
+    saved.set()
+    thread.join()
+    monkeypatch.undo()
+    again = FusionLoader(Stream(), 4, num_workers=workers)
+    again.load_state_dict(state)
+    assert sorted(taken + torch.cat(list(again)).tolist()) == list(range(24))
+    loader.close()
+
+
+class Signalling(list):
+    """Of which one sample is interrupted by a signal, once."""
+
+    def __getitem__(self, index):
+        if index == 4 and len(self) == 9:
+            self.pop()
+            signal.raise_signal(signal.SIGUSR1)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"on_error": "skip"}])
+def test_next_within_next_is_refused(options):
+    dataset = Signalling(range(9))
+    iterator = iter(FusionLoader(dataset, 2, sampler=range(8), **options))
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: next(iterator))
+    try:
+        taken = [next(iterator), next(iterator)]
+        with pytest.raises(RuntimeError, match=r"next\(\) was called within next\(\)"):
+            next(iterator)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert torch.cat([*taken, *iterator]).tolist() == list(range(8))
