@@ -20,6 +20,7 @@ class Hide:
 sys.meta_path.insert(0, Hide())
 """
 PROGRAM = """
+import contextlib, unittest.mock
 import torch
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import IterableDataset, TensorDataset
@@ -63,6 +64,13 @@ if __name__ == "__main__":
         resumed = iter(again)
         assert taken(resumed) == "failed"  # again, and not counted
         assert [each.tolist() for each in resumed] == [each.tolist() for each in iterator]
+        iterator = iter(FusionLoader(dataset, 4, num_workers=1))
+        leave = "torch.autograd.profiler.record_function.__exit__"
+        with contextlib.suppress(KeyboardInterrupt):
+            with unittest.mock.patch(leave, side_effect=KeyboardInterrupt):
+                next(iterator)  # the batch is in a local variable alone
+        with contextlib.suppress(RuntimeError):
+            raise AssertionError(next(iterator))
         with WorkerPool(2, multiprocessing_context="spawn") as pool:
             iterator = iter(FusionLoader(dataset, 4, pool=pool))
             assert [type(p).__name__ for p in iterator._workers] == ["SpawnProcess"] * 2

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import sys
 import time
 
 import pytest
@@ -165,6 +166,72 @@ def test_an_error_of_trainings_handler_while_samples_are_collated(preempted_once
     with pytest.raises(Preempted):
         next(iterator)
     assert firsts(iterator) == [*range(0, 64, 2)]
+
+
+@pytest.fixture
+def children_preempt():
+    """As torch's own handler of SIGCHLD raises when a worker of another loader has died."""
+    before = signal.signal(signal.SIGCHLD, preempt)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("children_preempt")
+@pytest.mark.parametrize("options", [{}, {"on_error": "skip"}])
+def test_an_error_that_is_raised_from_that_of_a_handler_is_not_that_of_a_sample(options):
+    left = [signal.SIGCHLD]
+
+    def read():
+        try:
+            if left:
+                signal.raise_signal(left.pop())
+        except Preempted as error:
+            raise LookupError from error
+
+    iterator, taken = iter(FusionLoader(Numbers(read), 2, **options)), []
+    with pytest.raises(LookupError):
+        while True:
+            taken += firsts([next(iterator)])
+    assert taken + firsts(iterator) == [*range(0, 64, 2)]
+
+
+def locate(frame, context=1):
+    raise LookupError("no source")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_function_with_a_frame_is_that_of_the_sample(workers):
+    dataset = Numbers(lambda: locate(sys._getframe()))
+    loader = FusionLoader(dataset, 2, on_error="skip", num_workers=workers)
+    assert len(list(loader)) == 32
+    assert loader.stats().skipped == 1
+
+
+class Unpickled(list):
+    def __setstate__(self, state):
+        limit = signal.signal(signal.SIGALRM, preempt)
+        try:
+            if state == 4 and not seen:
+                seen.append(state)
+                signal.raise_signal(signal.SIGALRM)
+        finally:
+            signal.signal(signal.SIGALRM, limit)
+
+    def __reduce__(self):
+        return Unpickled, (list(self),), self[0]
+
+
+seen = []
+
+
+def test_an_error_of_any_handler_while_a_batch_is_received_loses_none():
+    """Training makes no sample there, whose time a timer could limit."""
+    seen.clear()
+    iterator = iter(FusionLoader(range(8), 2, num_workers=1, collate_fn=Unpickled))
+    taken = [next(iterator), next(iterator)]
+    with pytest.raises(Preempted):
+        next(iterator)
+    assert [*taken, *iterator] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 class Keeping(Numbers):

@@ -1,13 +1,20 @@
 """A resumed epoch has the same batches as an uninterrupted one."""
 
 import json
+import warnings
 
 import pytest
 import torch
 from support.batches import same_batches
 from support.datasets import Nested, Random, Words
 from support.waiting import Flag
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+)
 
 from fusionloader import FusionLoader
 
@@ -187,6 +194,24 @@ def test_what_came_out_of_order_in_whole_batches_does_not_come_again(tmp_path, c
     second.load_state_dict(state)
     after = [batch[0] for batch in second]
     assert sorted(before + after) == list("01234567")
+
+
+class Plain(IterableDataset):
+    def __iter__(self):
+        return iter(range(8))
+
+
+@pytest.mark.parametrize(("workers", "in_order"), [(2, False), (2, True), (1, False)])
+def test_a_stream_without_a_state_that_resumes_out_of_order_warns(workers, in_order):
+    loader = FusionLoader(Plain(), 2, num_workers=workers, in_order=in_order)
+    next(iter(loader))
+    state = loader.state_dict()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loader.load_state_dict(state)
+    told = [warning for warning in said if "may lack samples" in str(warning.message)]
+    assert len(told) == (workers == 2 and not in_order)
+    assert [warning.filename for warning in told] == [__file__] * len(told)
 
 
 class Holding:
