@@ -119,7 +119,7 @@ def epochs_of(kind: EpochKind, folder: str, number: int) -> int:
 
 def _slope(rounds: list[dict]) -> float:
     """Bytes an hour."""
-    half = rounds[len(rounds) // 2 :]
+    half = [entry for entry in rounds if entry["seconds"] >= rounds[-1]["seconds"] / 2]
     if len(half) < 2:
         return 0.0
     hours = [entry["seconds"] / 3600 for entry in half]
