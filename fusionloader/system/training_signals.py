@@ -26,6 +26,10 @@ _OF_USERS = _OF_TRAINING[1:3]
 _OF_TIMERS = {
     getattr(signal, name) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF") if hasattr(signal, name)
 }
+_WITH_HANDLERS = {*_OF_TRAINING, signal.SIGINT, *_OF_TIMERS} | (
+    {signal.SIGCHLD} if hasattr(signal, "SIGCHLD") else set()
+)
+"""Those that usually have handlers: looking up all takes long. Others are known by arguments."""
 
 
 def raised_by_handler(error: BaseException, numbers: Iterable[int] | None = None) -> bool:
@@ -35,10 +39,10 @@ def raised_by_handler(error: BaseException, numbers: Iterable[int] | None = None
     but those of timers, such as SIGALRM, because a timer may limit the time for a sample.
     """
     numbers = signal.valid_signals() - _OF_TIMERS if numbers is None else set(numbers)
-    codes = set(map(_handler_code, numbers)) - {None}
+    codes = set(map(_handler_code, numbers & _WITH_HANDLERS)) - {None}
     seen: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and cause not in seen:
+    while cause is not None and not any(cause is each for each in seen):
         seen.append(cause)
         traceback = cause.__traceback__
         while traceback is not None:

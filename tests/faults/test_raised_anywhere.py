@@ -278,6 +278,28 @@ def test_an_exception_at_any_step_loses_no_error_of_a_sample(options, under, pos
     loader.close()
 
 
+class Faulty(IterableDataset):
+    def __iter__(self):
+        return map(Some().__getitem__, range(8))
+
+
+def test_an_exception_in_place_of_a_streams_own_error_does_not_end_it():
+    loader, places = FusionLoader(Faulty(), 4, collate_fn=of_one_length), set()
+    for position in range(60):
+        iterator = iter(loader)
+        steps = Steps("engine/iterators", events=(*CALLS, "c_return"))
+        try:
+            steps.raise_at(position, interrupt(), lambda it=iterator: next(it))
+        except KeyboardInterrupt:
+            places.add(steps.place)
+            with pytest.raises((ValueError, RuntimeError), match=f"no sample 3|{ENDS}") as found:
+                next(iterator)
+            assert "left by ValueError" not in str(found.value), steps.place
+        except ValueError:
+            break
+    assert len(places) >= 20
+
+
 @pytest.mark.parametrize("kind", ["one ahead", "left out and spilled", "whole batches"])
 def test_an_exception_behind_any_call_that_receives_messages_loses_none(kind):
     """Where the result of the call is lost: Python raises KeyboardInterrupt there."""

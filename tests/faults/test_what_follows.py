@@ -195,6 +195,27 @@ def test_an_error_that_is_raised_from_that_of_a_handler_is_not_that_of_a_sample(
     assert taken + firsts(iterator) == [*range(0, 64, 2)]
 
 
+class Unequal(LookupError):
+    def __eq__(self, other):
+        return self.args == other.code
+
+    __hash__ = LookupError.__hash__
+
+
+def test_errors_are_not_compared_by_user_code():
+    def read():
+        try:
+            raise KeyError("no record")
+        except KeyError as error:
+            raise Unequal("no sample") from error
+
+    iterator = iter(FusionLoader(Numbers(read), 2))
+    taken = firsts([next(iterator), next(iterator)])
+    with pytest.raises(Unequal):
+        next(iterator)
+    assert taken + firsts(iterator) == [0, 2, *range(6, 64, 2)]
+
+
 def locate(frame, context=1):
     raise LookupError("no source")
 

@@ -264,3 +264,47 @@ def test_next_within_next_is_refused(options):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert torch.cat([*taken, *iterator]).tolist() == list(range(8))
+
+
+class Gate:
+    """An iterator's turn: a signal comes as its first holder leaves, then another thread runs."""
+
+    def __init__(self, turn, then):
+        self.turn, self.then = turn, then
+
+    @property
+    def lock(self):
+        lock, then, self.then = self.turn.lock, self.then, None
+        return lock if then is None else self.left(lock, then)
+
+    @contextlib.contextmanager
+    def left(self, lock, then):
+        with lock:
+            yield
+            signal.raise_signal(signal.SIGUSR1)
+        in_threads(then, 1)
+
+
+@EVERY_KIND
+def test_a_refused_call_leaves_the_batch_to_the_call_that_it_is_in(dataset, options):
+    iterator, taken, refused = iter(FusionLoader(dataset, 4, **options)), [], []
+
+    def take():
+        batch = next(iterator)
+        taken.extend((batch[0] if isinstance(batch, list) else batch).tolist())
+
+    def nested(number, frame):
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    before = signal.signal(signal.SIGUSR1, nested)
+    iterator._turn = Gate(iterator._turn, take)
+    try:
+        for _ in range(5):
+            take()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 1
+    assert sorted(taken) == list(range(24))

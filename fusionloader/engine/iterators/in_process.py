@@ -204,9 +204,9 @@ class InProcessIterator(_BaseDataLoaderIter):
         return collate_named(samples, name)
 
     def __next__(self) -> Batch:
-        failed = None
+        lock, failed = self._turn.lock, None
         try:
-            with self._turn.lock, self._tracer, self._clock:
+            with lock, self._tracer, self._clock:
                 try:
                     batch = to_device(next_batch(self, super().__next__), self._options.device)
                 finally:

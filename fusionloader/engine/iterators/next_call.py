@@ -19,7 +19,9 @@ def note_what_follows(error: BaseException, *, ends_batch: bool) -> None:
     if not hasattr(error, "add_note"):  # Python 3.10
         return
     if ends_batch:
-        error.add_note("The next call of next() goes on with the mini-batch after this one.")
+        note = "The next call of next() goes on with the mini-batch after this one."
+        if note not in getattr(error, "__notes__", ()):  # it may be raised for a second time
+            error.add_note(note)
     elif isinstance(error, (MemoryError, OSError)):
         error.add_note("No mini-batch is lost: the next call of next() tries again.")
 

@@ -36,13 +36,13 @@ class _Call:
         drawn: number and indices of the mini-batch; empty at the end of the epoch, ``None`` once it
             was returned.
         samples: its samples so far, of an iterable dataset.
-        left_by: class of the exception that ended their drawing, until ``next()`` has raised it.
+        error: what the dataset's iterator has raised, until ``next()`` has raised it.
     """
 
     thread: int | None
     drawn: list[tuple[int, list[Index]]] | None = None
     samples: list[Any] | None = None
-    left_by: type[BaseException] | None = None
+    error: Exception | None = None
 
     @property
     def number(self) -> int:
@@ -90,9 +90,9 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         return super()._begin()
 
     def __next__(self) -> Batch:
-        failed = None
+        lock, failed = self._turn.lock, None
         try:
-            with self._turn.lock, self._tracer, self._clock:
+            with lock, self._tracer, self._clock:
                 try:
                     batch, returned = self._next()
                 finally:
@@ -103,7 +103,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
                 # As below: until here the next call makes this mini-batch again.
                 _, call, epoch_state, returned = failed
                 epoch_state.returned[returned.number] = returned
-                call.drawn = call.samples = call.left_by = None
+                call.drawn = call.samples = call.error = None
             else:
                 for each in self._calls[:]:
                     if each.thread == threading.get_ident():
@@ -173,12 +173,14 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         fetcher, epoch_state, call = self._dataset_fetcher, self._epoch_state, self._call
         assert epoch_state is not None
         is_iterable = self._options.dataset_kind == _DatasetKind.Iterable
-        if (left_by := self._left_by or call.left_by) is not None:
+        if self._left_by is not None:
             raise RuntimeError(
-                f"the dataset's iterator was left by {left_by.__name__}, and may have lost a "
+                f"the dataset's iterator was left by {self._left_by.__name__}, and may have lost a "
                 "sample. This iterator cannot go on: iter(loader) begins the next epoch"
             )
         try:
+            if call.error is not None:  # another exception, such as Ctrl-C, came in its place
+                raise call.error
             if not is_iterable:
                 return fetcher.fetch(indices)
             if samples := self._draw_samples(asked_samples(indices)):
@@ -186,8 +188,11 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         except StopIteration:  # ends the epoch, as in torch
             raise
         except Exception as error:
-            if raised_by_handler(error):
-                raise  # the next call makes the same mini-batch
+            if raised_by_handler(error):  # the next call makes the same mini-batch
+                if call.error is error and len(call.samples or ()) < asked_samples(indices):
+                    self._left_by = error.__class__
+                call.error = None
+                raise
             if hasattr(error, "add_note") and not is_iterable:  # Python 3.11
                 error.add_note(f"Mini-batch {number}, indices {reprlib.repr(indices)}.")
             note_what_follows(error, ends_batch=True)
@@ -210,11 +215,13 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             fresh = map(next, itertools.repeat(fetcher.dataset_iter, missing))
             try:
                 samples.extend(fresh)
+            except Exception as error:  # of the dataset, or of a handler
+                call.error = error
+                raise
             except BaseException as error:  # a generator is exhausted after it
-                if len(samples) < wanted:
-                    self._left_by = call.left_by = error.__class__
-                    if isinstance(error, Exception) and not raised_by_handler(error):
-                        self._left_by = None  # its own error ends this mini-batch alone
+                self._left_by = error.__class__
+                if len(samples) == wanted:
+                    self._left_by = None
                 raise
             fetcher.ended = len(samples) < wanted
         if len(samples) < wanted and fetcher.drop_last:

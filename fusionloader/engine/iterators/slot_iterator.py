@@ -268,34 +268,35 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
-        left_by, failed = self._batches.left_by, None
+        lock, left_by, failed = self._turn.lock, self._batches.left_by, None
+        epoch_state = self._epoch_state
         try:
-            with self._turn.lock, self._tracer, self._clock:
+            with lock, self._tracer, self._clock:
                 for each in self._manager.participants:
                     each.asked()
                 try:
                     batch = to_device(super().__next__(), self._options.device)
                 finally:
                     failed, self._failed = self._failed, None
+                    epoch_state = self._epoch_state
                 job = self._here()[0]
                 returned = self._returned(job)
                 payload = job.unleased(whole=self._backend.receiver is not None)
         except BaseException as error:
-            ends_batch = failed is not None and failed[0] == id(error)
-            # The sampler's own error ends the epoch; without a begun epoch, the iterator has ended.
-            if self._begun and left_by is self._batches.left_by:
-                note_what_follows(error, ends_batch=ends_batch)
-            if failed is not None and ends_batch:
-                # As below: until here the next call raises this error again.
-                _, job, returned = failed
-                self._epoch_state.returned[returned.number] = returned
-                job.returned = True
-            else:
+            if failed is None or failed[0] != id(error):
                 self._in_flight.leave(threading.get_ident())  # it may make no further call
+                # The sampler's error ends the epoch; without a begun epoch, the iterator has ended.
+                if self._begun and left_by is self._batches.left_by:
+                    note_what_follows(error, ends_batch=False)
+                raise
+            # As below: until here the next call raises this error again.
+            _, job, returned = failed
+            epoch_state.returned[returned.number] = returned
+            job.returned = True
             raise
         # No call follows, so no exception can come between these assignments and the return. After
         # an earlier exception, the next call returns this batch; from here on, it never does.
-        self._epoch_state.returned[returned.number] = returned
+        epoch_state.returned[returned.number] = returned
         job.payload, job.owner, job.result = payload, None, None
         job.returned = True
         return batch
@@ -408,7 +409,7 @@ class SlotIterator(_BaseDataLoaderIter):
             if job.failures:
                 first = min(job.failures.values(), key=lambda failure: failure.row)
                 error = failure_error(first)
-                self._failed = id(error), job, self._returned(job)
+                self._end_with(error, job)
                 try:
                     raise error
                 finally:
@@ -424,13 +425,18 @@ class SlotIterator(_BaseDataLoaderIter):
                 raise  # the next call tries again
             except Exception as error:  # the samples cannot be collated
                 if not raised_by_handler(error, signal.valid_signals()):  # no sample is made here
-                    self._failed = id(error), job, self._returned(job)
+                    self._end_with(error, job)
                 raise
             self._statistics.samples += self._count_samples(job) - len(dropped)
             self._statistics.batches += 1
             self._tell_participants(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
         return True, job.result
+
+    def _end_with(self, error: Exception, job: Job) -> None:
+        """Has a mini-batch end with an error, once ``next()`` has raised it."""
+        note_what_follows(error, ends_batch=True)
+        self._failed = id(error), job, self._returned(job)
 
     def _returned(self, job: Job) -> Returned:
         return Returned(job.number)
@@ -530,8 +536,12 @@ class SlotIterator(_BaseDataLoaderIter):
         self._fill()
 
     def _take_back(self) -> None:
-        """Queues the mini-batches in flight for submission to a manager that does not have them."""
-        batches = [job.batch for job in self._in_flight.undelivered]
+        """Queues the mini-batches in flight for submission to a manager that does not have them.
+
+        Without those that another thread's call is about to return.
+        """
+        here = (None, threading.get_ident())
+        batches = [job.batch for job in self._in_flight.undelivered if job.thread in here]
         sampled = [
             SampledBatch(each.number, each.indices, each.keys, each.occurrences) for each in batches
         ]

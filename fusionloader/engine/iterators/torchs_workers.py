@@ -39,30 +39,39 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
 
     _shutdown = True  # torch's __del__ reads it, even if __init__ raised
     _step = _Step.WAITING
+    _has_lost = False  # a mini-batch or indices, to an exception
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
         super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     def __next__(self) -> Batch:
-        with self._turn.lock, self._tracer, self._clock:
-            batch = self._next()
-        self._step = _Step.WAITING  # no call follows, so no exception can come before the return
-        return batch
+        lock, half_way = self._turn.lock, False
+        try:
+            with lock, self._tracer, self._clock:
+                try:
+                    batch = self._next()
+                finally:
+                    half_way = self._step is _Step.HALF_WAY
+        except BaseException:
+            self._has_lost = self._has_lost or half_way
+            raise
+        return batch  # no call follows, so no exception can come before
 
     def _next(self) -> Batch:
-        if self._step is _Step.HALF_WAY:
+        self._step = _Step.WAITING
+        if self._has_lost:
             raise RuntimeError(
                 "an exception came while a mini-batch was taken from a worker, and this iterator "
                 "cannot go on: iter(loader) begins an epoch"
             )
         statistics, epoch_state = self._state.statistics, self._begun()
         counted = statistics.samples
-        self._step = _Step.WAITING
         try:
             while self._to_repeat > 0:
                 self._torchs_next()
                 self._to_repeat -= 1
+                self._step = _Step.WAITING
             batch = self._torchs_next()
         except StopIteration:
             self._remaining.check()
@@ -159,7 +168,7 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         # Torch waits for persistent workers here, so this wait needs its own watch.
         self._watch = StallWatch(read_options(loader).stalled_after(is_plan=False))
-        self._step = _Step.WAITING
+        self._step, self._has_lost = _Step.WAITING, False
         super()._reset(loader, first_iter)
 
     def _next_data(self) -> Batch:
