@@ -38,7 +38,7 @@ def raised_by_handler(error: BaseException, numbers: Iterable[int] | None = None
     Such an error is not that of the sample at which the signal came. By default the signals are all
     but those of timers, such as SIGALRM, because a timer may limit the time for a sample.
     """
-    numbers = signal.valid_signals() - _OF_TIMERS if numbers is None else set(numbers)
+    numbers = set(signal.valid_signals() - _OF_TIMERS if numbers is None else numbers)
     codes = set(map(_handler_code, numbers & _WITH_HANDLERS)) - {None}
     seen: list[BaseException] = []
     cause: BaseException | None = error

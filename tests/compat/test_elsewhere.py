@@ -20,7 +20,7 @@ class Hide:
 sys.meta_path.insert(0, Hide())
 """
 PROGRAM = """
-import contextlib, threading, unittest.mock
+import contextlib, threading, types, unittest.mock
 import torch
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import IterableDataset, TensorDataset
@@ -71,18 +71,19 @@ if __name__ == "__main__":
                 next(iterator)  # the batch is in a local variable alone
         with contextlib.suppress(RuntimeError):
             raise AssertionError(next(iterator))
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        for _ in range(5):
-            iterator, numbers = iter(FusionLoader(dataset, 1, num_workers=1)), []
-            take = lambda: numbers.extend(int(batch) for batch, in iterator)
-            threads = [threading.Thread(target=take) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert sorted(numbers) == list(range(20)), numbers
-        sys.setswitchinterval(interval)
+        iterator, taken_there = iter(FusionLoader(range(6), 2, num_workers=1)), []
+        turn, there = iterator._turn, lambda: taken_there.append(next(iterator).tolist())
+        @contextlib.contextmanager
+        def left():  # another thread calls before this one returns
+            with turn.lock:
+                yield
+            iterator._turn = turn
+            thread = threading.Thread(target=there)
+            thread.start()
+            thread.join()
+        iterator._turn = types.SimpleNamespace(lock=left())
+        assert next(iterator).tolist() == [0, 1] and taken_there == [[2, 3]]
+        assert [each.tolist() for each in iterator] == [[4, 5]]
         with WorkerPool(2, multiprocessing_context="spawn") as pool:
             iterator = iter(FusionLoader(dataset, 4, pool=pool))
             assert [type(p).__name__ for p in iterator._workers] == ["SpawnProcess"] * 2

@@ -433,7 +433,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
         return True, job.result
 
-    def _end_with(self, error: Exception, job: Job) -> None:
+    def _end_with(self, error: BaseException, job: Job) -> None:
         """Has a mini-batch end with an error, once ``next()`` has raised it."""
         note_what_follows(error, ends_batch=True)
         self._failed = id(error), job, self._returned(job)

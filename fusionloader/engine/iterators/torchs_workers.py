@@ -215,7 +215,7 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         self._step = _Step.PASSED_ON
 
     def _process_data(self, *arguments: Any) -> Batch:
-        batch = super()._process_data(*arguments)
+        batch = super()._process_data(*arguments)  # type: ignore[no-untyped-call]
         self._step = _Step.HALF_WAY  # no error of the mini-batch's own can come any more
         return batch
 
