@@ -432,38 +432,6 @@ def renewed_in_children(lock: threading.RLock) -> threading.RLock:
     return lock
 
 
-class OneThread:
-    """A lock that one thread at a time may have.
-
-    So several threads may take batches from one iterator, as from a queue.
-    """
-
-    def __init__(self, has_workers: bool) -> None:
-        """``has_workers``: whether a forked child is refused, since workers serve its parent."""
-        self._has_workers = has_workers
-        self._owner, self._lock = os.getpid(), threading.RLock()
-
-    @property
-    def lock(self) -> threading.RLock:
-        """The lock, for use in a ``with`` statement, as that of ``ForkLock``.
-
-        Raises:
-            RuntimeError: this thread has it. A call of ``next()`` in the midst of another one would
-                return the batch of that one.
-        """
-        if os.getpid() != self._owner:
-            if self._has_workers:
-                refuse_in_child(self._owner)
-            # A thread of the parent may own the copied lock forever.
-            self._owner, self._lock = os.getpid(), threading.RLock()
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise RuntimeError(
-                "next() was called within next() of the same iterator, by a signal handler or a "
-                "finalizer. Let it set a variable, and call next() later"
-            )
-        return self._lock
-
-
 def describe_exit(exitcode: int | None) -> str:
     if exitcode is None:
         return "has ended in a way that is not known: its exit status was taken by waitpid(-1)"

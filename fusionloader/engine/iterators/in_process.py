@@ -22,11 +22,10 @@ from fusionloader.engine.delivery.host_batches import collate_named
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.deferral import Deferral
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.next_call import next_batch, note_what_follows
+from fusionloader.engine.iterators.next_call import OneThread, next_batch, note_what_follows
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.system.processes import OneThread
 from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.collate import is_of_collate
 from fusionloader.transforms.executors.python import SampleKey, Source, make_group

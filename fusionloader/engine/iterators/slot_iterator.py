@@ -30,7 +30,7 @@ from fusionloader.engine.delivery.refusals import warn_refused
 from fusionloader.engine.delivery.to_device import to_device
 from fusionloader.engine.iterators.backend import WorkerBackend
 from fusionloader.engine.iterators.loader_state import LoaderState
-from fusionloader.engine.iterators.next_call import note_what_follows
+from fusionloader.engine.iterators.next_call import OneThread, note_what_follows
 from fusionloader.engine.iterators.pinning import Pinning
 from fusionloader.engine.manager.in_flight import Job
 from fusionloader.engine.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
@@ -43,7 +43,6 @@ from fusionloader.options.aliases import AnyLoader, Batch
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.finalizers import ExitFinalizer, Finalizer
 from fusionloader.system.gpu_memory.errors import MemorySharingError
-from fusionloader.system.processes import OneThread
 from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.fetchers import asked_samples
 from fusionloader.transforms.executors.layout import Layout

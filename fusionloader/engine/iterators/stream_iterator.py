@@ -62,7 +62,7 @@ class StreamIterator(SlotIterator):
         epoch_state = super()._start_epoch()
         self._passes.begin(epoch_state)
         # Without a dataset state, resuming means to make and drop the delivered batches again.
-        self._repeats = not any(epoch_state.workers)
+        self._repeats = self._is_iterable and not any(epoch_state.workers)
         if self._is_iterable and not self._repeats:
             epoch_state.delivered += len(epoch_state.ahead)  # no worker makes these again
             epoch_state.ahead = set()
@@ -118,7 +118,7 @@ class StreamIterator(SlotIterator):
         if job.position < 0:
             job.position = self._positions
             self._positions += 1  # no call is made in between, so that no exception can come
-        has = self._is_iterable and self._repeats and self._epoch_state.has(job.position)
+        has = self._repeats and self._epoch_state.has(job.position)
         if has and not job.failures:  # a failed one fails again
             self._passes.returned(job)
             job.discarded = True

@@ -11,10 +11,10 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.data.epochs.epoch_state import EpochState
 from fusionloader.data.epochs.sampling import Draws, numbered_batches
 from fusionloader.engine.iterators.loader_state import LoaderState
+from fusionloader.engine.iterators.next_call import OneThread
 from fusionloader.observe.trace.step_tracer import StepTracer
 from fusionloader.options.aliases import AnyLoader, Batch, Index
 from fusionloader.options.loader_options import LoaderOptions
-from fusionloader.system.processes import OneThread
 
 Numbered = Iterator[tuple[int, list[Index]]]
 """Mini-batches with their numbers in the epoch."""
