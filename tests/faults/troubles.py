@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 from support.images import eval_transform
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
@@ -163,6 +163,37 @@ def forked(at: Path) -> None:
         raise RuntimeError(pipe.read().decode())
 
 
+def within_next(at: Path) -> None:
+    iterator = iter(FusionLoader(Own(lambda: next(iterator)), 8))
+    next(iterator)
+
+
+def left(batches: Iterator[object]) -> None:
+    """Has KeyboardInterrupt leave the generator that the batches are made of, and goes on."""
+    try:
+        list(batches)
+    except KeyboardInterrupt:
+        list(batches)
+
+
+def interrupted() -> Iterator[int]:
+    yield from [0] * 80  # more than are drawn ahead
+    raise KeyboardInterrupt
+
+
+class Interrupted(IterableDataset, Sampler):
+    def __iter__(self) -> Iterator[int]:
+        return interrupted()
+
+
+def leaves_a_sampler(at: Path) -> None:
+    left(iter(FusionLoader(Own(wrong), 4, num_workers=1, sampler=Interrupted())))
+
+
+def leaves_a_dataset(at: Path) -> None:
+    left(iter(FusionLoader(Interrupted(), 4)))
+
+
 def other_state(at: Path) -> None:
     state = FusionLoader(folder(at), 4).state_dict()
     FusionLoader(folder(at), 2).load_state_dict(state)
@@ -215,6 +246,12 @@ FAULTS: dict[str, Fault] = {
     ),
     "dataset.… cannot be sent to workers that are started by 'spawn'": cannot_be_pickled,
     "this iterator belongs to process …, from which this one was forked": forked,
+    "next() was called within next() of the same iterator, by a signal handler or a finalizer": (
+        within_next
+    ),
+    "the sampler was left by …, and draws no more batches of this epoch": leaves_a_sampler,
+    "the dataset's iterator was left by …, and may have lost a sample. This iterator cannot go "
+    "on": leaves_a_dataset,
     "FusionLoader needs … of shared memory for …, but … are free by …": too_little_memory,
     "the state was saved by a loader with …, and this one has …": other_state,
     "the state was saved with num_workers = …, and this loader has …": state_of_other_workers,
