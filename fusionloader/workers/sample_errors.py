@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import signal
 import struct
 import traceback
 from collections.abc import Callable, Iterator
@@ -75,7 +76,9 @@ def failure_error(failure: Failure) -> BaseException:
             error: BaseException = kind(message=failure.text)
         else:
             error = kind(failure.text)
-    except Exception:  # its constructor takes other arguments
+    except Exception as other:  # its constructor takes other arguments
+        if raised_by_handler(other, signal.valid_signals()):
+            raise
         return RuntimeError(failure.text)
     return error
 
@@ -84,7 +87,9 @@ def _kind(failure: Failure) -> type[BaseException]:
     if failure.kind is not None:
         try:
             kind = pickle.loads(failure.kind)
-        except Exception:  # defined in a module that this process cannot import
+        except Exception as other:  # defined in a module that this process cannot import
+            if raised_by_handler(other, signal.valid_signals()):
+                raise
             return RuntimeError
         if isinstance(kind, type) and issubclass(kind, BaseException):
             return kind

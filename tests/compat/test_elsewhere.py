@@ -20,7 +20,7 @@ class Hide:
 sys.meta_path.insert(0, Hide())
 """
 PROGRAM = """
-import contextlib, threading, types, unittest.mock
+import contextlib, threading, time, types, unittest.mock
 import torch
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import IterableDataset, TensorDataset
@@ -34,6 +34,14 @@ def read(number):
     if number == 4:
         raise ValueError("bad record")
     return number
+
+class Late:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        time.sleep(0.1 if index < 2 else 0)  # another worker's batch is there first, and stored
+        return index
 
 def taken(iterator):
     try:
@@ -64,13 +72,21 @@ if __name__ == "__main__":
         resumed = iter(again)
         assert taken(resumed) == "failed"  # again, and not counted
         assert [each.tolist() for each in resumed] == [each.tolist() for each in iterator]
-        iterator = iter(FusionLoader(dataset, 4, num_workers=1))
-        leave = "torch.autograd.profiler.record_function.__exit__"
-        with contextlib.suppress(KeyboardInterrupt):
-            with unittest.mock.patch(leave, side_effect=KeyboardInterrupt):
-                next(iterator)  # the batch is in a local variable alone
-        with contextlib.suppress(RuntimeError):
-            raise AssertionError(next(iterator))
+        for leaves in (
+            "torch.autograd.profiler.record_function.__exit__",  # the batch is a local variable
+            "multiprocessing.queues._ForkingPickler.loads",  # it was read, and not stored
+            "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_put_index",  # taken
+            "fusionloader.engine.iterators.torchs_workers.to_device",
+        ):
+            loader = FusionLoader(Late(), 2, num_workers=2)
+            iterator = iter(loader)
+            there = [next(iterator).tolist()]
+            with contextlib.suppress(KeyboardInterrupt):
+                with unittest.mock.patch(leaves, side_effect=KeyboardInterrupt):
+                    there.extend(batch.tolist() for batch in iterator)
+            assert loader.state_dict()["delivered"] == len(there) < 6, (leaves, there)
+            with contextlib.suppress(RuntimeError):
+                raise AssertionError((leaves, next(iterator)))
         iterator, taken_there = iter(FusionLoader(range(6), 2, num_workers=1)), []
         turn, there = iterator._turn, lambda: taken_there.append(next(iterator).tolist())
         @contextlib.contextmanager

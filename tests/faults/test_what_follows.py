@@ -255,6 +255,33 @@ def test_an_error_of_any_handler_while_a_batch_is_received_loses_none():
     assert [*taken, *iterator] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
+class Interrupted(ValueError):
+    """Of which a signal for training interrupts the constructor, in training alone."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        if interrupts and torch.utils.data.get_worker_info() is None:
+            interrupts.pop()()
+
+
+def raise_interrupted():
+    raise Interrupted
+
+
+interrupts = []
+
+
+def test_an_error_of_a_handler_while_a_sample_s_error_is_made_is_raised(preempted_once):
+    iterator = iter(FusionLoader(Numbers(raise_interrupted), 2, num_workers=1))
+    taken = [next(iterator), next(iterator)]
+    interrupts.append(preempted_once)
+    with pytest.raises(Preempted):
+        next(iterator)
+    with pytest.raises(Interrupted):
+        next(iterator)
+    assert firsts([*taken, *iterator]) == [n for n in range(0, 64, 2) if n != 4]
+
+
 class Keeping(Numbers):
     def __getitem__(self, index):
         self.variables = locals()

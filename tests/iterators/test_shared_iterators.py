@@ -1,6 +1,7 @@
 """Threads that share an iterator: each batch and each error comes once, and states count all."""
 
 import contextlib
+import functools
 import itertools
 import signal
 import sys
@@ -9,7 +10,7 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import ConcatDataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
@@ -267,7 +268,10 @@ def test_next_within_next_is_refused(options):
 
 
 class Gate:
-    """An iterator's turn: a signal comes as its first holder leaves, then another thread runs."""
+    """An iterator's turn: a signal comes as its first holder leaves, then another thread runs.
+
+    If the holder's call has failed, no signal comes.
+    """
 
     def __init__(self, turn, then):
         self.turn, self.then = turn, then
@@ -279,10 +283,12 @@ class Gate:
 
     @contextlib.contextmanager
     def left(self, lock, then):
-        with lock:
-            yield
-            signal.raise_signal(signal.SIGUSR1)
-        in_threads(then, 1)
+        try:
+            with lock:
+                yield
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            in_threads(then, 1)
 
 
 @EVERY_KIND
@@ -308,3 +314,94 @@ def test_a_refused_call_leaves_the_batch_to_the_call_that_it_is_in(dataset, opti
         signal.signal(signal.SIGUSR1, before)
     assert len(refused) == 1
     assert sorted(taken) == list(range(24))
+
+
+class Part(Positioned):
+    """Of a single reader."""
+
+    def __iter__(self):
+        while self.position < 24:
+            self.position += 1
+            yield self.position - 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (list(range(24)), {}),
+        (list(range(24)), {"num_workers": 1}),
+        (Stream(), {"num_workers": 1}),
+        (Part(), {}),
+        (Part(), {"num_workers": 1}),
+    ],
+)
+def test_a_failed_call_leaves_its_batch_before_another_begins(dataset, options, monkeypatch):
+    loader = FusionLoader(dataset, 4, **options)
+    iterator, taken = iter(loader), []
+    iterator._turn = Gate(iterator._turn, lambda: taken.extend(next(iterator).tolist()))
+    with monkeypatch.context() as patch:
+        for module in MODULES:
+            patch.setattr(module, "to_device", no_memory)
+        iterator._turn.then = functools.partial(after, patch, iterator._turn.then)
+        with pytest.raises(MemoryError):
+            next(iterator)
+    assert taken == [0, 1, 2, 3]
+    state = loader.state_dict()
+    assert torch.cat(list(iterator)).tolist() == list(range(4, 24))
+    again = FusionLoader(dataset, 4, **options)
+    again.load_state_dict(state)
+    assert torch.cat(list(again)).tolist() == list(range(4, 24))
+
+
+def no_memory(batch, device):
+    raise MemoryError("of the device")
+
+
+def after(patch, then):
+    patch.undo()
+    then()
+
+
+class Counted(Sampler):
+    """A sampler that knows how many indices it has drawn."""
+
+    def __init__(self):
+        self.drawn = 0
+
+    def __len__(self):
+        return 3000
+
+    def __iter__(self):
+        while self.drawn < 3000:
+            self.drawn += 1
+            yield self.drawn - 1
+
+    def state_dict(self):
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state):
+        self.drawn = state["drawn"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_is_whole_if_another_thread_saves_it(workers):
+    loader, states = FusionLoader(range(3000), 2, sampler=Counted(), num_workers=workers), []
+    iterator, ended = iter(loader), threading.Event()
+
+    def save():
+        while not ended.is_set():
+            states.append(loader.state_dict())
+
+    saving = threading.Thread(target=save)
+    with frequent_switches():
+        saving.start()
+        taken = torch.cat(list(iterator)).tolist()
+        ended.set()
+        saving.join()
+    assert taken == list(range(3000))
+    counts = [
+        (state["sampler"]["sampler"]["drawn"], 2 * state["delivered"])
+        for state in states
+        if not state["finished"]
+    ]
+    assert all(drawn == delivered for drawn, delivered in counts)

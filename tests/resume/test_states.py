@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import pickle
+import signal
 import sys
 
 import pytest
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, T
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader
+from fusionloader.engine.iterators import single_process
 
 
 class CountingIterator:
@@ -130,6 +132,50 @@ def test_streams_go_on_in_every_worker_without_reading_again(taken, persistent):
 def test_a_stream_goes_on_in_this_process():
     expected, found, *_ = resumed(lambda: FusionLoader(Stream([20]), 3), 2)
     assert same_batches([b[:, :2] for b in expected], [b[:, :2] for b in found])
+
+
+@pytest.mark.parametrize("kind", ["handler", "Ctrl-C in the dataset", "Ctrl-C", "no memory"])
+def test_a_state_within_next_is_that_before_its_mini_batch(kind, monkeypatch):
+    saved, read = [], []
+
+    class Signalling(Stream):
+        def __iter__(self):
+            for sample in super().__iter__():
+                read.append(sample)
+                if len(read) == 8 and kind.endswith(("handler", "dataset")):
+                    signal.raise_signal(signal.SIGUSR1)
+                yield sample
+
+    def collate(samples):
+        if len(read) == 9 and kind == "Ctrl-C":
+            raise KeyboardInterrupt
+        return torch.stack(samples)
+
+    def to_device(batch, device):
+        if len(read) == 9 and kind == "no memory":
+            raise MemoryError
+        return batch
+
+    def handler(number, frame):
+        if kind == "handler":
+            saved.append(loader.state_dict())
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(single_process, "to_device", to_device)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        loader = FusionLoader(Signalling([20]), 3, collate_fn=collate)
+        iterator = iter(loader)
+        taken = [next(iterator), next(iterator)]
+        with contextlib.suppress(KeyboardInterrupt, MemoryError):
+            next(iterator)
+            assert kind == "handler"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    again = FusionLoader(Signalling([20]), 3)
+    again.load_state_dict(saved[0] if saved else loader.state_dict())
+    assert torch.cat([*taken, *again])[:, 1].tolist() == list(range(1, 21))
 
 
 class Remembering(Numbers):

@@ -6,6 +6,7 @@ import base64
 import copy
 import functools
 import pickle
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,8 +15,11 @@ import torch
 
 from fusionloader.data.epochs.rank_shares import Share
 from fusionloader.options.aliases import State
+from fusionloader.system.processes import renewed_in_children
 
 VERSION = 3
+# Of counting: one thread may call state_dict() while another one calls next().
+_lock = renewed_in_children(threading.RLock())
 
 
 class Returned(NamedTuple):
@@ -86,12 +90,13 @@ class EpochState:
 
     def settle(self) -> None:
         """Counts ``returned`` as delivered. May be interrupted at any step and called again."""
-        for number, returned in [*self.returned.items()]:
-            if returned[:2] == (self.delivered, -1) and not (self.ahead or self.drawn):
-                self.delivered += 1  # the common case: same result as below, at less cost
-            else:
-                self._settle(returned)
-            self.returned.pop(number, None)  # another thread may have done it
+        with _lock:
+            for number, returned in [*self.returned.items()]:
+                if returned[:2] == (self.delivered, -1) and not (self.ahead or self.drawn):
+                    self.delivered += 1  # the common case: same result as below, at less cost
+                else:
+                    self._settle(returned)
+                self.returned.pop(number, None)  # a signal handler may have done it
 
     def _settle(self, returned: Returned) -> None:
         # Each step can be repeated with the same result.
@@ -105,12 +110,15 @@ class EpochState:
         while self.delivered in self.ahead:
             self.delivered += 1
         self.ahead = {number for number in self.ahead if number >= self.delivered}
-        self.drawn = {n: state for n, state in self.drawn.items() if n >= self.delivered - 1}
+        for number in list(self.drawn):  # in place, because next() may be adding one
+            if number < self.delivered - 1:
+                self.drawn.pop(number, None)
 
     def copy(self) -> EpochState:
-        own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
-        own["newest"] = dict(self.newest)
-        return replace(self, workers=list(self.workers), returned=dict(self.returned), **own)
+        with _lock:
+            own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
+            own["newest"] = dict(self.newest)
+            return replace(self, workers=list(self.workers), returned=dict(self.returned), **own)
 
     def inherit(self, before: EpochState) -> None:
         """Takes over the states of sampler and dataset at the end of the epoch ``before``."""
@@ -125,6 +133,11 @@ class EpochState:
             if state is not None:
                 state["between"] = True
         return pickled_states(states)
+
+    @property
+    def has_drawn(self) -> bool:
+        """Whether a stateful sampler may have gone on since the epoch began."""
+        return self.finished or bool(self.drawn) or self.delivered > 0
 
     @property
     def sampler(self) -> State | None:

@@ -119,6 +119,8 @@ class Epochs:
 
     def restart(self) -> None:
         """Undoes ``start`` for an epoch that delivered nothing and whose number has changed."""
+        if self.current is not None and self.current.finished:  # no other was started since
+            return
         self._loaded, self._resume = self._taken
         if self._resume is None and self.current is not None and not self._numbered:
             self._next = self.current.epoch
@@ -151,13 +153,14 @@ class Epochs:
         """Returns what to save: the current epoch, or the start of the next one."""
         if self._loaded is not None:
             return self._loaded
-        current = self.current
+        current, resting = self.current, None
+        if current is None or not current.has_drawn:
+            resting = resting_state(options.index_sampler)
         if current is not None:
             current.settle()
-        if current is None or not (current.finished or current.drawn or current.delivered):
-            resting = resting_state(options.index_sampler)
-        else:
-            resting = current.sampler
+            current = current.copy()  # another thread may go on with it, or may just have begun
+            if current.has_drawn:
+                resting = current.sampler
         if current is not None and not current.finished:
             if resting is not None:
                 current.drawn.setdefault(current.delivered - 1, resting)

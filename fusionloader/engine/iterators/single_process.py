@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import reprlib
 import threading
@@ -20,10 +21,15 @@ from fusionloader.engine.iterators.deferral import Deferral
 from fusionloader.engine.iterators.loader_state import LoaderState
 from fusionloader.engine.iterators.next_call import next_batch, note_what_follows
 from fusionloader.engine.iterators.tracked import TrackedIterator
-from fusionloader.options.aliases import AnyLoader, Batch, Index
+from fusionloader.options.aliases import AnyLoader, Batch, Index, State
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.training_signals import raised_by_handler
-from fusionloader.transforms.executors.fetchers import asked_samples, fetcher_state, make_fetcher
+from fusionloader.transforms.executors.fetchers import (
+    asked_samples,
+    fetcher_state,
+    has_state,
+    make_fetcher,
+)
 
 
 @dataclass(slots=True)
@@ -36,12 +42,14 @@ class _Call:
         drawn: number and indices of the mini-batch; empty at the end of the epoch, ``None`` once it
             was returned.
         samples: its samples so far, of an iterable dataset.
+        before: state of the dataset before the mini-batch was begun.
         error: what the dataset's iterator has raised, until ``next()`` has raised it.
     """
 
     thread: int | None
     drawn: list[tuple[int, list[Index]]] | None = None
     samples: list[Any] | None = None
+    before: State | None = None
     error: Exception | None = None
 
     @property
@@ -80,13 +88,15 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
-            self._calls: list[_Call] = []
+            calls = self._calls = list[_Call]()
             # What an iterable dataset was left by, if not by an error of its own.
             self._left_by: type[BaseException] | None = None
             # The id of the error of this call, if a mini-batch ends with it.
             self._failed: tuple[int, _Call, EpochState, Returned] | None = None
             fetcher = self._dataset_fetcher
-            super()._begin().live = lambda: fetcher_state(fetcher)
+            owners = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+            self._has_state = any(map(has_state, owners))
+            super()._begin().live = lambda: _state_after_returned(calls, fetcher)
         return super()._begin()
 
     def __next__(self) -> Batch:
@@ -95,8 +105,13 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
             with lock, self._tracer, self._clock:
                 try:
                     batch, returned = self._next()
+                except BaseException as error:
+                    failed = self._failed
+                    if failed is None or failed[0] != id(error):
+                        self._leave()  # before another thread's call begins
+                    raise
                 finally:
-                    failed, self._failed = self._failed, None
+                    self._failed = None
                 call, epoch_state = self._call, self._epoch_state
         except BaseException as error:
             if failed is not None and failed[0] == id(error):
@@ -105,15 +120,19 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
                 epoch_state.returned[returned.number] = returned
                 call.drawn = call.samples = call.error = None
             else:
-                for each in self._calls[:]:
-                    if each.thread == threading.get_ident():
-                        each.thread = None
+                self._leave()  # again, if the exception came after the block above
             raise
         assert epoch_state is not None
         # No call follows, so no exception can come before the return.
         epoch_state.returned[returned.number] = returned
         call.drawn = call.samples = None
         return batch
+
+    def _leave(self) -> None:
+        """Leaves the mini-batch of this call to any thread's: this one may make no further."""
+        for each in self._calls[:]:
+            if each.thread == threading.get_ident():
+                each.thread = None
 
     def _next(self) -> tuple[Batch, Returned]:
         statistics, epoch_state = self._state.statistics, self._begun()
@@ -151,6 +170,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
     def _next_data(self) -> Batch:
         call = self._call
         if call.drawn is None:
+            call.before = _state_now(self._dataset_fetcher) if self._has_state else None
             call.drawn = []
         if not call.drawn:
             self._remaining.take(call.drawn)
@@ -227,6 +247,27 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         if len(samples) < wanted and fetcher.drop_last:
             return []
         return samples
+
+
+def _state_after_returned(calls: list[_Call], fetcher: Any) -> State | None:
+    """Returns the state of the dataset after the mini-batches that ``next()`` has returned."""
+    while True:
+        begun = [(call.drawn, call.before) for call in calls]
+        unfinished = {drawn[0][0]: before for drawn, before in begun if drawn and before}
+        if unfinished:
+            return copy.deepcopy(unfinished[min(unfinished)])
+        state = fetcher_state(fetcher)
+        if [id(before) for _, before in begun] == [id(call.before) for call in calls]:
+            return state  # no other thread has begun a mini-batch meanwhile
+
+
+def _state_now(fetcher: Any) -> State | None:
+    try:
+        return fetcher_state(fetcher)
+    except Exception as error:  # of the dataset: the loader's state_dict() raises it again
+        if raised_by_handler(error):
+            raise
+        return None
 
 
 class _Seeded:

@@ -275,15 +275,20 @@ class SlotIterator(_BaseDataLoaderIter):
                     each.asked()
                 try:
                     batch = to_device(super().__next__(), self._options.device)
+                    job = self._here()[0]
+                    returned = self._returned(job)
+                    payload = job.unleased(whole=self._backend.receiver is not None)
+                except BaseException as error:
+                    failed = self._failed
+                    if failed is None or failed[0] != id(error):
+                        self._leave()  # before another thread's call begins
+                    raise
                 finally:
-                    failed, self._failed = self._failed, None
+                    self._failed = None
                     epoch_state = self._epoch_state
-                job = self._here()[0]
-                returned = self._returned(job)
-                payload = job.unleased(whole=self._backend.receiver is not None)
         except BaseException as error:
             if failed is None or failed[0] != id(error):
-                self._in_flight.leave(threading.get_ident())  # it may make no further call
+                self._leave()  # again, if the exception came after the block above
                 # The sampler's error ends the epoch; without a begun epoch, the iterator has ended.
                 if self._begun and left_by is self._batches.left_by:
                     note_what_follows(error, ends_batch=False)
@@ -299,6 +304,10 @@ class SlotIterator(_BaseDataLoaderIter):
         job.payload, job.owner, job.result = payload, None, None
         job.returned = True
         return batch
+
+    def _leave(self) -> None:
+        """Leaves the mini-batches of this call to any thread's: this one may make no further."""
+        self._in_flight.leave(threading.get_ident())
 
     def _here(self) -> list[Job]:
         """Returns the mini-batches that this thread may return, first that of this call."""

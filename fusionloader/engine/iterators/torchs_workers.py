@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Callable
 from enum import Enum, auto
+from signal import valid_signals
 from typing import Any
 
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter
@@ -22,6 +24,7 @@ from fusionloader.engine.manager.stalls import StallWatch
 from fusionloader.options.aliases import AnyLoader, Batch, Index, State
 from fusionloader.options.loader_options import LoaderOptions
 from fusionloader.system.processes import named_death, refuse_in_child
+from fusionloader.system.training_signals import raised_by_handler
 from fusionloader.transforms.executors.fetchers import asked_samples, has_state, made_samples
 from fusionloader.transforms.plan.parts import Spent
 
@@ -30,8 +33,8 @@ class _Step(Enum):
     """Progress of ``next()``, which decides what an exception means."""
 
     WAITING = auto()  # torch holds everything: the next call can go on
-    HALF_WAY = auto()  # a batch or indices are only in local variables: an exception loses them
-    PASSED_ON = auto()  # an exception that torch raises now is the mini-batch's own error
+    HALF_WAY = auto()  # a batch or indices may be in local variables only: an exception loses them
+    PASSED_ON = auto()  # as HALF_WAY, but torch is about to raise the mini-batch's own error
 
 
 class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -40,57 +43,69 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
     _shutdown = True  # torch's __del__ reads it, even if __init__ raised
     _step = _Step.WAITING
     _has_lost = False  # a mini-batch or indices, to an exception
+    _is_error = False  # whether a mini-batch is an error
+    _failed: tuple[int, EpochState, Returned] | None = None  # if a call ends a mini-batch by error
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
         super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     def __next__(self) -> Batch:
-        lock, half_way = self._turn.lock, False
+        lock, lost, failed = self._turn.lock, False, None
         try:
             with lock, self._tracer, self._clock:
+                lost, self._step, self._failed = True, _Step.WAITING, None
                 try:
-                    batch = self._next()
+                    batch, returned = self._next()
                 finally:
-                    half_way = self._step is _Step.HALF_WAY
-        except BaseException:
-            self._has_lost = self._has_lost or half_way
+                    lost, failed = self._step is not _Step.WAITING, self._failed
+                epoch_state = self._epoch_state
+        except BaseException as error:
+            if failed is not None and failed[0] == id(error):
+                _, epoch_state, returned = failed
+                epoch_state.returned[returned.number] = returned
+            else:
+                self._has_lost = self._has_lost or lost
             raise
-        return batch  # no call follows, so no exception can come before
+        assert epoch_state is not None
+        # No call follows, so no exception can come before the return.
+        epoch_state.returned[returned.number] = returned
+        return batch
 
-    def _next(self) -> Batch:
-        self._step = _Step.WAITING
+    def _next(self) -> tuple[Batch, Returned]:
         if self._has_lost:
             raise RuntimeError(
                 "an exception came while a mini-batch was taken from a worker, and this iterator "
                 "cannot go on: iter(loader) begins an epoch"
             )
         statistics, epoch_state = self._state.statistics, self._begun()
-        counted = statistics.samples
+        epoch_state.settle()
+        counted, self._step = statistics.samples, _Step.HALF_WAY
         try:
             while self._to_repeat > 0:
                 self._torchs_next()
                 self._to_repeat -= 1
-                self._step = _Step.WAITING
             batch = self._torchs_next()
         except StopIteration:
+            self._step = _Step.WAITING  # torch raises it again
             self._remaining.check()
-            self._note_end(epoch_state)
+            self._note_ends(epoch_state)
             self._ended(epoch_state)
             raise
-        except Exception:
-            if self._step is _Step.PASSED_ON:
-                if self._to_repeat > 0:
-                    self._to_repeat -= 1  # it failed in the epoch that goes on, too
+        except Exception as error:
+            if self._step is _Step.PASSED_ON and not raised_by_handler(error, valid_signals()):
+                if self._to_repeat > 0:  # it failed in the epoch that goes on, too
+                    self._to_repeat -= 1
+                    self._step = _Step.WAITING
                 else:
-                    self._note_delivered(epoch_state)
+                    # The error's id: with itself, the garbage collector would free this iterator.
+                    self._failed = id(error), epoch_state, self._returned(epoch_state)
             raise
         self._step = _Step.HALF_WAY
-        number = epoch_state.delivered
-        self._note_delivered(epoch_state)
+        returned = self._returned(epoch_state)
         statistics.batches += 1
-        self._tracer.made(epoch_state.epoch, number, statistics.samples - counted)
-        return to_device(batch, self._options.device)
+        self._tracer.made(epoch_state.epoch, returned.number, statistics.samples - counted)
+        return to_device(batch, self._options.device), returned
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
@@ -102,6 +117,7 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
             if any(epoch_state.workers):  # workers resume, and so does the order of their turns
                 for _ in range((epoch_state.last_worker + 1) % self._num_workers):
                     next(self._worker_queue_idx_cycle)
+            self._position = epoch_state.delivered  # of an iterable dataset's next mini-batch
         return super()._begin()
 
     def _forget_tasks(self) -> None:
@@ -142,26 +158,33 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         self._state.statistics.workers.add_spent(samples, stamp.seconds, Spent())
         return stamp.task
 
-    def _note_delivered(self, epoch_state: EpochState) -> None:
+    def _returned(self, epoch_state: EpochState) -> Returned:
         task = self._rcvd_idx - 1 if self._in_order else self._arrived
-        epoch_state.last_worker = self._made_by.pop(task, -1)
-        state = self._states.pop(task, None)
-        if state is not None:
-            epoch_state.workers[epoch_state.last_worker] = state
-        self._note_end(epoch_state)
+        worker, state = self._made_by.pop(task, -1), self._states.pop(task, None)
+        state = self._note_ends(epoch_state, worker) or state
         self._state.statistics.samples += self._asked.pop(task)
         number = self._numbers.pop(task)
         if self._options.dataset_kind == _DatasetKind.Iterable:
-            number = epoch_state.delivered  # workers end at different times, so it is only a count
-        epoch_state.deliver(Returned(number))
+            number = self._position  # workers end at different times, so it is only a count
+            self._position += 1
+        return Returned(number, worker, state)
 
-    def _note_end(self, epoch_state: EpochState) -> None:
-        """Records the final states of ended datasets, once all their batches are delivered."""
+    def _note_ends(self, epoch_state: EpochState, returned: int = -1) -> bytes | None:
+        """Records the final states of ended datasets, once all their batches are delivered.
+
+        The final state of the worker whose mini-batch is being returned is returned instead.
+        """
         waiting = {w for task, w in self._made_by.items() if task >= self._rcvd_idx}
+        final = None
         for task, worker in list(self._ends.items()):
             if worker not in waiting or not self._in_order:
                 del self._ends[task]
-                epoch_state.workers[worker] = self._states.pop(task, epoch_state.workers[worker])
+                state = self._states.pop(task, None)
+                if worker == returned:
+                    final = state
+                elif state is not None:
+                    epoch_state.workers[worker] = state
+        return final
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -202,22 +225,34 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         super()._shutdown_workers()
 
     def _received(self, timeout: float) -> Any:
-        self._step = _Step.WAITING
         with named_death(self._workers):
-            found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-            if found[0]:
-                self._step = _Step.HALF_WAY
+            self._step = _Step.WAITING
+            arrived = self._wait(timeout)
+            self._step = _Step.HALF_WAY  # an exception while torch reads a message loses it
+            found = super()._try_get_data(timeout if arrived else 0)  # type: ignore[no-untyped-call]
+            if not found[0]:
+                self._step = _Step.WAITING
         return found
 
-    def _try_put_index(self) -> None:
-        self._step = _Step.HALF_WAY
-        super()._try_put_index()
-        self._step = _Step.PASSED_ON
+    def _wait(self, timeout: float) -> bool:
+        """Waits for a message, but does not take it. Returns whether there is one."""
+        queue: Any = self._data_queue
+        if hasattr(queue, "_reader"):
+            return bool(queue._reader.poll(timeout))
+        with queue.not_empty:  # of the thread that pins batches
+            return bool(queue.not_empty.wait_for(queue._qsize, timeout))
 
-    def _process_data(self, *arguments: Any) -> Batch:
-        batch = super()._process_data(*arguments)  # type: ignore[no-untyped-call]
-        self._step = _Step.HALF_WAY  # no error of the mini-batch's own can come any more
-        return batch
+    def _try_put_index(self) -> None:
+        super()._try_put_index()
+        if self._is_error:
+            self._step = _Step.PASSED_ON
+
+    def _process_data(self, data: Any, *arguments: Any) -> Batch:
+        self._is_error = isinstance(data, ExceptionWrapper)
+        try:
+            return super()._process_data(data, *arguments)  # type: ignore[no-untyped-call]
+        finally:
+            self._is_error = False
 
     def _worker_report(self) -> str:
         at: dict[int, int] = {}

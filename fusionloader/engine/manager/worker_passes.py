@@ -98,7 +98,9 @@ class WorkerPasses:
     def last(self, worker: int) -> StateAfter:
         """Returns the state that a replaced worker resumes from; its ``state`` may be ``None``."""
         for job in reversed(self._jobs.undelivered):
-            if job.worker == worker and job.after is not None and self._jobs.is_done(job):
+            # A thread may still return one that was made before the newest that was returned.
+            is_newer = job.worker == worker and job.number > self._newest[worker]
+            if is_newer and job.after is not None and self._jobs.is_done(job):
                 return job.after
         return self._last[worker]
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -49,12 +51,20 @@ def has_state(thing: object) -> TypeGuard[Stateful]:
 def _takes(method: object, *arguments: object) -> bool:
     if not callable(method):
         return False
+    function = getattr(method, "__func__", None)
+    if isinstance(function, FunctionType):
+        return _takes_positional(function, 1 + len(arguments))
+    return _takes_positional.__wrapped__(method, len(arguments))
+
+
+@functools.lru_cache(maxsize=64)  # 15 us for each of them, and states are taken with each batch
+def _takes_positional(function: Callable[..., object], count: int) -> bool:
     try:
-        signature = inspect.signature(method)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a method in C
         return True
     try:
-        signature.bind(*arguments)
+        signature.bind(*[None] * count)
     except TypeError:
         return False
     return True
