@@ -77,7 +77,9 @@ def _explain_files(files: SampleFiles | str) -> list[str]:
 
 
 def _first(options: LoaderOptions, route: Route) -> str:
-    workers = f"{options.num_workers} workers" + (" of a pool" if options.pool is not None else "")
+    plural, ending = ("", "s") if options.num_workers == 1 else ("s", "")
+    of_pool = " of a pool" if options.pool is not None else ""
+    workers = f"{options.num_workers} worker{plural}{of_pool}"
     if route.way == "torch's loop" and route.why_whole:
         return f"whole batches in torch's own loop: {route.why_whole}"
     if route.way == "gathered":
@@ -88,8 +90,8 @@ def _first(options: LoaderOptions, route: Route) -> str:
     if options.num_workers == 0:
         return "in the training process, because num_workers=0"
     if route.why_whole:
-        return f"{workers} make whole batches: {route.why_whole}"
-    return f"{workers} write samples into shared batches"
+        return f"{workers} make{ending} whole batches: {route.why_whole}"
+    return f"{workers} write{ending} samples into shared batches"
 
 
 def _inner_sampler(options: LoaderOptions) -> object:

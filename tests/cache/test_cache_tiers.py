@@ -108,7 +108,7 @@ def test_files_that_user_code_opens_are_kept_too(folder, tiers, options):
     # Pillow decodes one of them, and reads it itself.
     assert (found.misses, found.hits) == (COUNT - 1, COUNT - 1)
     assert (found.epoch_misses, found.epoch_hits) == (0, COUNT - 1)
-    assert f"has had {COUNT - 1} of {COUNT - 1} samples from the cache" in loader.explain()
+    assert f"got {COUNT - 1} of {COUNT - 1} samples from the cache" in loader.explain()
 
 
 MORE = [pytest.param(kib, marks=pytest.mark.matrix) for kib in (16, 200)]

@@ -17,7 +17,7 @@ from fusionloader import FusionLoader
 from fusionloader.data.sources.fingerprint import Fingerprint
 from fusionloader.route import route
 
-WHOLE = "make whole batches"
+WHOLE = "whole batches: "
 
 
 class Named(Dataset):

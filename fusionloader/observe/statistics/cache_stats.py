@@ -63,14 +63,14 @@ class CacheStats:
         }
 
     def explain(self) -> str:
-        """Returns a line of what the last epoch has had of it."""
+        """Returns a line of what the last epoch got from it."""
         samples = self.epoch_hits + self.epoch_misses
         kept = ", ".join(
             f"{name} {tier.images}" for name, tier in self.tiers.items() if tier.images
         )
         return (
-            f"The last epoch has had {self.epoch_hits} of {samples} samples from the cache, which "
-            f"keeps {kept or 'nothing'}, in {mib(self.bytes + self.disk_bytes)} of "
+            f"The last epoch got {self.epoch_hits} of {samples} samples from the cache, which "
+            f"holds {kept or 'nothing'}, in {mib(self.bytes + self.disk_bytes)} of "
             f"{mib(self.budget + self.disk_budget)}."
         )
 

@@ -114,7 +114,7 @@ _WORKER = ("kind", "worker")
 _RATE = "samples/second"
 
 WAIT_HISTOGRAM = "wait_seconds"
-WAIT_HELP = "Waits of training in next(), but those for first batches of epochs."
+WAIT_HELP = "Waits of training in next(), except for the first batches of epochs."
 
 COUNTERS = (
     Counter("wait_ratio", "ratio", "gauge",
