@@ -66,8 +66,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
         sampler: as in ``DataLoader``. Indices are passed to the dataset unchanged.
         pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
         device: device to which batches are delivered; ``None`` leaves them in host memory.
-        seed: seed of all random draws of an epoch. ``None`` draws one per iterator from
-            ``generator``, as torch draws the base seed of its workers.
+        seed: seed of all random draws of an epoch but those of user code with ``num_workers=0``.
+            ``None`` draws one per iterator from ``generator``, as torch draws the base seed of its
+            workers.
         cache: a ``Cache`` that stores what the first epoch reads and decodes, for plans that run
             wholly in workers on image files, and for files that user code opens in workers. Ranks
             and jobs of a machine share it. Random transforms are still drawn in every epoch, and

@@ -158,7 +158,8 @@ class Counts:
 
     def explain(self) -> list[str]:
         """Returns the lines of ``explain()``."""
-        lines = [f"deferred images: {self.files} files opened by user code were decoded natively"]
+        decoded = f"{self.files} files opened by user code were decoded natively"
+        lines = [f"deferred images: {decoded}" if self.files else "deferred images:"]
         for what, counted in (
             ("left to the library", self.left),
             ("recorded", self.recorded),
