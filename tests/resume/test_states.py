@@ -18,6 +18,8 @@ from torch.utils.data.distributed import DistributedSampler
 from fusionloader import FusionLoader
 from fusionloader.engine.iterators import single_process
 
+PERSISTENT = {"persistent_workers": True}
+
 
 class CountingIterator:
     def __init__(self, size):
@@ -176,6 +178,66 @@ def test_a_state_within_next_is_that_before_its_mini_batch(kind, monkeypatch):
     again = FusionLoader(Signalling([20]), 3)
     again.load_state_dict(saved[0] if saved else loader.state_dict())
     assert torch.cat([*taken, *again])[:, 1].tolist() == list(range(1, 21))
+
+
+class TakenUpLate(IterableDataset):
+    """A dataset that takes up a state with its next pass, as Hugging Face's do."""
+
+    def __init__(self):
+        self.position, self.start = 0, None
+
+    def __iter__(self):
+        self.position, self.start = self.start or 0, None
+        while self.position < 12:
+            self.position += 1
+            yield self.position - 1
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.start = state["position"]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("resumed_at", [0, 2])
+def test_a_state_of_a_first_batch_is_that_of_the_epoch_s_start(resumed_at, epochs, within):
+    saving, saved = [], []
+
+    def collate(samples):
+        if saving:
+            saved.append(saving.pop().state_dict())
+        return samples
+
+    def loaded(state):
+        loader = FusionLoader(TakenUpLate(), 4, collate_fn=collate)
+        loader.load_state_dict(state)
+        return loader
+
+    loader = FusionLoader(TakenUpLate(), 4, collate_fn=collate)
+    for _ in range(epochs):
+        assert sum(loader, []) == list(range(12))
+    taken = sum(itertools.islice(loader, resumed_at), [])
+    if resumed_at:
+        loader = loaded(loader.state_dict())
+    iterator = iter(loader)
+    if within:
+        saving.append(loader)
+        next(iterator)
+    else:
+        saved.append(loader.state_dict())
+    assert taken + sum(loaded(saved[0]), []) == list(range(12))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, **PERSISTENT}])
+def test_a_state_between_two_passes_begins_the_next_one(options):
+    loaders = [FusionLoader(TakenUpLate(), 4, collate_fn=list, **options) for _ in range(2)]
+    assert sum(loaders[0], []) == list(range(12))
+    loaders[1].load_state_dict(loaders[0].state_dict())
+    assert sum(loaders[1], []) == sum(loaders[0], []) == list(range(12))
+    for loader in loaders:
+        loader.close()
 
 
 class Remembering(Numbers):

@@ -42,20 +42,68 @@ class _Call:
         drawn: number and indices of the mini-batch; empty at the end of the epoch, ``None`` once it
             was returned.
         samples: its samples so far, of an iterable dataset.
-        before: state of the dataset before the mini-batch was begun.
+        before: the dataset's state before the mini-batch, in a tuple of its own; ``None`` if it is
+            not known.
         error: what the dataset's iterator has raised, until ``next()`` has raised it.
     """
 
     thread: int | None
     drawn: list[tuple[int, list[Index]]] | None = None
     samples: list[Any] | None = None
-    before: State | None = None
+    before: tuple[State | None] | None = None
     error: Exception | None = None
 
     @property
     def number(self) -> int:
         assert self.drawn
         return self.drawn[0][0]
+
+
+class _DatasetState:
+    """The state of an iterator's dataset, after what ``next()`` has returned.
+
+    Attributes:
+        exists: whether the dataset has a state.
+        has_fetched: whether a sample has been asked for.
+        calls: the iterator's calls of ``next()``.
+    """
+
+    def __init__(self, fetcher: Any, given: State | None) -> None:
+        """``given``: state that the iterator continues from."""
+        self._fetcher, self._given = fetcher, given
+        owners = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+        self.exists = any(map(has_state, owners))
+        self.has_fetched = False
+        self.calls: list[_Call] = []
+
+    def before(self) -> tuple[State | None] | None:
+        """Returns the state before a mini-batch, in a tuple; ``None`` if the dataset raises."""
+        try:
+            return (self._now(),) if self.exists else None
+        except Exception as error:  # the loader's state_dict() raises it again
+            if raised_by_handler(error):
+                raise
+            return None
+
+    def after_returned(self) -> State | None:
+        """Returns the state to save, at any time and in any thread."""
+        while True:
+            begun = [(call.before, [*(call.drawn or ())]) for call in self.calls]
+            unfinished = {drawn[0][0]: before for before, drawn in begun if drawn and before}
+            if unfinished:
+                return copy.deepcopy(unfinished[min(unfinished)][0])
+            state = self._now()
+            now = [(call.before, call.drawn) for call in self.calls]
+            if [(id(a), bool(b)) for a, b in begun] == [(id(a), bool(b)) for a, b in now]:
+                return state  # no other thread has begun a mini-batch meanwhile
+
+    def _now(self) -> State | None:
+        if not self.has_fetched and self._given is not None:
+            return copy.deepcopy(self._given)  # a dataset may take it up with its first sample
+        state = fetcher_state(self._fetcher)
+        if state is not None and hasattr(self._fetcher, "dataset_iter"):
+            state["between"] = not self.has_fetched
+        return state
 
 
 class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # type: ignore[misc]
@@ -73,6 +121,7 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         self._dataset_fetcher = make_fetcher(
             lambda: self._make_fetcher(given), loader.dataset, state
         )
+        self._dataset_state = _DatasetState(self._dataset_fetcher, state)
         if under_way:
             self._index_sampler = loader._index_sampler
             self._sampler_iter = iter(self._index_sampler)
@@ -88,15 +137,12 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
-            calls = self._calls = list[_Call]()
+            self._calls = self._dataset_state.calls = []
             # What an iterable dataset was left by, if not by an error of its own.
             self._left_by: type[BaseException] | None = None
             # The id of the error of this call, if a mini-batch ends with it.
             self._failed: tuple[int, _Call, EpochState, Returned] | None = None
-            fetcher = self._dataset_fetcher
-            owners = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
-            self._has_state = any(map(has_state, owners))
-            super()._begin().live = lambda: _state_after_returned(calls, fetcher)
+            super()._begin().live = self._dataset_state.after_returned
         return super()._begin()
 
     def __next__(self) -> Batch:
@@ -169,14 +215,14 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
 
     def _next_data(self) -> Batch:
         call = self._call
-        if call.drawn is None:
-            call.before = _state_now(self._dataset_fetcher) if self._has_state else None
-            call.drawn = []
         if not call.drawn:
+            call.drawn = []
+            call.before = self._dataset_state.before()
             self._remaining.take(call.drawn)
             if not call.drawn:
                 self._remaining.check()
                 raise StopIteration
+        self._dataset_state.has_fetched = True
         number, indices = call.drawn[0]
         self._asked = asked_samples(indices)
         workers, start = self._state.statistics.workers, time.perf_counter()
@@ -247,27 +293,6 @@ class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # t
         if len(samples) < wanted and fetcher.drop_last:
             return []
         return samples
-
-
-def _state_after_returned(calls: list[_Call], fetcher: Any) -> State | None:
-    """Returns the state of the dataset after the mini-batches that ``next()`` has returned."""
-    while True:
-        begun = [(call.drawn, call.before) for call in calls]
-        unfinished = {drawn[0][0]: before for drawn, before in begun if drawn and before}
-        if unfinished:
-            return copy.deepcopy(unfinished[min(unfinished)])
-        state = fetcher_state(fetcher)
-        if [id(before) for _, before in begun] == [id(call.before) for call in calls]:
-            return state  # no other thread has begun a mini-batch meanwhile
-
-
-def _state_now(fetcher: Any) -> State | None:
-    try:
-        return fetcher_state(fetcher)
-    except Exception as error:  # of the dataset: the loader's state_dict() raises it again
-        if raised_by_handler(error):
-            raise
-        return None
 
 
 class _Seeded:

@@ -178,12 +178,13 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         final = None
         for task, worker in list(self._ends.items()):
             if worker not in waiting or not self._in_order:
-                del self._ends[task]
-                state = self._states.pop(task, None)
+                state = self._states.get(task)
                 if worker == returned:
                     final = state
                 elif state is not None:
                     epoch_state.workers[worker] = state
+                self._ends.pop(task, None)
+                self._states.pop(task, None)
         return final
 
     # ---- waiting -------------------------------------------------------------------------------
@@ -217,6 +218,7 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         # this module by then.
         if getpid() != self._owner:  # in a forked child the workers belong to the parent
             return
+        self._step = _Step.WAITING  # all batches are there, or nobody wants them
         ends = [queue._close for queue in getattr(self, "_index_queues", ()) if queue._close]
         if not (is_finalizing() or all(end.still_active() for end in ends)):
             # The garbage collector closed these queues first, so no message can end the workers.

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeGuard
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.data import Subset
 
 from fusionloader.options.aliases import Index, State
+from fusionloader.system.training_signals import raised_by_handler
 
 _DEEPEST = 8  # nested containers in which a batch's first tensor is looked for
 
@@ -51,13 +52,19 @@ def has_state(thing: object) -> TypeGuard[Stateful]:
 def _takes(method: object, *arguments: object) -> bool:
     if not callable(method):
         return False
-    function = getattr(method, "__func__", None)
-    if isinstance(function, FunctionType):
-        return _takes_positional(function, 1 + len(arguments))
-    return _takes_positional.__wrapped__(method, len(arguments))
+    if not (isinstance(method, MethodType) and isinstance(method.__func__, FunctionType)):
+        return _takes_positional(method, len(arguments))
+    # 15 us for each of them, and states are taken with each batch.
+    known = _taking.setdefault(method.__func__, {})
+    count = 1 + len(arguments)
+    if count not in known:
+        known[count] = _takes_positional(method.__func__, count)
+    return known[count]
 
 
-@functools.lru_cache(maxsize=64)  # 15 us for each of them, and states are taken with each batch
+_taking: WeakKeyDictionary[FunctionType, dict[int, bool]] = WeakKeyDictionary()
+
+
 def _takes_positional(function: Callable[..., object], count: int) -> bool:
     try:
         signature = inspect.signature(function)
@@ -105,10 +112,24 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
     iterator = getattr(fetcher, "dataset_iter", None)
     load_state(iterator, state["iterator"])
     if state["between"]:
-        return make() if iterator is not None else fetcher
+        return fetcher if iterator is None else _next_pass(make, fetcher, state)
     if iterator is not None:
         fetcher.ended = state["ended"]
     return fetcher
+
+
+def _next_pass(make: Callable[[], Any], fetcher: Any, state: State) -> Any:
+    """Returns a fetcher of the pass after a state that was saved between two, or at the begin."""
+    # A dataset at the end of a pass may raise StopIteration once more before the next one.
+    try:
+        next(fetcher.dataset_iter)
+    except StopIteration:
+        return make()
+    except Exception as error:  # of the first sample, which comes again
+        if raised_by_handler(error):
+            raise
+    load_state(fetcher.dataset, state["dataset"])
+    return make()
 
 
 def find_list_maker(dataset: Any) -> Any:
