@@ -507,9 +507,9 @@ def test_batches_of_a_loader(files):
             assert same_batches(list(loader), expected)
         told, lines = loader.stats().deferred_images, loader.explain()
     assert told["results"]["tensor"] == 40 and not told["failed"]
-    assert set(told["processed"]) == {"replayed", "run"}
     assert sum(told["processed"].values()) == 40
-    assert f"calls of image processors: replayed {told['processed']['replayed']}, run" in lines
+    assert told["processed"]["replayed"] > told["processed"].get("run", 0)  # to learn, if need be
+    assert f"calls of image processors: replayed {told['processed']['replayed']}" in lines
 
 
 class Opened(Dataset):
