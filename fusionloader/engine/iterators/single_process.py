@@ -100,10 +100,7 @@ class _DatasetState:
     def _now(self) -> State | None:
         if not self.has_fetched and self._given is not None:
             return copy.deepcopy(self._given)  # a dataset may take it up with its first sample
-        state = fetcher_state(self._fetcher)
-        if state is not None and hasattr(self._fetcher, "dataset_iter"):
-            state["between"] = not self.has_fetched
-        return state
+        return fetcher_state(self._fetcher)
 
 
 class SingleProcessIterator(TrackedIterator, _SingleProcessDataLoaderIter):  # type: ignore[misc]

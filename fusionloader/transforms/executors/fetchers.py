@@ -19,7 +19,6 @@ import torch
 from torch.utils.data import Subset
 
 from fusionloader.options.aliases import Index, State
-from fusionloader.system.training_signals import raised_by_handler
 
 _DEEPEST = 8  # nested containers in which a batch's first tensor is looked for
 
@@ -112,24 +111,10 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
     iterator = getattr(fetcher, "dataset_iter", None)
     load_state(iterator, state["iterator"])
     if state["between"]:
-        return fetcher if iterator is None else _next_pass(make, fetcher, state)
+        return make() if iterator is not None else fetcher
     if iterator is not None:
         fetcher.ended = state["ended"]
     return fetcher
-
-
-def _next_pass(make: Callable[[], Any], fetcher: Any, state: State) -> Any:
-    """Returns a fetcher of the pass after a state that was saved between two, or at the begin."""
-    # A dataset at the end of a pass may raise StopIteration once more before the next one.
-    try:
-        next(fetcher.dataset_iter)
-    except StopIteration:
-        return make()
-    except Exception as error:  # of the first sample, which comes again
-        if raised_by_handler(error):
-            raise
-    load_state(fetcher.dataset, state["dataset"])
-    return make()
 
 
 def find_list_maker(dataset: Any) -> Any:
