@@ -87,6 +87,13 @@ if __name__ == "__main__":
             assert loader.state_dict()["delivered"] == len(there) < 6, (leaves, there)
             with contextlib.suppress(RuntimeError):
                 raise AssertionError((leaves, next(iterator)))
+        iterator = iter(FusionLoader(range(4), 2, num_workers=1))
+        assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        join = "multiprocessing.process.BaseProcess.join"
+        with contextlib.suppress(KeyboardInterrupt):
+            with unittest.mock.patch(join, side_effect=KeyboardInterrupt):
+                raise AssertionError(next(iterator))  # it ends the workers
+        assert next(iterator, "the end") == "the end"
         iterator, taken_there = iter(FusionLoader(range(6), 2, num_workers=1)), []
         turn, there = iterator._turn, lambda: taken_there.append(next(iterator).tolist())
         @contextlib.contextmanager

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, T
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader
+from fusionloader.data.epochs.epochs import Epochs
 from fusionloader.engine.iterators import single_process
 
 
@@ -519,3 +520,28 @@ def test_a_loaded_state_outlives_an_exception_in_iter(taken):
             break
         assert same_batches(rest, [batch for (batch,) in loader]), steps.place
     assert position > 10
+
+
+def test_an_iterator_whose_next_epoch_was_interrupted_goes_on_with_it(monkeypatch):
+    """And not with the epoch before, which was resumed."""
+
+    def make():
+        dataset = TensorDataset(torch.arange(12))
+        return FusionLoader(dataset, 2, num_workers=1, persistent_workers=True)
+
+    first = make()
+    taken = list(itertools.islice(first, 3))
+    loader = make()
+    loader.load_state_dict(first.state_dict())
+    iterator = iter(loader)
+    rest = list(iterator)
+    assert torch.cat([batch for (batch,) in taken + rest]).tolist() == list(range(12))
+    with monkeypatch.context() as patch:
+        patch.setattr(Epochs, "start", interrupted_start)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    assert torch.cat([batch for (batch,) in iterator]).tolist() == list(range(12))
+
+
+def interrupted_start(epochs, options, base_seed):
+    raise KeyboardInterrupt
