@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
+from support.waiting import wait_until
 from torch.utils.data import ConcatDataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
@@ -360,6 +362,41 @@ def no_memory(batch, device):
 def after(patch, then):
     patch.undo()
     then()
+
+
+class Dying(Part):
+    """Whose first worker dies in the third batch, once another thread has returned the second."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.returned, self.died = folder / "returned", folder / "died"
+
+    def __iter__(self):
+        for sample in super().__iter__():
+            if sample == 8 and not self.died.exists():
+                wait_until(self.returned.exists)
+                self.died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield sample
+
+
+def test_a_replaced_worker_goes_on_behind_the_newest_batch_that_was_returned(tmp_path):
+    dataset = Dying(tmp_path)
+    iterator, taken = iter(FusionLoader(dataset, 4, num_workers=1)), []
+
+    def others():
+        taken.extend(next(iterator).tolist())
+        dataset.returned.touch()
+        taken.extend(next(iterator).tolist())
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    iterator._turn = Gate(iterator._turn, others)
+    try:
+        taken.extend(next(iterator).tolist())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert dataset.died.exists()
+    assert sorted([*taken, *torch.cat(list(iterator)).tolist()]) == list(range(24))
 
 
 class Counted(Sampler):
