@@ -12,7 +12,9 @@ from fusionloader import _native
 assert not {"torch", "numpy", "PIL"} & set(sys.modules)
 compared = 0
 for level in _native.simd_levels():
-    executor = _native.Executor((), None, 3, 3, 0, 0, False, True, False, level)
+    executor = _native.Executor(
+        (), None, 3, 3, 0, 0, fast_decode=False, strict=True, vertical_first="never", simd=level
+    )
     for expected in sorted(Path(sys.argv[1]).glob("*.rgb")):
         encoded = expected.with_suffix("").read_bytes()
         width, height = executor.image_size(encoded)

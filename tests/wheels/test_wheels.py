@@ -16,8 +16,6 @@ import pytest
 from PIL import Image
 from support.images import photo
 
-pytestmark = pytest.mark.wheels
-
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("decode_files.py")
 WHEELS = sorted(Path(os.environ.get("FUSIONLOADER_WHEELS", ROOT / "dist")).glob("*.whl"))
@@ -30,7 +28,8 @@ def python_of(wheel):
 
 
 def names(wheels):
-    return pytest.mark.parametrize("wheel", wheels, ids=[wheel.stem for wheel in wheels])
+    of_each = pytest.mark.parametrize("wheel", wheels, ids=[wheel.stem for wheel in wheels])
+    return lambda test: pytest.mark.wheels(of_each(test))
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +64,7 @@ def pythons():
     return dict(zip(tags, paths, strict=True))
 
 
+@pytest.mark.wheels
 def test_there_are_wheels():
     assert NATIVE, "make wheel builds them"
 
@@ -83,15 +83,22 @@ def test_what_is_bundled_is_hidden_and_has_its_license(wheel, tmp_path):
     assert not list(tmp_path.glob("*.libs"))  # nothing that the loader would have to find
 
 
+def assert_all_is_decoded(said):
+    levels = said.split(" compared at ")[1].split()
+    assert levels and said.startswith(f"{5 * len(levels)} compared")
+
+
+def test_the_extension_of_this_environment_decodes_alone(files):
+    assert_all_is_decoded(run(sys.executable, SCRIPT, files, PATH=""))
+
+
 @names(NATIVE)
 def test_a_wheel_decodes_with_nothing_else_installed(wheel, files, pythons, tmp_path):
     subprocess.run([pythons[python_of(wheel)], "-m", "venv", tmp_path / "venv"], check=True)
     bin = tmp_path / "venv" / "bin"
     install = [sys.executable, "-m", "pip", "--python", bin / "python", "install", "--no-deps"]
     subprocess.run([*install, wheel], check=True, stdout=subprocess.DEVNULL)
-    said = run(bin / "python", SCRIPT, files, PATH=str(bin))
-    levels = said.split(" compared at ")[1].split()
-    assert levels and said.startswith(f"{5 * len(levels)} compared")
+    assert_all_is_decoded(run(bin / "python", SCRIPT, files, PATH=str(bin)))
 
 
 @names(FOREIGN)
@@ -108,6 +115,7 @@ def test_a_wheel_for_arm_decodes_under_emulation(wheel, files, tmp_path):
     assert said == "10 compared at scalar neon\n"
 
 
+@pytest.mark.wheels
 def test_a_bare_environment_trains(tmp_path):
     """Everything that pip brings for the wheel, which takes a minute and 5 GB for torch."""
     tag = "cp{}{}".format(*sys.version_info[:2])
