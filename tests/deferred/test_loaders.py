@@ -319,7 +319,7 @@ class CachingResized(Dataset):
         self.path, self.form, self.kept = path, form, {}
 
     def __len__(self):
-        return 200
+        return 100
 
     def __getitem__(self, index):
         if index not in self.kept:
@@ -359,7 +359,7 @@ def test_images_that_a_dataset_keeps_do_not_keep_their_files(tmp_path, form):
     batches, resident = run("auto")
     expected, _ = run("off")
     assert equal(batches, expected)
-    assert max(resident) - min(resident) < 100 * 500_000
+    assert max(resident) - min(resident) < 50 * 500_000
 
 
 def test_a_file_may_vanish_once_it_is_loaded(tmp_path):

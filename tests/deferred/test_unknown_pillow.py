@@ -35,13 +35,12 @@ class Own(Dataset):
         return self.transform(Image.open(path).convert("RGB")), target
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1}, {"num_workers": 1, "multiprocessing_context": "spawn"}]
+)
 @pytest.mark.parametrize("kind", [lambda folder: folder, Own])
-@pytest.mark.parametrize("method", [None, "spawn"])
-def test_batches_are_dataloader_s(image_folder, unknown, kind, workers, method):
+@pytest.mark.few(3)
+def test_batches_are_dataloader_s(image_folder, unknown, kind, options):
     steps = [v1.Resize((32, 32)), v1.Lambda(turned), v1.ToTensor()]
     dataset = kind(ImageFolder(str(image_folder), v1.Compose(steps)))
-    options = {"num_workers": workers}
-    if workers:
-        options["multiprocessing_context"] = method
     assert same_batches(DataLoader(dataset, 8), FusionLoader(dataset, 8, **options))

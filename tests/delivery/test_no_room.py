@@ -10,6 +10,7 @@ from fusionloader import FusionLoader
 
 @pytest.mark.parametrize("call", ["upload", "empty"])
 @pytest.mark.parametrize("persistent_workers", [False, True])
+@pytest.mark.few(2)
 def test_training_gets_the_error_and_the_loader_goes_on(
     train_set, to_fake_device, monkeypatch, call, persistent_workers
 ):

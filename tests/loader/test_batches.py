@@ -1,15 +1,14 @@
 """FusionLoader yields what DataLoader yields."""
 
-import subprocess
-import sys
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from support import warm_start
 from support.batches import equal, same_batches
 from support.datasets import MadeRows, Nested, Random, Words
-from support.waiting import PATIENCE, wait_until
+from support.waiting import wait_until
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -118,11 +117,11 @@ list(FusionLoader(range(4), 1, num_workers=1, multiprocessing_context=sys.argv[2
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.few(1)
 def test_a_script_without_a_guard_does_not_train_in_its_workers(method, image_folder, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(UNGUARDED)
-    command = [sys.executable, str(script), str(image_folder), method]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    done = warm_start.completed(script, image_folder, method)
     assert done.returncode != 0
     assert done.stdout.split() == ["trained"]
     assert "if __name__ == '__main__':" in done.stderr

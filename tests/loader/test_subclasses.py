@@ -45,6 +45,7 @@ class NeverCopied:
 )
 @pytest.mark.parametrize("dataset", [Numbers, Stream])
 @pytest.mark.parametrize("mixin", [Owning, Delegating, NeverCopied])
+@pytest.mark.few(6)
 def test_epochs_call_nothing_of_a_subclass_that_dataloader_does_not(mixin, dataset, options):
     def epochs(base):
         loader = type(mixin.__name__, (mixin, base), {})(dataset(), 2, **options)

@@ -141,14 +141,13 @@ def test_a_crop_after_a_quarter_of_a_turn_is_that_of_torchvision():
 
 
 UNFUSED = """
-import sys, numpy as np, torch
+import itertools, sys, numpy as np, torch
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 from fusionloader import compile_plan
 image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (53, 71, 3), np.uint8))
-by = v1.InterpolationMode(sys.argv[1])
-for module in (v1, v2):
+for by, module in itertools.product(map(v1.InterpolationMode, sys.argv[1:]), (v1, v2)):
     for angle in (-31.0, 45.0, 13.7):
         for step in (module.RandomRotation((angle, angle), by, fill=(7, 8, 9)),
                      module.RandomRotation((angle, angle), by, expand=True, center=(3, 8)),
@@ -159,33 +158,24 @@ for module in (v1, v2):
                 plan = compile_plan(transform)
                 assert plan.tail is None, plan.explain()
                 assert torch.equal(plan.apply(image, plan.draw(71, 53)), transform(image)), step
-if sys.argv[1] == "bilinear":
+if "bilinear" in sys.argv:
     from plan.test_tensor_warps import *
     for rounding in ROUNDINGS:
         assert rounding_here(rounding).endswith("_unfused")
         for size in SIZES:
             test_a_warp_of_any_size_is_that_of_torch(size, rounding)
 """
-MULTIPLIES_OTHERWISE = ["MKL_ENABLE_INSTRUCTIONS=AVX2", "MKL_CBWR=COMPATIBLE"]
+BILINEAR_TOO = ["MKL_ENABLE_INSTRUCTIONS=AVX2", "MKL_CBWR=COMPATIBLE"]
 
 
-def assert_warps_are_native(filter, setting):
+@pytest.mark.parametrize("setting", [*BILINEAR_TOO, "ATEN_CPU_CAPABILITY=default"])
+@pytest.mark.few(1)
+def test_warps_are_native_where_torch_multiplies_otherwise(setting):
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **dict([setting.split("=")])}
-    command = sys.executable, "-c", UNFUSED, filter
+    filters = ["nearest", "bilinear"] if setting in BILINEAR_TOO else ["nearest"]
+    command = sys.executable, "-c", UNFUSED, *filters
     subprocess.run(command, env=environment, check=True, timeout=PATIENCE)
-
-
-@pytest.mark.parametrize("setting", [*MULTIPLIES_OTHERWISE, "ATEN_CPU_CAPABILITY=default"])
-@pytest.mark.few(1)
-def test_nearest_warps_are_native_where_torch_multiplies_otherwise(setting):
-    assert_warps_are_native("nearest", setting)
-
-
-@pytest.mark.parametrize("setting", MULTIPLIES_OTHERWISE)
-@pytest.mark.few(1)
-def test_bilinear_warps_are_native_where_torch_multiplies_otherwise(setting):
-    assert_warps_are_native("bilinear", setting)
 
 
 def test_a_warp_that_torchvision_does_not_do_is_an_error():
