@@ -43,7 +43,7 @@ def in_threads(action, count=3):
 
 class Numbers(IterableDataset):
     def __iter__(self):
-        return iter([(number,) for number in range(3000)])
+        return iter([(number,) for number in range(1000)])
 
 
 class Positioned(IterableDataset):
@@ -54,7 +54,7 @@ class Positioned(IterableDataset):
 
     def __iter__(self):
         info = get_worker_info()
-        while self.position < 1500:
+        while self.position < 500:
             self.position += 1
             yield (info.id + (self.position - 1) * info.num_workers,)
 
@@ -73,7 +73,7 @@ class Positioned(IterableDataset):
     ],
 )
 def test_a_state_counts_what_threads_have_taken(kind, workers, image_folder):
-    numbers, small = torch.arange(3000), Compose([Resize((2, 2)), ToTensor()])
+    numbers, small = torch.arange(1000), Compose([Resize((2, 2)), ToTensor()])
     datasets = {
         "tensors": TensorDataset(numbers),
         "plan": ConcatDataset([ImageFolder(str(image_folder), small)] * 3),
