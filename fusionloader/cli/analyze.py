@@ -29,7 +29,12 @@ _SECONDS = 2.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     what = parser.add_argument_group("what is analyzed")
-    what.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
+    what.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        help="MODULE [ARGUMENTS]: run a module, as python -m does",
+    )
     what.add_argument("--loader", metavar="MODULE:FACTORY", help="FACTORY() returns a loader")
     what.add_argument("--step", metavar="MODULE:FUNCTION", help="FUNCTION(batch) trains a step")
     parser.add_argument("--json", type=Path, help="write everything to this file")
@@ -105,6 +110,8 @@ def _asked(options: argparse.Namespace) -> list[str]:
     asked: list[str] = list(options.what_if)
     while options.training and options.training[0].partition("=")[0] in AXES:
         asked.append(options.training.pop(0))
+    if options.training[:1] == ["-m"]:
+        options.module, options.training = options.training[1:], []
     if options.training and options.training[0].startswith("--"):
         raise AnalysisError(f"{options.training[0]} comes too late: --what-if is the last option")
     return asked
@@ -120,7 +127,8 @@ def _training(options: argparse.Namespace) -> tuple[str, scripts.Training]:
             raise AnalysisError("give a script, or --loader and --step, not both")
         return loader, scripts.loop(loader, step)
     if options.module:
-        return options.module, scripts.module(options.module, rest)
+        name, *arguments = options.module
+        return name, scripts.module(name, arguments)
     if not rest:
         raise AnalysisError("give a script that trains, or --loader and --step")
     return Path(rest[0]).name, scripts.script(rest[0], rest[1:])

@@ -26,13 +26,18 @@ _OUTPUT = Path("trace.json.gz")  # a format that needs no further package
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m")
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        help="MODULE [ARGUMENTS]: run a module, as python -m",
+    )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         help=".pftrace, .perfetto-trace, .json or .json.gz; may also stand directly behind the "
-        f"script ({_OUTPUT})",
+        f"script or module ({_OUTPUT})",
     )
     parser.add_argument(
         "--steps", type=at_least(1), help="trace so many batches of each loader (all)"
@@ -47,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the script, whose exceptions and exit status are raised; returns 2 without a trace."""
-    rest = options.training
-    if not options.module and options.output is None and rest[1:2] in (["-o"], ["--output"]):
+    rest = options.module or options.training
+    if options.output is None and rest[1:2] in (["-o"], ["--output"]):
         options.output = Path(*rest[2:3])
         del rest[1:3]
     output = options.output or _OUTPUT
     try:
-        training = _training(options.module, rest)
+        training = _training(options)
         TraceFile(output)  # fails now rather than after the first epoch
     except (AnalysisError, ImportError, OSError, ValueError) as error:
         print(f"fusionloader trace: {error}", file=sys.stderr)
@@ -64,9 +69,10 @@ def run(options: argparse.Namespace) -> int:
     return 0 if loaders.traces else 2
 
 
-def _training(module: str | None, rest: list[str]) -> scripts.Training:
-    if module:
-        return scripts.module(module, rest)
+def _training(options: argparse.Namespace) -> scripts.Training:
+    rest = options.training
+    if options.module:
+        return scripts.module(options.module[0], options.module[1:])
     if not rest:
         raise AnalysisError("give a script that trains")
     return scripts.script(rest[0], rest[1:])

@@ -96,6 +96,16 @@ def test_the_example_is_analyzed_as_it_is(toy, capsys):
     assert set(validation["phases"]) >= {"today", "memory", "warm"}
 
 
+@pytest.mark.parametrize("asked", [[], ["--what-if", "workers=1", "cache=0"]])
+def test_options_behind_a_module_are_its_own(toy, capsys, asked):
+    training = "for _ in range(50):\n    for batch in toy.loader(): toy.step(batch)"
+    (toy / "train_toy.py").write_text(
+        f"import sys, toy_training as toy\nprint(sys.argv[1:])\n{training}"
+    )
+    assert analyze(*asked, "-m", "train_toy", "--json", "own") == 0
+    assert "['--json', 'own']" in capsys.readouterr().out and not (toy / "own").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

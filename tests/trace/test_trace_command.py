@@ -1,5 +1,7 @@
 """The trace command: a script's loaders are recorded without a change to the script."""
 
+import sys
+
 import pytest
 from support import warm_start
 
@@ -21,7 +23,7 @@ for epoch in range(2):
         for batch in each:
             pass
 print(*sys.argv[1:])
-sys.exit(int(sys.argv[1]))
+sys.exit(int(sys.argv[-1]))
 """
 
 
@@ -36,15 +38,18 @@ def steps(path):
     return len(read_timeline(path).steps)
 
 
+@pytest.mark.parametrize("training", [["train.py"], ["-m", "train"]])
 @pytest.mark.parametrize("behind", [False, True])
-def test_each_loader_of_a_script_has_a_trace(script, behind, capsys):
+def test_each_loader_of_a_script_has_a_trace(script, training, behind, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(script), *sys.path])
     output = ["-o", "run.json"]
-    given = ["train.py", *output, "3", "-o", "x"] if behind else [*output, "train.py", "3"]
+    own = ["-o", "x", "--status", "3"] if behind else ["--status", "3"]
+    given = [*training, *output, *own] if behind else [*output, *training, *own]
     with pytest.raises(SystemExit) as ended:
         main(["trace", *given])
     assert ended.value.code == 3
     found = capsys.readouterr()
-    assert found.out.split() == (["3", "-o", "x"] if behind else ["3"])
+    assert found.out.split() == own
     assert steps("run.json") == 20 and steps("run-2.json") == 3
     assert "run.json: 20 steps of TensorDataset (20 samples) at train.py:13" in found.err
     assert "not traced: 1 loaders like it, made later" in found.err
