@@ -48,21 +48,24 @@ with AugMix's sum in float32 and Pillow's `blend`.
 _TENSOR = """\
 torchvision has other functions for uint8 tensors than for Pillow images. These are the distances of
 Pillow's arithmetic from `torchvision.transforms.v2.functional` on tensors (`affine` and
-`perspective` with the same matrices). A plan with `decode="fast"` has them behind `ToImage`. With
-`decode="exact"` it has torchvision's own arithmetic for resizes, color changes and warps by the
-nearest and the bilinear filter, without a difference (`tests/plan/test_tensor_levels.py`,
-`tests/plan/test_tensor_warps.py`), and so have [deferred
-tensors](../guide/deferred_tensors.md) (`tests/deferred/test_tensors.py`). [Plain
-tensors](../guide/frames.md) of uint8 and float32, such as
-frames, have torchvision's bits, too (`tests/deferred/test_native_kernels.py`), except that the
-payload of a NaN and the tensor's `_version` may differ. A plan leaves v1's blurs [to
-torchvision](../guide/transforms.md#what-is-equal). Of float32 tensors it has windows, flips,
-borders, `Normalize`, antialiased bilinear and bicubic resizes, changes of colors and warps, with
-torch's bits (`tests/csrc/test_float_resize.py`, `tests/plan/test_float_plans.py`,
-`tests/plan/test_float_colors.py`). With the nearest filter, points on an edge between two pixels go
-either way, and one such pixel may be black instead of white. Warps of tensors blend their border
-with the fill, which Pillow does not. Cases that torchvision refuses on tensors, or answers with
-another size, are left out, as are operations and filters that it lacks there.
+`perspective` with the same matrices). A plan with `decode="fast"` has them behind `ToImage`. There
+is no difference in these:
+
+- with `decode="exact"`: resizes, color changes, and warps by the nearest and the bilinear filter
+  (`tests/plan/test_tensor_levels.py`, `tests/plan/test_tensor_warps.py`);
+- [deferred tensors](../guide/deferred_tensors.md) (`tests/deferred/test_tensors.py`);
+- [plain tensors](../guide/frames.md) of uint8 and float32, such as frames
+  (`tests/deferred/test_native_kernels.py`), but for the payload of a NaN and the tensor's
+  `_version`;
+- float32 tensors in plans: windows, flips, borders, `Normalize`, antialiased bilinear and bicubic
+  resizes, changes of colors and warps (`tests/csrc/test_float_resize.py`,
+  `tests/plan/test_float_plans.py`, `tests/plan/test_float_colors.py`).
+
+A plan leaves v1's blurs [to torchvision](../guide/transforms.md#what-is-equal). With the
+nearest filter, points on an edge between two pixels go either way, and one such pixel may be
+black instead of white. Warps of tensors blend their border with the fill, which Pillow does
+not. Cases that torchvision refuses on tensors, or answers with another size, are left out, as
+are operations and filters that it lacks there.
 """
 _WORKER = """\
 Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),

@@ -130,7 +130,7 @@ def test_steps_only_says_why_no_worker_is_seen():
 
 def test_lost_spans_are_told():
     found = timeline(steps_of([(1, 1)] * 3), [span(0, 0, 9)], lost=1234)
-    assert "1,234 spans of workers were overwritten" in report_page(found, "run.pftrace")
+    assert "1,234 spans of workers had no room" in report_page(found, "run.pftrace")
 
 
 @pytest.mark.parametrize("package", ["jinja2", "vl_convert"])

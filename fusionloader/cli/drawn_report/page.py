@@ -119,7 +119,7 @@ def _warnings(timeline: Timeline) -> Iterator[str]:
     meta = timeline.meta
     if meta.lost:
         yield (
-            f"{counted(meta.lost, 'span')} of workers were overwritten before training read them. "
-            "Busy shares and costs are those of the others."
+            f"{counted(meta.lost, 'span')} of workers had no room before training read the others, "
+            "of which busy shares and costs are."
         )
     yield from meta.notes

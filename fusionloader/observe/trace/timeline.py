@@ -181,7 +181,7 @@ class Meta:
         end_ns: when it ended.
         unix_ns: Unix time minus ``CLOCK_MONOTONIC``, in nanoseconds.
         workers: those that have done something, and those that could.
-        lost: number of spans that are missing, since they were overwritten before they were read.
+        lost: number of spans that are missing, for which a worker had no room.
         steps_only: why no worker is seen, in words; empty where they are.
         notes: what else a reader should know, a line each.
         processors: what workers and training got of them; ``None`` where that is not known.
