@@ -1,4 +1,4 @@
-"""Links of pages lead to files that are there, and to headings that they have."""
+"""Links of pages lead to files and headings that are there, and tables are whole."""
 
 import functools
 import re
@@ -73,3 +73,10 @@ def test_files_and_targets_that_a_page_names_are_there(page):
     assert [name for name in NAME.findall(text) if name not in names_of_files()] == []
     makefile = (ROOT / "Makefile").read_text()
     assert [name for name in TARGET.findall(text) if f"\n{name}:" not in makefile] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_rows_of_tables_are_on_one_line(page):
+    """A row that is wrapped ends its table."""
+    rows = [line for line in prose(page).splitlines() if line.lstrip().startswith("|")]
+    assert not [row for row in rows if not row.rstrip().endswith("|")]
