@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from fusionloader.system import training_signals
 from fusionloader.system.finalizers import ExitFinalizer
-from fusionloader.system.shm import forks
 
 _JOIN_SECONDS = 0.05
 _START_SECONDS = 5.0  # longest time to start a process, unless something is wrong
@@ -100,7 +99,7 @@ class Child(_Signalled):
         if not self._is_forked:
             self._process.start()
             return
-        with training_signals.held_back(), forks.forking_worker():
+        with training_signals.held_back():
             self._process.start()
 
     @property

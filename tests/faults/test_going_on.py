@@ -258,6 +258,35 @@ def test_a_batch_that_a_forked_child_holds_is_not_written_again(collate, no_desc
     assert status == 0, said
 
 
+def first_images(samples):
+    return torch.stack([sample[0] for sample in samples])
+
+
+class Mixed(Numbers):
+    """Samples that are of a batch of another loader, which forked workers have as it was."""
+
+    def __getitem__(self, index):
+        return self.others[index % 4, 0].clone()
+
+
+@pytest.mark.parametrize("collate", [None, first_images], ids=["rows", "whole batches"])
+def test_a_batch_that_a_forked_workers_dataset_holds_is_not_written_again(collate):
+    others = iter(FusionLoader(Numbers(400, 4096), 4, num_workers=2, collate_fn=collate))
+
+    def other():
+        return next(others) if collate else next(others)[0]
+
+    mixed = Mixed(16)
+    loader = FusionLoader(
+        mixed, 4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
+    for _ in range(4):
+        mixed.others = other()
+        for _ in range(8):
+            other()
+        assert [batch.tolist() for batch in loader] == [[0.0, 1.0, 2.0, 3.0]] * 4
+
+
 class Texts(Numbers):
     def __getitem__(self, index):
         if index == 48:

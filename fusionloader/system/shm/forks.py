@@ -2,17 +2,16 @@
 
 A forked child sees the same pages as this process. So memory that is held at a fork is not reused
 before the child and its own children have ended. They inherit the only write end of a pipe, whose
-read end shows when all of them have ended. The loader's own workers do not count: they look at no
-batch.
+read end shows when all of them have ended. Workers count as well: a batch may be in the dataset
+that they run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Protocol
 
 from fusionloader.system.shm.descriptor import OwnedDescriptor, wait_for
@@ -52,7 +51,7 @@ class Fork(OwnedDescriptor):
 
 
 _holders: weakref.WeakSet[BatchHolder] = weakref.WeakSet()
-_here = threading.local()  # is_worker: whether this thread forks a worker; fork: the current fork
+_here = threading.local()  # fork: the current fork of this thread
 
 
 def watch(holder: BatchHolder) -> None:
@@ -62,30 +61,18 @@ def watch(holder: BatchHolder) -> None:
 
 def is_seen(held: Held) -> bool:
     """Whether a forked child may still look at memory that was dropped here."""
-    held.forks = [fork for fork in held.forks if not fork.has_ended()]
+    while held.forks and held.forks[-1].has_ended():  # asks one child, of the many workers it has
+        del held.forks[-1]
     return bool(held.forks)
-
-
-@contextlib.contextmanager
-def forking_worker() -> Iterator[None]:
-    """Marks forks of this thread within the block as forks of workers."""
-    _here.is_worker = True
-    try:
-        yield
-    finally:
-        _here.is_worker = False
 
 
 def _before() -> None:
     _here.fork = None
-    if getattr(_here, "is_worker", False):
-        return
     held = [each for holder in list(_holders) for each in holder.held()]
     if held:
         _here.fork = fork = Fork()
         for each in held:
-            is_seen(each)  # drops the forks that have ended
-            each.forks.append(fork)
+            each.forks = [*(other for other in each.forks if not other.has_ended()), fork]
 
 
 def _after_in_parent() -> None:
@@ -97,7 +84,6 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     if _here.fork is not None:
         _here.fork.close()
-    _here.is_worker = False
     _holders.clear()  # only the parent reuses their memory
 
 
