@@ -303,6 +303,34 @@ def test_an_exception_behind_any_call_that_receives_messages_loses_none(kind):
     assert raised > BATCHES // 4
 
 
+class Large(Numbers):
+    def __getitem__(self, index):
+        return torch.full((4096,), float(index)), index
+
+
+@needs_returns
+@pytest.mark.parametrize("called", [".view", ".lease"])
+@pytest.mark.parametrize("collate", [None, of_one_length], ids=["rows", "whole batches"])
+def test_an_exception_behind_a_call_that_leases_memory_loses_no_batch(collate, called):
+    """Where the result of the call is lost, and with it the only reference to the memory."""
+    loader = FusionLoader(Large(), 4, num_workers=1, collate_fn=collate)
+    batches, raised = [], 0
+    iterator = iter(loader)
+    for call in itertools.count():
+        steps = Steps(events=("return",), called=called)
+        try:
+            position = call // 2 % 2 if call % 2 else -1
+            batches.append(steps.raise_at(position, interrupt(), lambda: next(iterator)))
+        except StopIteration:
+            break
+        except KeyboardInterrupt:
+            raised += 1
+    assert [batch[0][:, 0].tolist() for batch in batches] == [
+        [4.0 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(BATCHES)
+    ]
+    assert raised  # few of whole batches: a worker has only so many slots for kept ones
+
+
 class Killing(Numbers):
     def __getitem__(self, index):
         if index == 9:

@@ -76,6 +76,12 @@ def test_workers_that_die_leave_no_memory_and_no_descriptor():
     assert loader.stats().worker_restarts == 6
 
 
+def leased(slots, *where):
+    owner = slots.view(*where)
+    slots.lease(owner)
+    return owner
+
+
 class OneWorker:
     """Slots of a worker, whose first batch was dropped here and seen by a child that has ended."""
 
@@ -97,7 +103,7 @@ class OneWorker:
         return slot
 
     def lease(self, slot):
-        return self.training.lease(self.memory, slot.offset, slot.size, self.worker.offsets)
+        return leased(self.training, self.memory, slot.offset, slot.size, self.worker.offsets)
 
 
 def test_an_exception_where_a_forked_childs_batches_are_freed_frees_no_later_batch():
@@ -122,19 +128,19 @@ def test_batches_outlive_their_iterator_in_whichever_order_they_were_taken(seen)
     sent = []
     for fill in b"12":
         slot = worker.acquire(8)
-        slot.bytes()[:8] = bytes([fill] * 8)
+        slot.view()[:8] = bytes([fill] * 8)
         slot.set_free(False)
         sent.append((identify_object(fd), slot.offset, slot.size, worker.offsets))
-    later = training.lease(*sent[1])
+    later = leased(training, *sent[1])
     (held,) = training.held()
     fork = Fork()
     if seen:  # a child looks at the batch, which is dropped here
         held.forks.append(fork)
         del later
-    earlier = training.lease(*sent[0])
+    earlier = leased(training, *sent[0])
     del training
     gc.collect()
     assert earlier[:8] == b"1" * 8
-    assert bytes(held.bytes()[:8]) == b"2" * 8
+    assert bytes(held.view()[:8]) == b"2" * 8
     fork.close_write()
     fork.close()

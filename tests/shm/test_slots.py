@@ -43,7 +43,10 @@ def make_pool(make_control_block):
 def with_returned_slots(pool):
     """Slots that come back: one released, one dropped, one dropped that a child may have seen."""
     slots = [pool.acquire(1) for _ in range(4)]
-    dropped, seen, kept = (pool.lease(slot) for slot in slots[1:])
+    dropped, seen, kept = map(pool.view, slots[1:])
+    for owner in (dropped, seen, kept):
+        pool.lease(owner)
+    del owner
     fork = Fork()
     fork.close_write()  # no child is left
     slots[2].forks.append(fork)

@@ -1,6 +1,6 @@
 """Raises an exception at the n-th step that this thread makes in chosen files of the package.
 
-A step is a call, a return of a C function, or a line. Count the steps of an action first, then run
+A step is a call, a return, or a line. Count the steps of an action first, then run
 the action once for each of some positions:
 
     count = Steps("sharing/jobs").count(action)
@@ -36,7 +36,9 @@ CALLS = ("call", "c_call")
 """Before each call that is made in the files: of Python functions, and of C functions.
 
 ``"c_return"`` is behind each call of a C function, whose result is lost then; this is where Python
-raises KeyboardInterrupt. ``"line"`` is before each line.
+raises KeyboardInterrupt. ``"return"`` is behind each call of a Python function: before Python 3.11
+it comes there as well, later only if the call has ``*`` or is made by C. ``"line"`` is before each
+line.
 """
 needs_returns = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="Python 3.10 shows no calls of bound native methods"
@@ -113,10 +115,10 @@ class Steps:
         if event not in self._events:
             return
         # A Python function's frame is its own: the call is made in the one before.
-        maker = frame.f_back if event == "call" else frame
+        maker = frame if event.startswith("c_") else frame.f_back
         if maker is None or not self._is_under(maker):
             return
-        if event == "call":
+        if not event.startswith("c_"):
             called = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
         else:
             called = getattr(arg, "__qualname__", repr(arg))

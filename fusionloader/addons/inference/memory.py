@@ -60,7 +60,9 @@ class SizedSlots:
 
     def lease(self, slot: Slot) -> Owner:
         """Returns an owner of the slot's buffer; deleting the owner frees the slot."""
-        return self._pools[slot.nbytes].lease(slot)
+        owner = SlotPool.view(slot)
+        self._pools[slot.nbytes].lease(owner)
+        return owner
 
     def trim(self) -> None:
         """Returns the memory of free slots to the system; page-locked memory stays."""

@@ -144,6 +144,7 @@ class BatchMemory:
         self._stop_copying(job)
         if job.descriptor is not None:
             self._descriptors.release(job.descriptor)
+        self._lease(job)
         payload = job.unleased(whole=self._options.receiver is not None)
         if payload is not None:
             self._rows.release(payload)
@@ -160,7 +161,8 @@ class BatchMemory:
             return receiver.batch(packed, job.owner)
         packed = unpickled(job.spilled[0])
         if job.owner is None:
-            job.owner = receiver.lease(packed)
+            job.owner = receiver.view(packed)
+        self._lease(job)
         nbytes = len(job.spilled[0]) + (packed.where[2] if packed.where else 0)
         self._whole_bytes = max(self._whole_bytes, nbytes + _SPARE_BYTES)
         return receiver.batch(packed, job.owner)
@@ -169,9 +171,21 @@ class BatchMemory:
         """Returns an owner of the mini-batch's rows. The slot is freed with the owner."""
         assert job.payload is not None
         self._stop_copying(job)
+        return self._rows_of(job)
+
+    def _rows_of(self, job: Job) -> Memory:
         if job.owner is None:
-            job.owner = self._rows.lease(job.payload)
+            assert job.payload is not None
+            job.owner = self._rows.view(job.payload)
+        self._lease(job)
         return job.owner
+
+    def _lease(self, job: Job) -> None:
+        """Has the memory of a batch freed with its owner, which ``job`` keeps until delivery."""
+        receiver = self._options.receiver
+        slots = receiver.slots if receiver is not None and job.spilled else self._rows
+        if job.owner is not None:
+            slots.lease(job.owner)
 
     def _fitting(self, nbytes: int, rows: int) -> int:
         """Returns how many mini-batches of ``nbytes`` each may be in flight."""
@@ -253,9 +267,7 @@ class BatchMemory:
         copying = job.copying
         assert copying is not None
         try:
-            if job.owner is None:
-                job.owner = self._rows.lease(job.payload)
-            arriving = self._delivery.arriving(self._open_copies(), copying, job.owner)
+            arriving = self._delivery.arriving(self._open_copies(), copying, self._rows_of(job))
         except BaseException:
             copying.ticket = None  # the next call copies anew
             self._wait_for_lost_copies()

@@ -69,13 +69,19 @@ class _Mapped:
     def set_free(self, free: bool) -> None:
         self._word.value = _FREE if free else _IN_USE
 
-    def bytes(self, dropped: Callable[[_Lease], None] | None = None) -> Owner:
-        """Returns the batch's bytes; ``dropped`` is called after the last reference is gone."""
+    def view(self) -> Owner:
+        """Returns the batch's bytes."""
         owner = (ctypes.c_char * self.nbytes).from_buffer(self._map, _HEADER)
+        owner.slot = self  # type: ignore[attr-defined]
+        return owner
+
+    def hold(self, owner: Owner, dropped: Callable[[_Lease], None] | None = None) -> None:
+        """Is held by ``owner``; ``dropped`` is called after the last reference to it is gone."""
+        if self._held is not None and self._held() is owner:
+            return
         held = _Lease(owner, dropped)
         held.slot = self
         self._held = held
-        return owner
 
 
 class BatchSlots:
@@ -172,7 +178,7 @@ class WorkersSlots:
         self._begins[memory] = os.fstat(self._fds[memory]).st_size
         return self._fds[memory]
 
-    def lease(self, memory: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
+    def view(self, memory: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
         """Returns a batch's bytes.
 
         Args:
@@ -193,7 +199,16 @@ class WorkersSlots:
             used = sum(os.fstat(fd).st_blocks * 512 for fd in self._fds.values())
             self.peak_bytes = max(self.peak_bytes, used)
         slot.is_leased = True
-        return slot.bytes(self._ended.append)
+        return slot.view()
+
+    def lease(self, owner: Owner) -> None:
+        """Has a slot freed after the last reference to its batch's bytes, ``owner``.
+
+        The caller keeps ``owner`` before: an exception just behind this call frees nothing then,
+        and the call may be made again.
+        """
+        slot: _Mapped = owner.slot  # type: ignore[attr-defined]
+        slot.hold(owner, self._ended.append)
 
     def _forget_replaced(self, memory: int, offsets: set[int]) -> None:
         """Unmaps slots that a worker has replaced, and frees the memory of ended workers' slots.

@@ -229,15 +229,26 @@ class SlotPool:
     def release(self, slot: Slot) -> None:
         self._returned.append(slot)
 
-    def lease(self, slot: Slot) -> Owner:
-        """Returns the slot's bytes. The slot is freed after the last reference to them."""
+    @staticmethod
+    def view(slot: Slot) -> Owner:
+        """Returns the slot's bytes."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
         owner.slot = slot  # type: ignore[attr-defined]  # keeps it mapped and page-locked
+        return owner
+
+    def lease(self, owner: Owner) -> None:
+        """Has a slot freed after the last reference to its bytes, ``owner``.
+
+        The caller keeps ``owner`` before: an exception just behind this call frees nothing then,
+        and the call may be made again.
+        """
+        slot: Slot = owner.slot  # type: ignore[attr-defined]
+        if slot.lease is not None and slot.lease() is owner:
+            return
         self._leased[slot.number] = slot
         lease = SlotLease(owner, self._ended.append)
         lease.slot = slot.number
         slot.lease = lease  # last: an exception before this leaves the slot in use
-        return owner
 
     def trim(self) -> None:
         """Returns the memory of all free slots to the system, unless it is page-locked."""

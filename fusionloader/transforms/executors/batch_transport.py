@@ -69,7 +69,8 @@ class OpenSlot:
 
     def __init__(self, slot: Any) -> None:
         self.slot = slot
-        self.owner: Owner | None = slot.bytes()
+        self.owner: Owner | None = slot.view()
+        slot.hold(self.owner)
         self._of_batch = weakref.ref(self.owner)
         self.begin = ctypes.addressof(self.owner)
         self._used = 0
@@ -383,13 +384,13 @@ class BatchReceiver:
         """
         return Sends(self._token, Descriptor(self.slots.add_worker(number)), most)
 
-    def lease(self, packed: Packed) -> Owner | None:
-        """Returns the bytes of a batch's slot, which is freed when nothing refers to them.
+    def view(self, packed: Packed) -> Owner | None:
+        """Returns the bytes of a batch's slot, if it has one; see ``WorkersSlots.lease``.
 
         Raises:
             OSError: the slot cannot be mapped.
         """
-        return None if packed.where is None else self.slots.lease(*packed.where)
+        return None if packed.where is None else self.slots.view(*packed.where)
 
     def drop(self, packed: Packed) -> None:
         """Frees the slot of a batch that is not needed."""
@@ -425,10 +426,12 @@ def _unpack(*contents: Any) -> Batch:
     if receiver is None:  # the iterator of the batch has ended
         return None
     try:
-        owner = receiver.lease(packed)
+        owner = receiver.view(packed)
     except OSError:
         receiver.drop(packed)
         return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
+    if owner is not None:
+        receiver.slots.lease(owner)
     try:
         return receiver.batch(packed, owner)
     except Exception:  # raised here, torch would not know the number of the batch
