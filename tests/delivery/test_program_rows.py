@@ -5,7 +5,6 @@ The device is the fake driver's, whose kernel has the body of the real one.
 
 import ctypes
 import json
-import os
 import pickle
 import random
 import re
@@ -181,7 +180,7 @@ def test_workers_that_are_killed_lose_no_sample(augmented_set, to_fake_device, f
         seen.append([made[-1].device.read(leaf) for leaf in batch])
         if number in (5, 30):
             for worker in iterator._workers:
-                os.kill(worker.pid, signal.SIGKILL)
+                worker.kill()
     fake_cuda.run()
     assert same_batches(seen, expected)
     assert loader.stats().worker_restarts >= 2

@@ -99,6 +99,45 @@ def test_a_sampler_that_draws_at_once_does_it_once_without_workers(options):
     assert same_batches(expected, FusionLoader(Numbers(), **options))
 
 
+class Lazy(CountingFirst):
+    """Goes on from a state at its first index, and says until then that it has begun anew.
+
+    As ``StatefulDistributedSampler`` of torchdata.
+    """
+
+    yielded, loaded = 0, 0
+
+    def __iter__(self):
+        self.yielded, self.loaded = self.loaded, 0
+        for index in range(self.yielded, self.size):
+            self.yielded += 1
+            yield index
+        self.yielded = 0
+
+    def state_dict(self):
+        return {"yielded": self.yielded}
+
+    def load_state_dict(self, state):
+        self.yielded, self.loaded = 0, state["yielded"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_that_is_saved_before_the_first_resumed_batch_is_the_same_place(workers):
+    def loader(state=None):
+        made = FusionLoader(Numbers(), 4, sampler=Lazy(), num_workers=workers)
+        if state is not None:
+            made.load_state_dict(state)
+        return made
+
+    first = loader()
+    begun = list(itertools.islice(first, 2))
+    second = loader(first.state_dict())
+    iterator = iter(second)
+    third = loader(second.state_dict())
+    assert torch.cat([*begun, *third]).tolist() == list(range(24))
+    assert torch.cat([*begun, *iterator]).tolist() == list(range(24))
+
+
 class Refusing(Counting):
     refuses = True
 

@@ -8,12 +8,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.datasets import Numbers
 from torch.utils.data import DataLoader
 
+from fusionloader import FusionLoader
 from fusionloader.data.samplers import BucketSampler, MixSampler
+from fusionloader.data.sources.streams.order import ShuffleShape
+from fusionloader.data.sources.streams.sampler import StreamSampler
 
 LENGTHS = np.random.default_rng(0).integers(1, 50, 41)
 
@@ -117,6 +121,65 @@ def test_passes_are_the_epochs_one_after_the_other_unless_one_is_set(make):
     assert len({str(each) for each in passes}) == 3
     taken_by(other, 2)  # broken off
     assert list(other) == passes[2]
+
+
+def stream_sampler():
+    return StreamSampler(
+        np.full(6, 7, np.int64), ShuffleShape(9, 2, 3), seed=3, num_replicas=1, rank=0
+    )
+
+
+all_kinds = pytest.mark.parametrize(
+    "make", [*SAMPLERS.values(), stream_sampler], ids=[*SAMPLERS, "stream"]
+)
+
+
+def epoch_of(make, epoch):
+    sampler = make()
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+@all_kinds
+def test_an_epoch_that_is_set_during_a_pass_is_that_of_the_next_one(make):
+    sampler = make()
+    for epoch in (0, 2, 5):
+        found, states = [], []
+        for batch in sampler:
+            found.append(batch)
+            sampler.set_epoch({0: 2, 2: 5, 5: 9}[epoch])
+            states.append(saved(sampler))
+        assert found == epoch_of(make, epoch)
+        for place, state in enumerate(states, 1):
+            resumed = make()
+            resumed.load_state_dict(state)
+            assert found[:place] + list(resumed) == found
+    taken_by(sampler, 3)  # of epoch 9
+    sampler.set_epoch(4)
+    resumed = make()
+    resumed.load_state_dict(saved(sampler))
+    assert list(resumed) == list(sampler) == epoch_of(make, 4)
+
+
+@all_kinds
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_that_is_set_after_a_finished_one_was_loaded_is_the_next(make, workers):
+    def loader():
+        sampler = make()
+        its = {"sampler": sampler} if make is stream_sampler else {"batch_sampler": sampler}
+        return FusionLoader(Numbers(42), num_workers=workers, **its)
+
+    first = loader()
+    first.set_epoch(1)
+    list(first)
+    expected = [torch.as_tensor(each).reshape(-1).tolist() for each in epoch_of(make, 6)]
+    for name in ("the loader", "batch_sampler", "sampler"):
+        resumed = loader()
+        resumed.load_state_dict(first.state_dict())
+        by = getattr(resumed, name, resumed)
+        if hasattr(by, "set_epoch"):
+            by.set_epoch(6)
+            assert [batch.reshape(-1).tolist() for batch in resumed] == expected, name
 
 
 @both

@@ -49,6 +49,8 @@ class EpochState:
         ahead: numbers of mini-batches delivered beyond the first gap (``in_order=False``).
         finished: whether the epoch has ended.
         resumed: whether another iterator began the epoch.
+        epoch_set: number that ``set_epoch`` gave the epoch after the state of the one before it was
+            loaded; ``None`` without such a call.
         drawn: states of a stateful sampler by number of the mini-batch that they follow: those not
             delivered yet and the last delivered one; -1 for the start of the epoch.
         workers: pickled states of a stateful dataset, one per worker; ``None`` for workers that
@@ -72,6 +74,7 @@ class EpochState:
     ahead: set[int] = field(default_factory=set)
     finished: bool = False
     resumed: bool = False
+    epoch_set: int | None = field(default=None, kw_only=True)
     drawn: dict[int, State] = field(default_factory=dict)
     workers: list[bytes | None] = field(default_factory=list)
     last_worker: int = -1

@@ -63,6 +63,7 @@ class Epochs:
         self._numbered = False
         self._sets = 0
         self._seen: tuple[object, ...] = ()
+        self._at_load: tuple[object, ...] = ()
 
     def __reduce__(self) -> tuple[type[Epochs], tuple[()]]:
         return Epochs, ()  # a copied or pickled loader begins anew
@@ -110,6 +111,10 @@ class Epochs:
                 current.inherit(loaded)
             elif before is not None and options.persistent_workers:
                 current.workers = before.workers_between()
+        if loaded is not None and loaded.finished:
+            current.epoch_set = self._set_since_load(seen)
+            if self._numbered:
+                current.epoch = self._next
         if current.share is None or not current.share.before:
             current.share = find_share(options)
         # No call follows, so no exception can come when only a part is set.
@@ -140,6 +145,13 @@ class Epochs:
         samplers = (options.sampler, options.batch_sampler)
         inner = options.inner_sampler
         return (self._sets, *(getattr(s, "epoch", None) for s in (*samplers, inner)))
+
+    def _set_since_load(self, signs: tuple[object, ...]) -> int | None:
+        """Returns the number that ``set_epoch`` was called with, here or on a sampler."""
+        if self._numbered:
+            return self._next
+        pairs = zip(signs[1:], self._at_load[1:], strict=True)
+        return next((now for now, then in pairs if now != then and isinstance(now, int)), None)
 
     def finish(self, epoch_state: EpochState) -> None:
         """Counts an epoch as completed. Further calls for the same epoch do nothing."""
@@ -189,7 +201,8 @@ class Epochs:
         taken = epoch_state, None if coming is None else coming.copy()
         # No call follows, as in ``start``.
         self.current, self._loaded, self._resume, self._taken = None, epoch_state, coming, taken
-        self._next, self._sets = epoch_state.epoch, self._sets + 1
+        self._next, self._sets, self._numbered = epoch_state.epoch, self._sets + 1, False
+        self._at_load = self._signs(options)
 
     def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
         """Restores the generator; returns the next epoch, ``None`` if ``iter()`` draws its seed."""

@@ -150,10 +150,11 @@ def numbered_batches(
 def _resume_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
     number, saved = state.delivered, state.sampler
     if saved is not None and number == 0:
-        run.begin_after(saved)
+        run.begin_after(saved, state.epoch_set)
     elif saved is not None:
         run.go_on(saved)
-    state.drawn[number - 1] = run.state()
+    else:  # a sampler may apply a loaded state only when it goes on, so it says the old one now
+        state.drawn[number - 1] = run.state()
     for batch in run:
         state.drawn[number] = run.state()
         yield number, batch

@@ -89,20 +89,29 @@ class SamplerRun:
         if state["ended"]:
             self._batches = iter(())
 
-    def begin_after(self, state: State) -> None:
-        """Begins the pass after ``state``, which was saved at the end of a pass or between two."""
+    def begin_after(self, state: State, epoch: int | None = None) -> None:
+        """Begins the pass after ``state``, which was saved at the end of a pass or between two.
+
+        ``epoch`` is its number, if the user has set one since.
+        """
         self._load(state)
         # A sampler at the end of a pass may raise StopIteration once more before the next pass.
         try:
             next(self._iterator)
         except StopIteration:
+            self._set_epoch(epoch)
             self._hold(iter(self._owner))
         else:
-            self._load(state)
+            self._load(state, epoch)
 
-    def _load(self, state: State) -> None:
+    def _set_epoch(self, epoch: int | None) -> None:
+        if epoch is not None and hasattr(self._owner, "set_epoch"):
+            self._owner.set_epoch(epoch)
+
+    def _load(self, state: State, epoch: int | None = None) -> None:
         self._ended = False
         load_state(self._owner, state["sampler"])
+        self._set_epoch(epoch)
         iterator = iter(self._owner)
         load_state(iterator, state["iterator"])
         self._hold(iterator)

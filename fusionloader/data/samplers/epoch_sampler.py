@@ -82,6 +82,9 @@ class EpochSampler(Sampler[list[int]]):
         self.epoch: int = 0  # not changed by passes, since loaders detect set_epoch() by it
         self._place = SamplerPlace(ranks=self.num_replicas)
         self._begun = False
+        self._running = 0  # number of the pass that is under way; 0 for none
+        self._passes = 0
+        self._coming: int | None = None  # the next pass's epoch, set while a pass is under way
         self._formed: tuple[int, BatchOrder] | None = None
 
     # ---- what a subclass defines ---------------------------------------------------------------
@@ -111,7 +114,9 @@ class EpochSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         place = self._place
-        if self._begun:
+        if self._coming is not None:
+            place = SamplerPlace(self._coming, ranks=self.num_replicas)
+        elif self._begun:
             place = SamplerPlace(place.epoch + 1, ranks=self.num_replicas)
         order = self._order(place.epoch)
         if place.checksum not in (None, order.checksum):
@@ -120,15 +125,24 @@ class EpochSampler(Sampler[list[int]]):
                 "begun. Give the sampler the same lengths or sources, with the same version of "
                 "numpy, or begin the epoch anew with set_epoch()"
             )
-        self._begun, self._place = True, place
+        self._passes += 1
+        number = self._running = self._passes
+        self._begun, self._place, self._coming = True, place, None
         done = (place.position - place.start) // self.num_replicas
-        for step in range(done, self._ranks.steps(len(order) - place.start)):
-            taken = place.start + (step + 1) * self.num_replicas
-            self._place = replace(place, position=taken)
-            yield order.batch(self._ranks.number(step, place.start, len(order)))
+        try:
+            for step in range(done, self._ranks.steps(len(order) - place.start)):
+                taken = place.start + (step + 1) * self.num_replicas
+                if self._running == number:  # a later pass, or a loaded state, has a place of its own
+                    self._place = replace(place, position=taken)
+                yield order.batch(self._ranks.number(step, place.start, len(order)))
+        finally:
+            if self._running == number:
+                self._running = 0
+                if self._coming is not None:
+                    self._begin(self._coming)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass, from 0.
+        """Sets the epoch of the next pass, from 0. A pass that is under way goes on.
 
         The position of a loaded state is kept if it is of the same epoch.
 
@@ -136,9 +150,14 @@ class EpochSampler(Sampler[list[int]]):
             ValueError: ``epoch`` is negative.
         """
         self.epoch = _whole("epoch", epoch)
-        if self._begun or self._place.epoch != self.epoch:
-            self._place = SamplerPlace(self.epoch, ranks=self.num_replicas)
-            self._begun = False
+        if self._running:
+            self._coming = self.epoch
+        elif self._begun or self._place.epoch != self.epoch:
+            self._begin(self.epoch)
+
+    def _begin(self, epoch: int) -> None:
+        self._place = SamplerPlace(epoch, ranks=self.num_replicas)
+        self._begun, self._coming = False, None
 
     def _order(self, epoch: int) -> BatchOrder:
         if self._formed is None or self._formed[0] != epoch:
@@ -147,7 +166,7 @@ class EpochSampler(Sampler[list[int]]):
         return self._formed[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_formed": None}
+        return {**self.__dict__, "_formed": None, "_running": 0}
 
     # ---- states --------------------------------------------------------------------------------
 
@@ -187,7 +206,7 @@ class EpochSampler(Sampler[list[int]]):
             ValueError: the state is of another kind of sampler; the message says what differs.
         """
         self._place = self._placed(state)
-        self._begun = False
+        self._begun, self._running, self._coming = False, 0, None
 
     def _placed(self, state: State) -> SamplerPlace:
         if not isinstance(state, dict) or state.get("version") != VERSION:

@@ -68,20 +68,35 @@ class StreamSampler(Sampler[int]):
         self._stages: list[list[int]] = []
         self._delivered = 0
         self._loaded = False  # whether the next pass continues from a loaded state
+        self._passes = 0
+        self._running: int | None = None  # epoch of the pass that is under way
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass. A loaded state of another epoch is dropped."""
+        """Sets the epoch of the next pass. A loaded state of another epoch is dropped.
+
+        A pass that is under way goes on.
+        """
         if int(epoch) != self.epoch:
             self.epoch, self._loaded = int(epoch), False
+            if self._running is None:
+                self._stages, self._delivered = [], 0
 
     def __iter__(self) -> Iterator[int]:
         if not self._loaded:
             self._stages, self._delivered = [], 0
-        self._loaded = False
-        for samples in self._order().samples(self._delivered):
-            for sample in samples.tolist():
-                self._delivered += 1
-                yield sample
+        self._loaded, self._running = False, self.epoch
+        self._passes += 1
+        number = self._passes
+        try:
+            for samples in self._order().samples(self._delivered):
+                for sample in samples.tolist():
+                    self._delivered += 1
+                    yield sample
+        finally:
+            if self._passes == number:
+                epoch, self._running = self._running, None
+                if epoch != self.epoch:  # set_epoch() was called during the pass
+                    self._stages, self._delivered = [], 0
 
     def __len__(self) -> int:
         left = self._left() if self._loaded else Remaining.of_whole(int(self._counts.sum()))
@@ -94,7 +109,7 @@ class StreamSampler(Sampler[int]):
         """Returns the position in the current pass, as a JSON-serialisable dictionary."""
         return {
             "order": self._identity(),
-            "epoch": self.epoch,
+            "epoch": self.epoch if self._running is None else self._running,
             "ranks": self.num_replicas,
             "rank": self.rank,
             "drop_last": self._drop_last,
@@ -116,7 +131,8 @@ class StreamSampler(Sampler[int]):
                 f"of {mine[1]}: give the states of all ranks to merge_states(), or to the loader's "
                 'load_state_dict(states, ranks="reshard")'
             )
-        self.epoch = state["epoch"]
+        self.epoch, self._running = state["epoch"], None
+        self._passes += 1  # a pass that is under way has no place here any more
         self._stages = [list(stage) for stage in state["stages"]]
         self._delivered = state["delivered"]
         self._loaded = True
