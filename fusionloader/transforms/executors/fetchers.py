@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import Subset
 
 from fusionloader.options.aliases import Index, State
+from fusionloader.transforms.executors.python import preserved_generators
 
 _DEEPEST = 8  # nested containers in which a batch's first tensor is looked for
 
@@ -106,15 +107,36 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
     """Returns a fetcher of ``make`` that continues from ``state``."""
     if state is None:
         return make()
+    fetcher, iterator = _loaded(make, dataset, state)
+    if iterator is None:
+        return fetcher
+    if not state["between"]:
+        fetcher.ended = state["ended"]
+        return fetcher
+    # A pass may begin, and use up the loaded position, with its first sample.
+    with preserved_generators():
+        is_position = _has_samples(iterator)
+    if is_position and state["ended"]:  # that of the next pass's start
+        return _loaded(make, dataset, state)[0]
+    return make()
+
+
+def _loaded(make: Callable[[], Any], dataset: Any, state: State) -> tuple[Any, Any]:
     load_state(dataset, state["dataset"])
     fetcher = make()
     iterator = getattr(fetcher, "dataset_iter", None)
     load_state(iterator, state["iterator"])
-    if state["between"]:
-        return make() if iterator is not None else fetcher
-    if iterator is not None:
-        fetcher.ended = state["ended"]
-    return fetcher
+    return fetcher, iterator
+
+
+def _has_samples(iterator: Any) -> bool:
+    try:
+        next(iterator)
+    except StopIteration:
+        return False
+    except Exception:
+        return True
+    return True
 
 
 def find_list_maker(dataset: Any) -> Any:

@@ -1,0 +1,83 @@
+"""Iterable datasets with a state: which pass is resumed, and from where."""
+
+import itertools
+import os
+import signal
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from fusionloader import FusionLoader
+
+SIZE = 40
+
+
+class Positioned(IterableDataset):
+    """A pass takes a loaded position with its first sample; every other pass begins at 0."""
+
+    def __init__(self, at_end_until_next_pass=False, killed=None):
+        self.position, self.is_loaded = 0, False
+        self.at_end_until_next_pass, self.killed, self.passes = at_end_until_next_pass, killed, 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        if not self.is_loaded:
+            self.position = 0
+        self.is_loaded = False
+        self.passes += 1
+        if self.killed and (worker, self.passes) == (1, 2) and not self.killed.exists():
+            self.killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        mine = range(worker, SIZE, workers)
+        while self.position < len(mine):
+            self.position += 1
+            yield mine[self.position - 1]
+        if not self.at_end_until_next_pass:
+            self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position, self.is_loaded = state["position"], True
+
+
+def loader_of(workers, **its):
+    dataset = Positioned(**its)
+    return FusionLoader(dataset, 2, num_workers=workers, persistent_workers=workers > 0)
+
+
+def samples(batches):
+    return sorted(torch.cat(list(batches)).tolist())
+
+
+@pytest.mark.usefixtures("any_may_die")
+@pytest.mark.parametrize("taken", [0, 6, 20])
+def test_a_worker_that_dies_as_a_pass_begins_begins_it_again(taken, tmp_path):
+    loader = loader_of(2, killed=tmp_path / "killed")
+    list(itertools.islice(loader, taken))
+    assert samples(loader) == samples(loader) == list(range(SIZE))
+    assert loader.stats().worker_restarts == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("broken_off_after", [1, 6])
+def test_a_pass_behind_one_that_was_broken_off_is_resumed_whole(workers, broken_off_after):
+    first = loader_of(workers)
+    list(itertools.islice(first, broken_off_after))
+    begun = list(itertools.islice(first, 1))
+    resumed = loader_of(workers)
+    resumed.load_state_dict(first.state_dict())
+    assert samples([*begun, *resumed]) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("at_end", [False, True])
+def test_the_pass_behind_a_finished_one_is_whole(workers, at_end):
+    first = loader_of(workers, at_end_until_next_pass=at_end)
+    list(first)
+    resumed = loader_of(workers, at_end_until_next_pass=at_end)
+    resumed.load_state_dict(first.state_dict())
+    assert samples(resumed) == samples(resumed) == list(range(SIZE))
