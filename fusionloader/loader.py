@@ -252,6 +252,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._iterator is not None and self._iterator_pid != os.getpid():
             self._iterator = None  # this process is a fork; the workers belong to its parent
+        fixed = getattr(self._iterator, "fixed_workers", None)
+        if fixed not in (None, self.num_workers):
+            self._shutdown_iterator()
         self._state.traces.iter_called()
         epochs = self._state.epochs
         before = epochs.current

@@ -8,7 +8,6 @@ import json
 import pickle
 import random
 import re
-import signal
 from dataclasses import replace
 from itertools import count
 

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -81,3 +82,20 @@ def test_the_pass_behind_a_finished_one_is_whole(workers, at_end):
     resumed = loader_of(workers, at_end_until_next_pass=at_end)
     resumed.load_state_dict(first.state_dict())
     assert samples(resumed) == samples(resumed) == list(range(SIZE))
+
+
+def test_another_number_of_workers_begins_with_the_next_pass():
+    loader = loader_of(2)
+    assert samples(loader) == list(range(SIZE))
+    iterator = iter(loader)
+    begun = list(itertools.islice(iterator, 3))
+    loader.resize_workers(4)
+    assert samples([*begun, *iterator]) == list(range(SIZE))
+    begun = list(itertools.islice(loader, 6))
+    state = loader.state_dict()
+    assert state["num_workers"] == len(state["workers"]) == 4
+    for workers in (2, 4):
+        resumed = loader_of(workers)
+        with pytest.raises(ValueError, match="num_workers = 4") if workers == 2 else nullcontext():
+            resumed.load_state_dict(state)
+            assert samples([*begun, *resumed]) == list(range(SIZE))

@@ -110,7 +110,8 @@ class Epochs:
             if loaded is not None:
                 current.inherit(loaded)
             elif before is not None and options.persistent_workers:
-                current.workers = before.workers_between()
+                is_same = before.num_workers == current.num_workers  # else the workers are new
+                current.workers = before.workers_between() if is_same else []
         if loaded is not None and loaded.finished:
             current.epoch_set = self._set_since_load(seen)
             if self._numbered:

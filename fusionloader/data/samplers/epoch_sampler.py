@@ -132,7 +132,7 @@ class EpochSampler(Sampler[list[int]]):
         try:
             for step in range(done, self._ranks.steps(len(order) - place.start)):
                 taken = place.start + (step + 1) * self.num_replicas
-                if self._running == number:  # a later pass, or a loaded state, has a place of its own
+                if self._running == number:  # a later pass or a loaded state has another place
                     self._place = replace(place, position=taken)
                 yield order.batch(self._ranks.number(step, place.start, len(order)))
         finally:

@@ -250,6 +250,11 @@ class SlotIterator(_BaseDataLoaderIter):
         )
         self._manager.submit(batch)
 
+    @property
+    def fixed_workers(self) -> int | None:
+        """Number of workers, if another number takes another iterator."""
+        return None if self._backend.passes is None else self._backend.passes.workers
+
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._options = LoaderOptions.of(loader)
         self._begun = False

@@ -50,6 +50,11 @@ class WholeBatchIterator(TrackedIterator, _MultiProcessingDataLoaderIter):  # ty
         self._track(loader, options, state)
         super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
+    @property
+    def fixed_workers(self) -> int:
+        """Number of workers: another number takes another iterator."""
+        return int(self._num_workers)
+
     def __next__(self) -> Batch:
         lock, lost, failed = self._turn.lock, False, None
         try:

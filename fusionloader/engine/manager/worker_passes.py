@@ -18,6 +18,7 @@ class WorkerPasses:
     """The passes of a loader's workers over its dataset. Workers take turns, as with torch.
 
     Attributes:
+        workers: number of workers.
         run: number of the current pass; a worker starts over when it changes.
         begun: workers that are known to have begun this pass.
         ended: workers whose datasets are exhausted in this pass.
@@ -39,7 +40,7 @@ class WorkerPasses:
             in_flight: most mini-batches in flight, if batches may come out of order. Each worker
                 then has an equal share of them, so that a slow one does not block the others.
         """
-        self._has_state, self._workers = has_state(dataset), workers
+        self._has_state, self.workers = has_state(dataset), workers
         self._in_flight = in_flight
         self._last: list[StateAfter] = []  # by worker
         self._go_on_from(for_workers(pickled_states(states or []), workers))
@@ -50,7 +51,7 @@ class WorkerPasses:
         self.ended: set[int] = set()
 
     def begin(self, epoch_state: EpochState) -> None:
-        epoch_state.workers = for_workers(epoch_state.workers, self._workers)
+        epoch_state.workers = for_workers(epoch_state.workers, self.workers)
         if not any(epoch_state.workers):  # no worker resumes, so the turns start over
             epoch_state.last_worker = -1
         self._go_on_from(epoch_state.workers)
@@ -60,7 +61,7 @@ class WorkerPasses:
     def _go_on_from(self, states: list[bytes | None]) -> None:
         # Random generators are not reset between passes.
         generators = [after.generators for after in self._last] or repeat(None)
-        self._newest = [-1] * self._workers  # number of the mini-batch of ``_last``, by worker
+        self._newest = [-1] * self.workers  # number of the mini-batch of ``_last``, by worker
         self._last = [
             StateAfter(-1, 0, state, of_worker, ended=False)
             for state, of_worker in zip(states, generators, strict=False)
@@ -79,7 +80,7 @@ class WorkerPasses:
         jobs = [job for job in self._jobs if not job.discarded]
         self.ended.update(job.worker for job in jobs if job.after is not None and job.after.ended)
         last = jobs[-1].worker if jobs else self._epoch_state.last_worker
-        turns = (turn % self._workers for turn in range(last + 1, last + 1 + self._workers))
+        turns = (turn % self.workers for turn in range(last + 1, last + 1 + self.workers))
         going_on = [worker for worker in turns if worker not in self.ended]
         if self._in_flight is not None and going_on:
             share = math.ceil(self._in_flight / len(going_on))
