@@ -113,7 +113,8 @@ def is_same(one, other):
         alike = one.stride() == other.stride() and one.requires_grad == other.requires_grad
         return alike and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
+        alike = one.dtype == other.dtype and one.flags.writeable == other.flags.writeable
+        return alike and np.array_equal(one, other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
@@ -164,6 +165,18 @@ def test_a_delivered_batch_is_never_overwritten(dataset):
     gc.collect()
     for value, part in parts:
         assert (part == value).all()
+
+
+def odd_arrays(batch):
+    whole = torch.stack(batch).numpy()
+    read_only = np.frombuffer(whole.tobytes(), np.float32)
+    return whole.astype(">f4"), read_only, read_only[:3], whole[::2], whole.T
+
+
+def test_arrays_are_writeable_and_in_native_byte_order_as_by_torchs_workers():
+    arguments = {"num_workers": 1, "collate_fn": odd_arrays}
+    expected = list(DataLoader(Numbers(), 4, **arguments))
+    assert is_same(list(FusionLoader(Numbers(), 4, **arguments)), expected)
 
 
 def test_batches_without_a_slot_are_torchs():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.batches import equal, same_batches
 from support.images import eval_transform
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data._utils import collate
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -56,6 +56,42 @@ def test_a_replaced_default_collate_is_used(monkeypatch):
     monkeypatch.setattr(collate, "default_collate", first_only)
     dataset = TensorDataset(torch.arange(6.0))
     assert same_batches(DataLoader(dataset, 3), FusionLoader(dataset, 3, num_workers=2))
+
+
+class Mixed(Dataset):
+    """Each second sample is of another type."""
+
+    def __init__(self, *samples):
+        self.samples = samples
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.zeros(64), self.samples[index % 2]
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        (np.zeros(4, np.float32), np.full(4, 0.1)),
+        (np.full(4, 0.1), np.zeros(4, np.float32)),
+        (torch.ones(2, dtype=torch.int32), torch.tensor([1 << 40, 2])),
+        (torch.ones(2, dtype=torch.int64), torch.tensor([0.5, 2])),
+        (torch.ones(2), torch.ones(2, requires_grad=True)),
+        (torch.ones(2, dtype=torch.bool), torch.tensor([3, 0])),
+    ],
+    ids=str,
+)
+def test_types_that_differ_in_a_batch_become_those_of_workers(samples):
+    def result(kind):
+        try:
+            return [batch[1] for batch in kind(Mixed(*samples), 4, num_workers=1)]
+        except (RuntimeError, TypeError) as error:
+            return type(error)
+
+    ours, theirs = result(FusionLoader), result(DataLoader)
+    assert ours is theirs or (equal(ours, theirs) and ours[0].dtype == theirs[0].dtype)
 
 
 class Darker:

@@ -9,9 +9,11 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch._utils import KeyErrorMessage
 from torch.utils._pytree import tree_map
-from torch.utils.data._utils.collate import default_collate
+from torch.utils.data._utils import collate
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate
 
 from fusionloader.options.aliases import Batch, Sample
 from fusionloader.system.shm.slots import Owner
@@ -46,7 +48,24 @@ def collate_rest(
     # Rows of the other samples were not written, and hold data of an earlier mini-batch.
     written = iter(layout.samples(owner, rows, [row for row in kept if row not in apart]))
     samples = [apart[row] if row in apart else next(written) for row in kept]
-    return collate_named(samples, lambda place: name(kept[place]))
+    return collate_named(samples, lambda place: name(kept[place]), _collate_as_workers)
+
+
+def _collate_as_workers(samples: list[Sample]) -> Batch:
+    """Returns what ``default_collate`` returns in a worker: the first sample's types count."""
+    functions: Any = dict(collate.default_collate_fn_map)
+    if functions.get(torch.Tensor) is collate_tensor_fn:
+        functions[torch.Tensor] = _stack
+    return collate.collate(samples, collate_fn_map=functions)
+
+
+def _stack(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    first = tensors[0]
+    if all(each.dtype == first.dtype and not each.requires_grad for each in tensors):
+        made: torch.Tensor = collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)  # type: ignore[no-untyped-call]
+        return made
+    out = torch.empty((len(tensors), *first.shape), dtype=first.dtype, device=first.device)
+    return torch.stack(tuple(tensors), 0, out=out)
 
 
 def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:
@@ -65,19 +84,24 @@ def _is_texts(node: Any) -> bool:
     return type(node) in (list, tuple) and bool(node) and isinstance(node[0], (str, bytes))
 
 
-def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batch:
-    """Returns ``default_collate(samples)``.
+def collate_named(
+    samples: Sequence[Sample],
+    name: Callable[[int], str],
+    collated: Callable[[list[Sample]], Batch] = default_collate,
+) -> Batch:
+    """Returns ``collated(samples)``.
 
     Args:
         samples: samples of a mini-batch.
         name: returns the name of a sample by its position.
+        collated: ``default_collate``, or the same as it is in workers.
 
     Raises:
         Exception: the error of ``default_collate``, with the names of two samples that differ and
             what to do added to its message.
     """
     try:
-        return default_collate(list(samples))  # type: ignore[no-untyped-call]
+        return collated(list(samples))
     except Exception as error:
         hint = _hint(samples, name)
         if not hint:

@@ -80,7 +80,9 @@ class _Pickler(ForkingPickler):
             return self._reduced_tensor(value)
         if kind is torch.UntypedStorage:
             return self._reduced_storage(value)
-        if kind is np.ndarray and _is_plain_array(value):
+        if kind is np.ndarray:
+            if not _is_plain_array(value):  # as by torch's workers: writeable, in native byte order
+                return value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
             about = value.nbytes, value.dtype, value.shape, None
             self.found.append(FoundMemory(value, value.ctypes.data, *about))
             return _value, (len(self.found) - 1,)
@@ -129,7 +131,7 @@ class _Pickler(ForkingPickler):
 def _is_plain_array(array: np.ndarray[Any, Any]) -> bool:
     if not array.flags.c_contiguous or array.dtype.hasobject or array.nbytes < SMALLEST_BYTES:
         return False
-    return array.base is None and array.flags.writeable
+    return array.base is None and array.flags.writeable and array.dtype.isnative
 
 
 def by_value(found: FoundMemory) -> PlacedValue:
