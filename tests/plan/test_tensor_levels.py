@@ -11,6 +11,7 @@ from PIL import Image
 from support.images import photo
 from support.warps import rounding_here
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -275,6 +276,33 @@ def test_code_that_follows_sees_the_strides_of_torch(name, first):
 
 def strides(image):
     return image.stride()
+
+
+def is_plain(image):
+    return torch.full_like(image, type(image) is torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
+        v2.ToDtype({torch.Tensor: torch.float16, tv_tensors.Image: torch.float32}, scale=True),
+        is_plain,
+    ],
+    ids=["image alone", "either", "code"],
+)
+@pytest.mark.parametrize(
+    "step",
+    [v1.Resize((20, 24)), v1.RandomHorizontalFlip(1.0), v2.CenterCrop(16)],
+    ids=["resize", "flip", "v2"],
+)
+def test_what_follows_v1_finds_the_type_that_v1_leaves(step, last):
+    image = photo(np.random.default_rng(0), 48, 40)
+    steps = v1.Compose([v2.ToImage(), step, v2.CenterCrop(16), last])
+    plan = compile_plan(steps)
+    found, expected = plan.apply(image, plan.draw(*image.size)), steps(image)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
 
 
 def test_contrast_after_a_policy_that_may_turn_the_tensor_is_left_to_torch():

@@ -62,7 +62,7 @@ def _collate_as_workers(samples: list[Sample]) -> Batch:
 def _stack(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     first = tensors[0]
     if all(each.dtype == first.dtype and not each.requires_grad for each in tensors):
-        made: torch.Tensor = collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)  # type: ignore[no-untyped-call]
+        made: torch.Tensor = collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
         return made
     out = torch.empty((len(tensors), *first.shape), dtype=first.dtype, device=first.device)
     return torch.stack(tuple(tensors), 0, out=out)

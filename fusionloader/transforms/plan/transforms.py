@@ -83,6 +83,8 @@ def _compile(
                 raise NotCompiled("code that follows may see how the tensor lies in memory")
             compiling.add(step, place)
         except NotCompiled as why:
+            if compiling.unwrapped is not None:
+                return _compile(steps, decode, images, on_floats, compiling.unwrapped)
             since = compiling.unsure_since()
             if since is not None and any(map(_sees_memory, steps[place:])):
                 return _compile(steps, decode, images, on_floats, since)
@@ -135,6 +137,9 @@ class _Compiling:
     window: int | None = None
     unsure: int | None = None
     planar: bool = False
+    # The first step of v1 on an image of v2's type, of which it makes a plain tensor, if it changes
+    # any: code that follows may see that.
+    unwrapped: int | None = None
     # Whether v2 may have turned it by 90 degrees, and with it how it lies in memory.
     transposed: bool = False
     # Whether the channels may be one in memory.
@@ -158,6 +163,8 @@ class _Compiling:
         if is_patched(step):
             raise NotCompiled("its methods were replaced or hooked")
         if conversions.is_conversion(step):
+            if self.unwrapped is not None and isinstance(getattr(step, "dtype", None), dict):
+                raise NotCompiled("it depends on the tensor's type, which v1 has changed")
             held = conversions.held_after([*self.conversions, step], self.channels)
             if self.converted is not None:
                 normalizing = conversions.stage_on_floats(step, self.channels)
@@ -252,6 +259,9 @@ class _Compiling:
 
     def _note_layout(self, step: Transform, stage: Stage, place: int) -> None:
         by_v1 = type(step).__module__ == "torchvision.transforms.transforms"
+        if by_v1 and self.unwrapped is None:
+            if conversions.makes_image(self.conversions, self.channels):
+                self.unwrapped = place
         turns = memory.may_transpose(stage)
         alone = isinstance(stage, RandomPolicy) and stage.repeats == 1
         if (self.transposed or (turns and not alone)) and memory.sees_order(stage):

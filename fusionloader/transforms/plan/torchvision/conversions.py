@@ -115,6 +115,14 @@ def makes_plain_tensor(conversions: Sequence[Transform], channels: int) -> bool:
     return type(result) is torch.Tensor and result.is_contiguous()
 
 
+def makes_image(conversions: Sequence[Transform], channels: int) -> bool:
+    """Whether the conversions make an image of torchvision's type."""
+    from torchvision import tv_tensors
+
+    result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
+    return isinstance(result, tv_tensors.Image)
+
+
 def makes_contiguous_tensor(conversions: Sequence[Transform], channels: int) -> bool:
     """Whether the conversions make a tensor that lies channel by channel in memory."""
     result: torch.Tensor = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
