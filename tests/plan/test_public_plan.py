@@ -1,12 +1,16 @@
 """fusionloader.compile_plan: draws and results one can look at, those of a loader."""
 
+import os
 import pickle
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from support.images import photo
+from support.waiting import gone, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -73,6 +77,36 @@ def test_threads_may_share_a_plan():
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: compiled.apply(IMAGE, operations), range(200)))
     assert all(torch.equal(one, expected) for one in made)
+
+
+def test_a_child_that_is_forked_while_a_thread_uses_the_plan_may_use_it():
+    # The result is small: torch's own threads, which work on large ones, hang in forked children.
+    steps = [v1.Resize(900), v1.RandomAffine(20), v1.CenterCrop(64), v1.PILToTensor()]
+    compiled = compile_plan(v1.Compose(steps))
+    ended = threading.Event()
+
+    def make():
+        return compiled.apply(IMAGE, compiled.draw(*IMAGE.size)).numpy()
+
+    def keep_busy():
+        while not ended.is_set():
+            make()
+
+    expected, thread = make(), threading.Thread(target=keep_busy)
+    thread.start()
+    try:
+        for _ in range(12):
+            if (pid := os.fork()) == 0:
+                os._exit(0 if np.array_equal(make(), expected) else 1)
+            try:
+                wait_until(lambda pid=pid: gone(pid), "the child hangs", seconds=20)
+            finally:
+                os.kill(pid, signal.SIGKILL)
+                status = os.waitpid(pid, 0)[1]
+            assert status == 0
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_nothing_follows_the_erasing_of_a_result():

@@ -280,6 +280,22 @@ def test_a_process_that_cannot_be_replaced_at_once_is_replaced_later(images, cap
         assert reader.stats().restarts == 1
 
 
+def test_a_reader_that_is_closed_as_its_process_is_replaced_leaves_none(images, monkeypatch):
+    """The garbage collector may close it in any thread, also in the one that replaces it."""
+    reader, started, begin = ReadAheadProcess(table_of(images), ReadSettings()), [], None
+
+    def closing():
+        started.append(begin())
+        reader.close()
+        return started[0]
+
+    begin = reader._start
+    monkeypatch.setattr(reader, "_start", closing)
+    os.kill(reader.pid, signal.SIGKILL)
+    wait_until(lambda: not reader._watch.is_alive())
+    assert not started[0][0].is_alive()
+
+
 def connections(reader):
     """The number of workers that the process has accepted, and its listener."""
     found = psutil.Process(reader.pid).net_connections("unix")

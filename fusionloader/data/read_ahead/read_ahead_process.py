@@ -55,7 +55,7 @@ class ReadAheadProcess:
         self._listener = listener
         self._counters = StreamCounters.create()
         self._announced: deque[list[int]] = deque()  # announced, not published
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may call close() in any thread
         self._ended = threading.Event()
         self._deaths = 0  # deaths in a row of processes that have read nothing
         self._warned = False  # whether it was logged that no process can be started
@@ -119,7 +119,8 @@ class ReadAheadProcess:
             self._refuse_workers()
             process = self._process
         processes.end([process], _END_SECONDS)
-        self._watch.join(_END_SECONDS)
+        if threading.current_thread() is not self._watch:
+            self._watch.join(_END_SECONDS)
         self._counters.close()
 
     def _replace_when_dead(self) -> None:
@@ -154,6 +155,10 @@ class ReadAheadProcess:
                         *(manner, error),
                     )
                 self._warned = True
+                return
+            if self._ended.is_set():  # by this thread, meanwhile
+                control.close()
+                processes.end([process], _END_SECONDS)
                 return
             log.warning("the process that reads URLs %s; it is replaced", manner)
             self._deaths, self._warned = deaths, False

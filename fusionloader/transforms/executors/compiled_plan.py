@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class CompiledPlan:
         self.plan: Plan = compiled.plan
         self.tail: Tail | None = compiled.tail
         self._compiled = compiled
-        self._made: _native.Executor | None = None
+        self._made: dict[int, _native.Executor] = {}  # by process
 
     def draw(
         self,
@@ -117,9 +118,11 @@ class CompiledPlan:
 
     @property
     def _executor(self) -> _native.Executor:
-        if self._made is None:
-            self._made = make_executor(self.plan)
-        return self._made
+        # A forked child neither uses nor frees its parent's: another thread may have been using it.
+        pid = os.getpid()
+        if pid not in self._made:
+            self._made[pid] = make_executor(self.plan)
+        return self._made[pid]
 
     def _pixels(self, image: Pixels) -> memoryview:
         if isinstance(image, Image.Image):

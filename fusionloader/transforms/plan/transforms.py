@@ -259,9 +259,9 @@ class _Compiling:
 
     def _note_layout(self, step: Transform, stage: Stage, place: int) -> None:
         by_v1 = type(step).__module__ == "torchvision.transforms.transforms"
-        if by_v1 and self.unwrapped is None:
-            if conversions.makes_image(self.conversions, self.channels):
-                self.unwrapped = place
+        is_first = by_v1 and self.unwrapped is None
+        if is_first and conversions.makes_image(self.conversions, self.channels):
+            self.unwrapped = place
         turns = memory.may_transpose(stage)
         alone = isinstance(stage, RandomPolicy) and stage.repeats == 1
         if (self.transposed or (turns and not alone)) and memory.sees_order(stage):

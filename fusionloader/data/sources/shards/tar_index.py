@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.data.sources.shards.tar_members import TarMember, UnreadableIndex
+from fusionloader.system.processes import renewed_in_children
 
 SUFFIX = ".fusionloader-index"
 VERSION = 1
@@ -24,7 +25,7 @@ VERSION = 1
 _NOT_INLINE = -1
 # NumPy parses headers as Python code. In several threads at a time this fails at random before
 # CPython 3.11.8 (SystemError: AST constructor recursion depth mismatch).
-_PARSING = threading.Lock()
+_PARSING = renewed_in_children(threading.RLock())
 _ARRAYS: dict[str, type[np.generic]] = {
     "names": np.uint8,
     "name_ends": np.int64,
