@@ -106,9 +106,10 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     Args: Faults
         on_error: handling of a sample that cannot be read or transformed. ``"raise"`` raises its
-            exception, ``"skip"`` leaves it out of its batch, ``"substitute"`` takes another sample.
-            With an ``IterableDataset``, ``__getitems__`` or a dataset with a ``state_dict()``
-            iterating raises ``ValueError`` unless ``"raise"``.
+            exception, ``"skip"`` leaves it out of its batch, ``"substitute"`` takes another sample
+            of the dataset, also one that the sampler never gives. With an ``IterableDataset``,
+            ``__getitems__`` or a dataset with a ``state_dict()`` iterating raises ``ValueError``
+            unless ``"raise"``.
         strict: whether a truncated JPEG raises, as in Pillow, even if its crop is complete;
             ``False`` accepts it if all pixels of the crop are there.
         stall_timeout: seconds after which a worker that is still at the same sample, while training

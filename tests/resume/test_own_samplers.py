@@ -6,7 +6,9 @@ import pytest
 import torch
 from support.batches import same_batches
 from support.datasets import Counting, Numbers, Stream
+from support.waiting import wait_until
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader
 
@@ -136,6 +138,44 @@ def test_a_state_that_is_saved_before_the_first_resumed_batch_is_the_same_place(
     third = loader(second.state_dict())
     assert torch.cat([*begun, *third]).tolist() == list(range(24))
     assert torch.cat([*begun, *iterator]).tolist() == list(range(24))
+
+
+class CountingCalls(Numbers):
+    """A dataset whose samples depend on its state. ``made`` counts them in all processes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.made = 0, torch.zeros(1).share_memory_()
+
+    def __getitem__(self, index):
+        self.calls += 1
+        self.made += 1
+        return torch.tensor([index, self.calls])
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize("begun", [0, 2])
+def test_setting_the_epoch_after_iter_leaves_the_state_of_a_dataset(begun):
+    def loader():
+        sampler = DistributedSampler(range(24), 1, 0)
+        return FusionLoader(CountingCalls(), 4, sampler=sampler, num_workers=1, prefetch_factor=4)
+
+    first, early, late = loader(), loader(), loader()
+    next_batches = iter(first)
+    for _ in range(begun):
+        next(next_batches)
+    for other in (early, late):
+        other.load_state_dict(first.state_dict())
+    early.set_epoch(0)
+    iterator = iter(late)
+    wait_until(lambda: late.dataset.made >= 8)
+    late.set_epoch(0)
+    assert same_batches(list(early), list(iterator))
 
 
 class Refusing(Counting):

@@ -360,6 +360,9 @@ class SlotIterator(_BaseDataLoaderIter):
             self._begun = False
             self._epochs.restart()
             self._discard()
+            passes = self._backend.passes
+            if passes is not None and passes.has_state:  # those of workers have gone on
+                self._start_manager()
             self._begin()
         wanted = self._state.workers
         if self._backend.passes is not None:  # the passes depend on the number of workers

@@ -18,6 +18,7 @@ class WorkerPasses:
     """The passes of a loader's workers over its dataset. Workers take turns, as with torch.
 
     Attributes:
+        has_state: whether the dataset has a state.
         workers: number of workers.
         run: number of the current pass; a worker starts over when it changes.
         begun: workers that are known to have begun this pass.
@@ -40,7 +41,7 @@ class WorkerPasses:
             in_flight: most mini-batches in flight, if batches may come out of order. Each worker
                 then has an equal share of them, so that a slow one does not block the others.
         """
-        self._has_state, self.workers = has_state(dataset), workers
+        self.has_state, self.workers = has_state(dataset), workers
         self._in_flight = in_flight
         self._last: list[StateAfter] = []  # by worker
         self._go_on_from(for_workers(pickled_states(states or []), workers))
@@ -116,7 +117,7 @@ class WorkerPasses:
         if was_held:
             self.begun.add(worker)
         last = self.last(worker)
-        if self._has_state or last.state is not None or last.ended:
+        if self.has_state or last.state is not None or last.ended:
             return
         if worker in self.begun or any(self._has_made(job, worker) for job in self._jobs):
             raise RuntimeError(
