@@ -159,8 +159,8 @@ class WorkersSlots:
         return len(self._mapped)
 
     def held(self) -> list[_Mapped]:
-        """Returns the slots of batches that were delivered and are not known to be dropped."""
-        return [slot for slot in list(self._mapped.values()) if slot.is_leased]
+        """Returns the slots of batches that were delivered and not dropped."""
+        return [slot for slot in list(self._mapped.values()) if slot.is_held()]
 
     def add_worker(self, number: int) -> int:
         """Returns the descriptor of a worker's object.

@@ -191,7 +191,8 @@ class SlotPool:
         forks.watch(self)
 
     def held(self) -> list[Slot]:
-        return list(self._leased.values())
+        leased = list(self._leased.values())
+        return [slot for slot in leased if slot.lease is not None and slot.lease() is not None]
 
     def acquire(self, nbytes: int) -> Slot:
         """Returns a slot of at least ``nbytes``.
