@@ -11,7 +11,11 @@ import torch
 from torch.utils.data import _utils as torch_utils
 
 from fusionloader.options.aliases import AnyDataset
-from fusionloader.transforms.executors.python import Seeding, generator_states, set_generator_states
+from fusionloader.transforms.executors.global_generators import (
+    generator_states,
+    set_generator_states,
+)
+from fusionloader.transforms.executors.python import Seeding
 
 
 def prepare_process(

@@ -22,7 +22,8 @@ from fusionloader.transforms.executors.fetchers import (
     made_samples,
     make_fetcher,
 )
-from fusionloader.transforms.executors.python import PickledGenerators, Source, set_generator_states
+from fusionloader.transforms.executors.global_generators import set_generator_states
+from fusionloader.transforms.executors.python import PickledGenerators, Source
 from fusionloader.workers import messages
 from fusionloader.workers.batch_worker import BatchWorker, Collating
 from fusionloader.workers.claims import SKIPPED

@@ -59,7 +59,8 @@ class Epochs:
         self._next = 0
         self._loaded: EpochState | None = None
         self._resume: EpochState | None = None
-        self._taken: tuple[EpochState | None, EpochState | None] = (None, None)
+        # Of the last start: what was loaded, the epoch to continue, and whether it was numbered.
+        self._taken: tuple[EpochState | None, EpochState | None, bool] = (None, None, False)
         self._numbered = False
         self._sets = 0
         self._seen: tuple[object, ...] = ()
@@ -99,7 +100,7 @@ class Epochs:
         """Starts a new epoch, or the one that ``load_state_dict`` restored."""
         seen = self._signs(options)
         before, loaded, resumed = self.current, self._loaded, self._resume
-        taken = loaded, None if resumed is None else resumed.copy()
+        taken = loaded, None if resumed is None else resumed.copy(), self._numbered
         if resumed is not None:
             current = resumed
         else:
@@ -112,7 +113,7 @@ class Epochs:
             elif before is not None and options.persistent_workers:
                 is_same = before.num_workers == current.num_workers  # else the workers are new
                 current.workers = before.workers_between() if is_same else []
-        if loaded is not None and loaded.finished:
+        if loaded is not None and (loaded.finished or not (loaded.delivered or loaded.ahead)):
             current.epoch_set = self._set_since_load(seen)
             if self._numbered:
                 current.epoch = self._next
@@ -127,9 +128,9 @@ class Epochs:
         """Undoes ``start`` for an epoch that delivered nothing and whose number has changed."""
         if self.current is not None and self.current.finished:  # no other was started since
             return
-        self._loaded, self._resume = self._taken
-        if self._resume is None and self.current is not None and not self._numbered:
-            self._next = self.current.epoch
+        self._loaded, self._resume, numbered = self._taken
+        if self.current is not None and not self._numbered and (numbered or self._resume is None):
+            self._next, self._numbered = self.current.epoch, numbered
 
     def changed(self, options: LoaderOptions) -> bool:
         """Whether ``set_epoch`` was called, here or on a sampler, since the epoch started."""
@@ -199,11 +200,12 @@ class Epochs:
             self._next_epoch(options, epoch_state) if epoch_state.finished else epoch_state.copy()
         )
         # For an iterator that has been made and has delivered nothing yet.
-        taken = epoch_state, None if coming is None else coming.copy()
+        taken = epoch_state, None if coming is None else coming.copy(), False
+        signs = self._signs(options)
         # No call follows, as in ``start``.
         self.current, self._loaded, self._resume, self._taken = None, epoch_state, coming, taken
         self._next, self._sets, self._numbered = epoch_state.epoch, self._sets + 1, False
-        self._at_load = self._signs(options)
+        self._at_load = signs
 
     def _next_epoch(self, options: LoaderOptions, epoch_state: EpochState) -> EpochState | None:
         """Restores the generator; returns the next epoch, ``None`` if ``iter()`` draws its seed."""

@@ -151,6 +151,8 @@ def _resume_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, 
     number, saved = state.delivered, state.sampler
     if saved is not None and number == 0:
         run.begin_after(saved, state.epoch_set)
+        if state.epoch_set is not None:
+            state.drawn[-1] = run.state()
     elif saved is not None:
         run.go_on(saved)
     else:  # a sampler may apply a loaded state only when it goes on, so it says the old one now

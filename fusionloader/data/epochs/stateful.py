@@ -50,7 +50,7 @@ class SamplerRun:
         self._batches = fresh
         self._outer = sampler
         self._within = is_plain_batch_sampler(sampler)
-        self._ended = False
+        self._ended = [False]  # shared with the generator, which must not refer to this object
         if self._within:
             self._owner = sampler.sampler
             self._hold(iter(self._owner))
@@ -63,15 +63,10 @@ class SamplerRun:
         self._iterator = iterator
         if self._within:
             outer = copy.copy(self._outer)  # forms batches as usual, from the watched iterator
-            outer.sampler = self._watched(iterator)
+            outer.sampler = _watched(iterator, self._ended)
             self._batches = iter(outer)
         else:
             self._batches = iterator
-
-    def _watched(self, iterator: Iterator[Index]) -> Iterator[Index]:
-        yield from iterator
-        # A last, smaller mini-batch exhausts the inner iterator before this pass ends.
-        self._ended = True
 
     def __iter__(self) -> Iterator[Index]:
         return self
@@ -82,7 +77,7 @@ class SamplerRun:
     def state(self) -> State:
         """Returns the position in the pass."""
         iterator = None if self._iterator is self._owner else copy_state(self._iterator)
-        return {"sampler": copy_state(self._owner), "iterator": iterator, "ended": self._ended}
+        return {"sampler": copy_state(self._owner), "iterator": iterator, "ended": self._ended[0]}
 
     def go_on(self, state: State) -> None:
         self._load(state)
@@ -109,9 +104,15 @@ class SamplerRun:
             self._owner.set_epoch(epoch)
 
     def _load(self, state: State, epoch: int | None = None) -> None:
-        self._ended = False
+        self._ended = [False]
         load_state(self._owner, state["sampler"])
         self._set_epoch(epoch)
         iterator = iter(self._owner)
         load_state(iterator, state["iterator"])
         self._hold(iterator)
+
+
+def _watched(iterator: Iterator[Index], ended: list[bool]) -> Iterator[Index]:
+    yield from iterator
+    # A last, smaller mini-batch exhausts the inner iterator before the pass ends.
+    ended[0] = True

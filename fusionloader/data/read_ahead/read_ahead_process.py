@@ -156,12 +156,12 @@ class ReadAheadProcess:
                     )
                 self._warned = True
                 return
+            log.warning("the process that reads URLs %s; it is replaced", manner)
+            self._deaths, self._warned = deaths, False
             if self._ended.is_set():  # by this thread, meanwhile
                 control.close()
                 processes.end([process], _END_SECONDS)
                 return
-            log.warning("the process that reads URLs %s; it is replaced", manner)
-            self._deaths, self._warned = deaths, False
             self._control.close()
             self._process, self._control = process, control
             self._counters.add("restarts", 1)

@@ -57,6 +57,11 @@ class EpochSampler(Sampler[list[int]]):
         epoch: last argument of ``set_epoch``; 0 before.
     """
 
+    # Of the class as well: a sampler that an earlier version pickled has none.
+    _passes = 0
+    _running = 0  # number of the pass that is under way; 0 for none
+    _coming: int | None = None  # the next pass's epoch, set while a pass is under way
+
     def __init__(
         self,
         *,
@@ -82,9 +87,6 @@ class EpochSampler(Sampler[list[int]]):
         self.epoch: int = 0  # not changed by passes, since loaders detect set_epoch() by it
         self._place = SamplerPlace(ranks=self.num_replicas)
         self._begun = False
-        self._running = 0  # number of the pass that is under way; 0 for none
-        self._passes = 0
-        self._coming: int | None = None  # the next pass's epoch, set while a pass is under way
         self._formed: tuple[int, BatchOrder] | None = None
 
     # ---- what a subclass defines ---------------------------------------------------------------

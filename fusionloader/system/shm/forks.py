@@ -71,8 +71,9 @@ def _before() -> None:
     held = [each for holder in list(_holders) for each in holder.held()]
     if held:
         _here.fork = fork = Fork()
+        ended = {other: other.has_ended() for each in held for other in each.forks}
         for each in held:
-            each.forks = [*(other for other in each.forks if not other.has_ended()), fork]
+            each.forks = [*(other for other in each.forks if not ended[other]), fork]
 
 
 def _after_in_parent() -> None:

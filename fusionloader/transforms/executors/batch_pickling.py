@@ -81,11 +81,12 @@ class _Pickler(ForkingPickler):
         if kind is torch.UntypedStorage:
             return self._reduced_storage(value)
         if kind is np.ndarray:
-            if not _is_plain_array(value):  # as by torch's workers: writeable, in native byte order
+            if not _is_usual(value):  # becomes so, as on the way from torch's workers
                 return value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-            about = value.nbytes, value.dtype, value.shape, None
-            self.found.append(FoundMemory(value, value.ctypes.data, *about))
-            return _value, (len(self.found) - 1,)
+            if _is_alone(value):
+                about = value.nbytes, value.dtype, value.shape, None
+                self.found.append(FoundMemory(value, value.ctypes.data, *about))
+                return _value, (len(self.found) - 1,)
         return NotImplemented
 
     def _reduced_tensor(self, tensor: torch.Tensor) -> Any:
@@ -128,10 +129,13 @@ class _Pickler(ForkingPickler):
         return _value, (number,)
 
 
-def _is_plain_array(array: np.ndarray[Any, Any]) -> bool:
-    if not array.flags.c_contiguous or array.dtype.hasobject or array.nbytes < SMALLEST_BYTES:
-        return False
-    return array.base is None and array.flags.writeable and array.dtype.isnative
+def _is_usual(array: np.ndarray[Any, Any]) -> bool:
+    flags = array.flags
+    return flags.c_contiguous and flags.writeable and array.dtype.isnative
+
+
+def _is_alone(array: np.ndarray[Any, Any]) -> bool:
+    return array.base is None and not array.dtype.hasobject and array.nbytes >= SMALLEST_BYTES
 
 
 def by_value(found: FoundMemory) -> PlacedValue:

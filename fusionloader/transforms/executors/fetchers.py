@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Subset
 
 from fusionloader.options.aliases import Index, State
-from fusionloader.transforms.executors.python import preserved_generators
+from fusionloader.transforms.executors.global_generators import preserved_generators
 
 _DEEPEST = 8  # nested containers in which a batch's first tensor is looked for
 

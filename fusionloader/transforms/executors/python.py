@@ -15,6 +15,10 @@ import numpy as np
 import torch
 
 from fusionloader import _native
+from fusionloader.transforms.executors.global_generators import (
+    generator_states,
+    preserved_generators,
+)
 from fusionloader.transforms.plan.parts import Spent
 
 # A user's map-style dataset of any class, and a sample of it.
@@ -170,28 +174,6 @@ def locate_generators() -> tuple[_native.Generators | None, Any]:
         return None, bit_generator
     owners, places = (own, bit_generator), own.places(torch_at, normal_at)
     return _native.Generators(own.python, owners, *places), bit_generator
-
-
-@contextlib.contextmanager
-def preserved_generators() -> Iterator[None]:
-    """Context that restores the states of the global generators on exit."""
-    states = generator_states()
-    try:
-        yield
-    finally:
-        set_generator_states(states)
-
-
-def generator_states() -> tuple[Any, ...]:
-    """Returns the states of the global generators of Python, torch and numpy."""
-    return random.getstate(), torch.get_rng_state().numpy(), np.random.get_state()
-
-
-def set_generator_states(states: tuple[Any, ...]) -> None:
-    """Restores states of ``generator_states``."""
-    random.setstate(states[0])
-    torch.set_rng_state(torch.from_numpy(states[1]))
-    np.random.set_state(states[2])
 
 
 class PickledGenerators:

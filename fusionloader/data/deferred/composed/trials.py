@@ -26,7 +26,7 @@ from fusionloader.data.deferred.tensors.deferred_tensor import (
 from fusionloader.data.deferred.tensors.level_tables import LEVELS
 from fusionloader.data.deferred.tensors.tensor_view import TensorView
 from fusionloader.system.processes import renewed_in_children
-from fusionloader.transforms.executors.python import preserved_generators
+from fusionloader.transforms.executors.global_generators import preserved_generators
 from fusionloader.transforms.plan.arguments import Transform
 from fusionloader.transforms.plan.image_info import keeps_info
 

@@ -68,8 +68,13 @@ class StreamSampler(Sampler[int]):
         self._stages: list[list[int]] = []
         self._delivered = 0
         self._loaded = False  # whether the next pass continues from a loaded state
-        self._passes = 0
-        self._running: int | None = None  # epoch of the pass that is under way
+
+    # Of the class as well: a sampler that an earlier version pickled has none.
+    _passes = 0
+    _running: int | None = None  # epoch of the pass that is under way
+
+    def __getstate__(self) -> State:
+        return {**self.__dict__, "_running": None}
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass. A loaded state of another epoch is dropped.
@@ -90,7 +95,8 @@ class StreamSampler(Sampler[int]):
         try:
             for samples in self._order().samples(self._delivered):
                 for sample in samples.tolist():
-                    self._delivered += 1
+                    if self._passes == number:  # no later pass, and no loaded state
+                        self._delivered += 1
                     yield sample
         finally:
             if self._passes == number:
