@@ -330,5 +330,17 @@ def test_a_batch_keeps_small_tensors_apart_from_large_ones(ends):
     held = [slot for slot in sender._slots._slots if not slot.is_free()]
     assert len(held) == 1
     del images  # and what is left does not keep the slot
-    ends[1].slots._collect()
+    ends[1].slots.collect()
     assert held[0].is_free() and torch.equal(labels, torch.ones(3))
+
+
+def test_slots_of_dropped_batches_come_again_although_batches_come_without_slots(ends):
+    sender, receiver = ends
+    large = torch.zeros(1 << 20)
+    kept = [crossed(ends, large) for _ in range(8)]
+    assert unpickled(sender.pack(large).pickled_apart()).where is None  # its four slots are in use
+    kept.clear()
+    for _ in range(2):
+        packed = unpickled(sender.pack(large).pickled_apart())
+        received(receiver, packed)
+    assert packed.where is not None

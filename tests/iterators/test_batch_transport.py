@@ -265,7 +265,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_the_others_come(collate, te
         with pytest.raises(Exception, match=text):
             next(batches)
     assert not list(batches)
-    receiver.slots._collect()
+    receiver.slots.collect()
     slots = receiver.slots._mapped.values()
     assert slots and all(slot.is_free() for slot in slots)
 

@@ -120,6 +120,41 @@ def test_an_exception_where_a_forked_childs_batches_are_freed_frees_no_later_bat
         del batches
 
 
+def test_a_worker_gives_slots_up_that_forked_children_see_and_their_memory_is_returned():
+    training = WorkersSlots()
+    fd = training.add_worker(0)
+    memory, worker, fork = identify_object(fd), BatchSlots(fd, 4), Fork()
+
+    def sent():
+        slot = worker.acquire(1 << 20)
+        if slot is not None:
+            slot.set_free(False)
+        return slot
+
+    slots = [sent() for _ in range(4)]
+    batches = [leased(training, memory, slot.offset, slot.size, worker.offsets) for slot in slots]
+    assert sent() is None
+    for slot in training.held():
+        slot.forks.append(fork)
+    del slot
+    batches.clear()
+    training.collect()
+    others = [sent() for _ in range(4)]
+    assert not {slot.offset for slot in slots} & {slot.offset for slot in others}
+    training.collect()
+    used = os.fstat(fd).st_blocks
+    assert used * 512 >= 8 << 20
+    fork.close_write()
+    training.collect()
+    assert os.fstat(fd).st_blocks * 512 <= 5 << 20
+    for slot in others:  # those that it has now are used again
+        batches.append(leased(training, memory, slot.offset, slot.size, worker.offsets))
+    batches.clear()
+    training.collect()
+    assert sent().offset in {slot.offset for slot in others}
+    assert training.count == 4
+
+
 @pytest.mark.parametrize("seen", [False, True])
 def test_batches_outlive_their_iterator_in_whichever_order_they_were_taken(seen):
     training = WorkersSlots()

@@ -20,6 +20,7 @@ from fusionloader.data.sources.arrays import PixelArrays
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.nesting import find_leaf, find_leaves
 from fusionloader.transforms.executors.native import make_executor
+from fusionloader.transforms.executors.global_generators import preserved_generators
 from fusionloader.transforms.executors.python import (
     Dataset,
     DatasetSource,
@@ -27,7 +28,6 @@ from fusionloader.transforms.executors.python import (
     Seeding,
     Source,
     find_length,
-    preserved_generators,
     seed_generators,
 )
 from fusionloader.transforms.executors.results import converted, result_array, result_like

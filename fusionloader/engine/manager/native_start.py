@@ -9,6 +9,7 @@ from multiprocessing.context import BaseContext
 from fusionloader.engine.manager.options import StartWorker, WorkerConnection
 from fusionloader.system import processes
 from fusionloader.system.processes import Process
+from fusionloader.system.shm import forks
 from fusionloader.system.shm.descriptor import Descriptor
 from fusionloader.workers import native_worker, prepared_worker
 from fusionloader.workers.native_worker import NativeWorkerConfig
@@ -47,7 +48,8 @@ def native_starter(
             main = prepared_worker.main
             return processes.start(context, main, config, descriptors, filled, cpus=cpus)
         if method == "fork":
-            return processes.start(context, native_worker.main, config, cpus=cpus)
+            with forks.of_worker_without_user_code():
+                return processes.start(context, native_worker.main, config, cpus=cpus)
         config = replace(config, parent=os.getpid())
         return processes.BareProcess(_MODULE, config, tuple(fds.values()), cpus=cpus)
 

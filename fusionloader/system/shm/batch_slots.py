@@ -3,7 +3,9 @@
 The training process makes one memory object for each worker before the worker starts, so no
 descriptor is sent with a batch. The worker cuts slots from the object as it needs them. A slot
 begins with a word that says whether a batch is in it: the worker sets the word after it has written
-a batch, and the training process clears it after the last reference to the batch is gone. Each side
+a batch, and the training process clears it after the last reference to the batch is gone. If forked
+children may still look at the batch, it marks the slot as left instead: the worker gives it up and
+cuts another one, and the training process frees the memory when the children have ended. Each side
 writes the word only in the state that the other one leaves alone, so no lock is needed.
 
 The last reference to a batch may go within any statement of any thread, and while the interpreter
@@ -27,7 +29,7 @@ Owner = ctypes.Array[ctypes.c_char]
 
 _HEADER = 64  # bytes before the batch, which begin with the word
 _GRAIN = 1 << 16  # slot sizes are multiples of it, so that batches of similar size share slots
-_FREE, _IN_USE = 0, 1
+_FREE, _IN_USE, _LEFT, _GIVEN_UP = range(4)
 
 
 class _Lease(weakref.ref[Owner]):
@@ -69,6 +71,24 @@ class _Mapped:
     def set_free(self, free: bool) -> None:
         self._word.value = _FREE if free else _IN_USE
 
+    def leave(self) -> None:
+        """Has the worker give this slot up, in which a batch is."""
+        if self._word.value == _IN_USE:
+            self._word.value = _LEFT
+
+    def give_up(self) -> bool:
+        """Returns whether the worker, which calls this, has to use the slot no more."""
+        if self._word.value != _LEFT or self.is_held():
+            return False
+        self._word.value = _GIVEN_UP
+        return True
+
+    def is_left(self) -> bool:
+        return self._word.value in (_LEFT, _GIVEN_UP)
+
+    def is_given_up(self) -> bool:
+        return self._word.value == _GIVEN_UP
+
     def view(self) -> Owner:
         """Returns the batch's bytes."""
         owner = (ctypes.c_char * self.nbytes).from_buffer(self._map, _HEADER)
@@ -98,6 +118,7 @@ class BatchSlots:
 
     def acquire(self, nbytes: int) -> _Mapped | None:
         """Returns a free slot for ``nbytes``; ``None`` if there is none."""
+        self._slots = [slot for slot in self._slots if not slot.give_up()]
         fitting = [slot for slot in self._slots if slot.nbytes >= nbytes and slot.is_free()]
         if fitting:
             return min(fitting, key=lambda slot: slot.size)
@@ -150,6 +171,7 @@ class WorkersSlots:
         self._mapped: dict[tuple[int, int], _Mapped] = {}  # by object and offset
         self._ended: list[_Lease] = []  # batches that were dropped
         self._seen: list[_Mapped] = []  # dropped here, but forked children may look at them
+        self._left: list[_Mapped] = []  # no child looks at them any more, nor does the worker soon
         self.peak_bytes = 0
         forks.watch(self)
 
@@ -190,7 +212,7 @@ class WorkersSlots:
         Raises:
             OSError: the slot cannot be mapped.
         """
-        self._collect()
+        self.collect()
         slot = self._mapped.get((memory, offset))
         if slot is None:
             slot = _Mapped(self._fds[memory], offset, size)
@@ -221,11 +243,11 @@ class WorkersSlots:
                 continue
             if slot.offset >= self._begins[memory]:
                 del self._mapped[key]
-            elif slot.is_free():  # an ended worker's, and not of a batch that is not taken yet
+            elif slot.is_free() or slot in self._left:  # an ended worker's, of no batch on its way
                 del self._mapped[key]
                 objects.discard(self._fds[memory], slot.offset, slot.size)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Frees the slots of batches that were dropped.
 
         No call is made while a slot moves from one list to another. A call may raise, and then the
@@ -240,8 +262,23 @@ class WorkersSlots:
             del self._ended[0]
         unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
         self._seen[:] = [slot for slot in self._seen if slot.forks]
+        for slot in self._seen:
+            slot.leave()
+        left = [slot for slot in unseen if slot.is_left()]
+        self._left += left
         for dropped in unseen:  # after they left the list, so that an exception frees none twice
-            dropped.set_free(True)
+            if dropped not in left:
+                dropped.set_free(True)
+        if self._left:
+            self._discard_given_up()
+
+    def _discard_given_up(self) -> None:
+        """Returns the memory of slots that nobody uses any more."""
+        for key, slot in list(self._mapped.items()):
+            if slot in self._left and slot.is_given_up():
+                self._left.remove(slot)
+                del self._mapped[key]
+                objects.discard(self._fds[key[0]], slot.offset, slot.size)
 
     def free(self, memory: int, offset: int) -> None:
         os.pwrite(self._fds[memory], bytes(4), offset)  # clears the word
@@ -249,7 +286,7 @@ class WorkersSlots:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # modules are cleared, and the kernel frees the memory
             return
-        self._collect()
+        self.collect()
         for memory, fd in self._fds.items():
             if os.getpid() == self._here:  # the parent of a forked child still uses the memory
                 self._discard_unused(memory, fd)

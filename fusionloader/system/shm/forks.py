@@ -2,16 +2,17 @@
 
 A forked child sees the same pages as this process. So memory that is held at a fork is not reused
 before the child and its own children have ended. They inherit the only write end of a pipe, whose
-read end shows when all of them have ended. Workers count as well: a batch may be in the dataset
-that they run.
+read end shows when all of them have ended. Workers that run user code count as well: a batch may be
+in their dataset. Others look at no batch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from fusionloader.system.shm.descriptor import OwnedDescriptor, wait_for
@@ -51,7 +52,7 @@ class Fork(OwnedDescriptor):
 
 
 _holders: weakref.WeakSet[BatchHolder] = weakref.WeakSet()
-_here = threading.local()  # fork: the current fork of this thread
+_here = threading.local()  # looks: whether this thread's forks do; fork: the current one
 
 
 def watch(holder: BatchHolder) -> None:
@@ -66,8 +67,20 @@ def is_seen(held: Held) -> bool:
     return bool(held.forks)
 
 
+@contextlib.contextmanager
+def of_worker_without_user_code() -> Iterator[None]:
+    """Marks forks of this thread within the block: they look at no batch."""
+    _here.looks = False
+    try:
+        yield
+    finally:
+        _here.looks = True
+
+
 def _before() -> None:
     _here.fork = None
+    if not getattr(_here, "looks", True):
+        return
     held = [each for holder in list(_holders) for each in holder.held()]
     if held:
         _here.fork = fork = Fork()
@@ -85,6 +98,7 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     if _here.fork is not None:
         _here.fork.close()
+    _here.looks = True
     _holders.clear()  # only the parent reuses their memory
 
 

@@ -390,7 +390,10 @@ class BatchReceiver:
         Raises:
             OSError: the slot cannot be mapped.
         """
-        return None if packed.where is None else self.slots.view(*packed.where)
+        if packed.where is None:
+            self.slots.collect()  # the worker has no free slot, perhaps
+            return None
+        return self.slots.view(*packed.where)
 
     def drop(self, packed: Packed) -> None:
         """Frees the slot of a batch that is not needed."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import pickle
 import random
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from fusionloader import _native
-from fusionloader.transforms.executors.global_generators import (
-    generator_states,
-    preserved_generators,
-)
+from fusionloader.transforms.executors.global_generators import generator_states
 from fusionloader.transforms.plan.parts import Spent
 
 # A user's map-style dataset of any class, and a sample of it.
