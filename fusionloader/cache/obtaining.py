@@ -23,6 +23,8 @@ from fusionloader.system.shm.objects import SharedMemoryExhausted
 
 log = logging.getLogger("fusionloader.cache")
 
+_MOST_DATASETS = 12  # whose memory is kept for later loaders, under one cache
+
 
 class CacheTooLarge(ValueError):
     """The budget exceeds what the machine has, used or not."""
@@ -97,12 +99,12 @@ def obtain(cache: Cache, wanted: WantedCache) -> Obtained | None:
         held = _held[cache.token] = _Held()
     # The reference on ``cache`` keeps the memory for the next loader with the same cache.
     object.__setattr__(cache, "_held", held)
-    if wanted not in held.datasets:
-        obtained = _obtained(cache, wanted, held)
-        if obtained is None:
-            return None
-        held.datasets[wanted] = obtained
-    return held.datasets[wanted]
+    obtained = held.datasets.pop(wanted, None) or _obtained(cache, wanted, held)
+    if obtained is not None:
+        held.datasets[wanted] = obtained  # as the last one
+        for oldest in list(held.datasets)[:-_MOST_DATASETS]:  # such as subsets of earlier epochs
+            del held.datasets[oldest]
+    return obtained
 
 
 def _obtained(cache: Cache, wanted: WantedCache, held: _Held) -> Obtained | None:

@@ -26,10 +26,13 @@ from fusionloader.data.sources.encoded_images import EncodedImages
 from fusionloader.data.sources.fingerprint import attributes
 from fusionloader.data.sources.nesting import (
     Transformed,
+    cut,
     find_leaf,
     find_leaves,
     inner_dataset,
     leaf_indices,
+    list_indices,
+    sized_parts,
     without_wrappers,
 )
 from fusionloader.data.sources.sample_names import SubsetNames
@@ -175,9 +178,9 @@ class Compiled:
 def _samples(images: Any) -> list[tuple[str, int]]:
     if type(images) is Subset:
         inner = _samples(images.dataset)
-        return [inner[index] for index in images.indices]
+        return [inner[index] for index in list_indices(images)]
     if type(images) is ConcatDataset:
-        return [sample for part in images.datasets for sample in _samples(part)]
+        return [each for part, size in sized_parts(images) for each in cut(_samples(part), size)]
     samples = inner_dataset(images).samples
     # An array or a pandas.Series that the user has put there would be compared by element.
     return samples if type(samples) is list else [(path, target) for path, target in samples]

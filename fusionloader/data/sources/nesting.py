@@ -8,12 +8,13 @@ images, or ``Transformed`` ones.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from fusionloader.transforms.plan.arguments import NotCompiled, Transform
@@ -59,7 +60,11 @@ def _without_wrappers(
     if type(dataset) is ConcatDataset and _is_torchs_own(dataset):
         parts = [_without_wrappers(each, transforms, around, leaves) for each in dataset.datasets]
         same = all(part is each for part, each in zip(parts, dataset.datasets, strict=True))
-        return dataset if same else ConcatDataset(parts)
+        if same:
+            return dataset
+        joined: ConcatDataset[Any] = ConcatDataset(parts)
+        joined.cumulative_sizes = list(dataset.cumulative_sizes)  # a wrapper may have fewer samples
+        return joined
     try:
         read = read_sample(dataset)
     except NotCompiled:
@@ -130,14 +135,43 @@ def leaf_indices(images: Any) -> npt.NDArray[np.int64] | None:
     """Returns the index of each sample in the only leaf of a tree; ``None`` for the leaf itself."""
     if type(images) is Subset:
         inner = leaf_indices(images.dataset)
-        indices = np.asarray(images.indices, dtype=np.int64)
+        indices = np.asarray(list_indices(images), dtype=np.int64)
         return indices if inner is None else inner[indices]
     if type(images) is ConcatDataset:
-        parts: Iterator[tuple[Any, Any]] = ((part, leaf_indices(part)) for part in images.datasets)
-        return np.concatenate(
-            [np.arange(len(part)) if found is None else found for part, found in parts]
-        )
+        return np.concatenate([_first_indices(part, size) for part, size in sized_parts(images)])
     return None
+
+
+def _first_indices(part: Any, size: int) -> npt.NDArray[np.int64]:
+    found = leaf_indices(part)
+    return np.arange(size) if found is None else cut(found, size)
+
+
+def list_indices(subset: Subset[Any]) -> Sequence[Any]:
+    """Returns the indices of a subset, found as it finds them: one by one, by their places."""
+    indices = subset.indices
+    if isinstance(indices, (list, tuple, range, np.ndarray, torch.Tensor)):
+        return indices
+    return [indices[place] for place in range(len(indices))]
+
+
+def sized_parts(joined: ConcatDataset[Any]) -> Iterator[tuple[Any, int]]:
+    """Yields the parts of a dataset with the numbers of samples that it takes of each."""
+    begin = 0
+    for part, end in zip(joined.datasets, joined.cumulative_sizes, strict=True):
+        yield part, end - begin
+        begin = end
+
+
+def cut(found: Any, size: int) -> Any:
+    """Returns the first ``size`` of what a part of a joined dataset has.
+
+    Raises:
+        IndexError: it has fewer, since the dataset was joined.
+    """
+    if len(found) < size:
+        raise IndexError(f"a joined dataset has had {size} samples, and now has {len(found)}")
+    return found[:size]
 
 
 def inner_dataset(leaf: Any) -> Any:

@@ -19,8 +19,8 @@ from fusionloader.data.deferred.core import deferred_core, make_image, wrap_pixe
 from fusionloader.data.sources.arrays import PixelArrays
 from fusionloader.data.sources.datasets import Compiled, compile_dataset
 from fusionloader.data.sources.nesting import find_leaf, find_leaves
-from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.global_generators import preserved_generators
+from fusionloader.transforms.executors.native import make_executor
 from fusionloader.transforms.executors.python import (
     Dataset,
     DatasetSource,

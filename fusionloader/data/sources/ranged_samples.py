@@ -87,7 +87,7 @@ def _integers(targets: Targets) -> npt.NDArray[np.int64] | None:
             return None
     elif len(targets) and set(map(type, targets)) != {int}:
         return None
-    found = np.asarray(targets).astype(np.int64, copy=False).view()
+    found = np.asarray(targets).astype(np.int64)  # a copy, since workers get one, too
     found.flags.writeable = False
     return found
 

@@ -91,7 +91,8 @@ class Tables:
         if samples != self._samples:
             targets = list(map(itemgetter(1), samples))  # faster than a loop
             self._targets = targets if set(map(type, targets)) == {int} else None
-            self._samples, self._files = list(samples), None
+            # Tuples, since a list could be changed in place.
+            self._samples, self._files = [(*sample,) for sample in samples], None
 
     def _ranges_table(
         self, samples: RangedSamples, indices: npt.NDArray[np.int64] | None
