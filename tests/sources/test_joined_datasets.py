@@ -14,9 +14,7 @@ workers = pytest.mark.parametrize("workers", [0, 1])
 
 
 def targets(kind, dataset, workers):
-    return [
-        target for _, each in kind(dataset, 4, num_workers=workers) for target in each.tolist()
-    ]
+    return [target for _, each in kind(dataset, 4, num_workers=workers) for target in each.tolist()]
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import Subset
 
-from fusionloader.data.sources.nesting import list_indices
-
 _TOGETHER = 256  # files per task of a thread
 Path = str | os.PathLike[str]
 
@@ -53,7 +51,7 @@ def image_sizes(images: Any, *, threads: int = 8) -> NDArray[np.int32]:
 def _paths(images: Any) -> Sequence[Path]:
     if isinstance(images, Subset):
         inner = _paths(images.dataset)
-        return [inner[index] for index in list_indices(images)]
+        return [inner[images.indices[place]] for place in range(len(images))]
     samples = getattr(images, "samples", None)
     if samples is not None:
         return [path for path, *_ in samples]
