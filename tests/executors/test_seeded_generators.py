@@ -10,13 +10,15 @@ from support.control_blocks import ControlBlock
 
 from fusionloader import _native
 from fusionloader._native import End
+from fusionloader.transforms.executors.global_generators import (
+    generator_states,
+    preserved_generators,
+)
 from fusionloader.transforms.executors.python import (
     SampleKey,
     Seeding,
-    generator_states,
     locate_generators,
     native_generators,
-    preserved_generators,
     seed_generators,
 )
 
