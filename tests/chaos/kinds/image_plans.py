@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +41,10 @@ class Tail:
 
 
 def images_of(setting: Setting, transform: Any = None) -> ImageFolder:
-    return ImageFolder(setting.images, transform or train_transform())
+    try:
+        return ImageFolder(setting.images, transform or train_transform())
+    except FileNotFoundError as error:  # its os.walk() hides that no folder can be opened
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
 def part_of(
