@@ -303,6 +303,8 @@ def test_what_follows_v1_finds_the_type_that_v1_leaves(step, last):
     found, expected = plan.apply(image, plan.draw(*image.size)), steps(image)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
+    by_v1 = "v1 makes a plain tensor" in plan.explain()
+    assert by_v1 == (type(step).__module__ == "torchvision.transforms.transforms")
 
 
 def test_contrast_after_a_policy_that_may_turn_the_tensor_is_left_to_torch():

@@ -155,6 +155,24 @@ def test_a_worker_gives_slots_up_that_forked_children_see_and_their_memory_is_re
     assert training.count == 4
 
 
+def test_slots_that_children_saw_are_returned_if_their_worker_has_ended():
+    training = WorkersSlots()
+    fd = training.add_worker(0)
+    worker, fork = BatchSlots(fd, 4), Fork()
+    slot = worker.acquire(1 << 20)
+    slot.set_free(False)
+    batch = leased(training, identify_object(fd), slot.offset, slot.size, worker.offsets)
+    (held,) = training.held()
+    held.forks.append(fork)
+    del batch
+    training.collect()
+    assert training.add_worker(0) == fd  # of the next worker
+    fork.close_write()
+    training.collect()
+    training.collect()
+    assert os.fstat(fd).st_blocks == 0
+
+
 @pytest.mark.parametrize("seen", [False, True])
 def test_batches_outlive_their_iterator_in_whichever_order_they_were_taken(seen):
     training = WorkersSlots()

@@ -49,7 +49,7 @@ class EpochState:
         ahead: numbers of mini-batches delivered beyond the first gap (``in_order=False``).
         finished: whether the epoch has ended.
         resumed: whether another iterator began the epoch.
-        epoch_set: number that ``set_epoch`` gave the epoch after the state of the one before it was
+        epoch_set: number that ``set_epoch`` gave the epoch after a state without a batch of it was
             loaded; ``None`` without such a call.
         drawn: states of a stateful sampler by number of the mini-batch that they follow: those not
             delivered yet and the last delivered one; -1 for the start of the epoch.

@@ -58,8 +58,7 @@ class EpochSampler(Sampler[list[int]]):
     """
 
     # Of the class as well: a sampler that an earlier version pickled has none.
-    _passes = 0
-    _running = 0  # number of the pass that is under way; 0 for none
+    _running: object | None = None  # the pass that is under way
     _coming: int | None = None  # the next pass's epoch, set while a pass is under way
 
     def __init__(
@@ -127,19 +126,18 @@ class EpochSampler(Sampler[list[int]]):
                 "begun. Give the sampler the same lengths or sources, with the same version of "
                 "numpy, or begin the epoch anew with set_epoch()"
             )
-        self._passes += 1
-        number = self._running = self._passes
+        this = self._running = object()
         self._begun, self._place, self._coming = True, place, None
         done = (place.position - place.start) // self.num_replicas
         try:
             for step in range(done, self._ranks.steps(len(order) - place.start)):
                 taken = place.start + (step + 1) * self.num_replicas
-                if self._running == number:  # a later pass or a loaded state has another place
+                if self._running is this:  # a later pass or a loaded state has another place
                     self._place = replace(place, position=taken)
                 yield order.batch(self._ranks.number(step, place.start, len(order)))
         finally:
-            if self._running == number:
-                self._running = 0
+            if self._running is this:
+                self._running = None
                 if self._coming is not None:
                     self._begin(self._coming)
 
@@ -152,7 +150,7 @@ class EpochSampler(Sampler[list[int]]):
             ValueError: ``epoch`` is negative.
         """
         self.epoch = _whole("epoch", epoch)
-        if self._running:
+        if self._running is not None:
             self._coming = self.epoch
         elif self._begun or self._place.epoch != self.epoch:
             self._begin(self.epoch)
@@ -168,7 +166,7 @@ class EpochSampler(Sampler[list[int]]):
         return self._formed[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_formed": None, "_running": 0}
+        return {**self.__dict__, "_formed": None, "_running": None}
 
     # ---- states --------------------------------------------------------------------------------
 
@@ -208,7 +206,7 @@ class EpochSampler(Sampler[list[int]]):
             ValueError: the state is of another kind of sampler; the message says what differs.
         """
         self._place = self._placed(state)
-        self._begun, self._running, self._coming = False, 0, None
+        self._begun, self._running, self._coming = False, None, None
 
     def _placed(self, state: State) -> SamplerPlace:
         if not isinstance(state, dict) or state.get("version") != VERSION:

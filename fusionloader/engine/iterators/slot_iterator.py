@@ -356,16 +356,16 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _notice_changes(self) -> None:
         """Restarts if ``set_epoch`` was called, and applies a new number of workers."""
+        passes = self._backend.passes
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._begun = False
             self._epochs.restart()
             self._discard()
-            passes = self._backend.passes
             if passes is not None and passes.has_state:  # those of workers have gone on
                 self._start_manager()
             self._begin()
         wanted = self._state.workers
-        if self._backend.passes is not None:  # the passes depend on the number of workers
+        if passes is not None:  # the passes depend on the number of workers
             return
         if wanted is not None and wanted != self._workers_wanted:
             self._manager.resize(wanted)

@@ -171,7 +171,7 @@ class WorkersSlots:
         self._mapped: dict[tuple[int, int], _Mapped] = {}  # by object and offset
         self._ended: list[_Lease] = []  # batches that were dropped
         self._seen: list[_Mapped] = []  # dropped here, but forked children may look at them
-        self._left: list[_Mapped] = []  # no child looks at them any more, nor does the worker soon
+        self._left: list[_Mapped] = []  # seen no more, and not given up when last looked at
         self.peak_bytes = 0
         forks.watch(self)
 
@@ -243,7 +243,7 @@ class WorkersSlots:
                 continue
             if slot.offset >= self._begins[memory]:
                 del self._mapped[key]
-            elif slot.is_free() or slot in self._left:  # an ended worker's, of no batch on its way
+            elif slot.is_free():  # an ended worker's, and not of a batch that is not taken yet
                 del self._mapped[key]
                 objects.discard(self._fds[memory], slot.offset, slot.size)
 
@@ -264,18 +264,19 @@ class WorkersSlots:
         self._seen[:] = [slot for slot in self._seen if slot.forks]
         for slot in self._seen:
             slot.leave()
-        left = [slot for slot in unseen if slot.is_left()]
-        self._left += left
         for dropped in unseen:  # after they left the list, so that an exception frees none twice
-            if dropped not in left:
+            if dropped.is_left():
+                self._left.append(dropped)
+            else:
                 dropped.set_free(True)
         if self._left:
             self._discard_given_up()
 
     def _discard_given_up(self) -> None:
-        """Returns the memory of slots that nobody uses any more."""
+        """Returns the memory of slots that nobody uses any more: the worker may have ended."""
         for key, slot in list(self._mapped.items()):
-            if slot in self._left and slot.is_given_up():
+            is_unused = slot.is_given_up() or slot.offset < self._begins[key[0]]
+            if slot in self._left and is_unused:
                 self._left.remove(slot)
                 del self._mapped[key]
                 objects.discard(self._fds[key[0]], slot.offset, slot.size)

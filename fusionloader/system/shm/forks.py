@@ -85,8 +85,11 @@ def _before() -> None:
     if held:
         _here.fork = fork = Fork()
         ended = {other: other.has_ended() for each in held for other in each.forks}
-        for each in held:
-            each.forks = [*(other for other in each.forks if not ended[other]), fork]
+        for each in held:  # in place: another thread may fork meanwhile, and add its own
+            for other in [other for other in each.forks if ended.get(other)]:
+                with contextlib.suppress(ValueError):
+                    each.forks.remove(other)
+            each.forks.append(fork)
 
 
 def _after_in_parent() -> None:

@@ -74,17 +74,19 @@ def _compile(
     images: ImageKind,
     on_floats: bool = True,
     end: int | None = None,
+    why_end: str = "code that follows may see how the tensor lies in memory",
 ) -> CompiledTransform:
     """Compiles steps before ``end``; without ``on_floats`` no stages work on floats."""
     compiling = _Compiling(images, decode, on_floats)
     for place, step in enumerate(steps):
         try:
             if place == end:
-                raise NotCompiled("code that follows may see how the tensor lies in memory")
+                raise NotCompiled(why_end)
             compiling.add(step, place)
         except NotCompiled as why:
             if compiling.unwrapped is not None:
-                return _compile(steps, decode, images, on_floats, compiling.unwrapped)
+                why_end = "code that follows may see that v1 makes a plain tensor of v2's image"
+                return _compile(steps, decode, images, on_floats, compiling.unwrapped, why_end)
             since = compiling.unsure_since()
             if since is not None and any(map(_sees_memory, steps[place:])):
                 return _compile(steps, decode, images, on_floats, since)

@@ -34,6 +34,10 @@ class StreamSampler(Sampler[int]):
         rank: rank of this process.
     """
 
+    # Of the class as well: a sampler that an earlier version pickled has none.
+    _passes = 0
+    _running: int | None = None  # epoch of the pass that is under way
+
     def __init__(
         self,
         shard_counts: npt.NDArray[np.int64],
@@ -68,10 +72,6 @@ class StreamSampler(Sampler[int]):
         self._stages: list[list[int]] = []
         self._delivered = 0
         self._loaded = False  # whether the next pass continues from a loaded state
-
-    # Of the class as well: a sampler that an earlier version pickled has none.
-    _passes = 0
-    _running: int | None = None  # epoch of the pass that is under way
 
     def __getstate__(self) -> State:
         return {**self.__dict__, "_running": None}
