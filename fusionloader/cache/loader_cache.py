@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ class LoaderCache:
         self._obtained: Obtained | None = None
         self.joined: Joined | None = None
         self._index: FileStore | None = None  # of the option jpeg_index
-        self._table: DatasetTable | None = None
+        # Weakly: a program may keep every loader that it has made.
+        self._table: weakref.ref[DatasetTable] | None = None
         self._options: tuple[Any, ...] = ()
         self._said: set[str] = set()
         self._path: Path | None = None
@@ -120,10 +122,11 @@ class LoaderCache:
 
     def _begins_anew(self, options: LoaderOptions, table: DatasetTable | None) -> bool:
         """Drops the stores if the table or the options have changed; returns whether it did."""
-        wanted = (options.cache, options.jpeg_index)
-        if table is self._table and wanted == self._options:
+        held = None if table is None else weakref.ref(table)
+        wanted = (held, options.cache, options.jpeg_index)
+        if wanted == self._options:
             return False
-        self._table, self._options = table, wanted
+        self._table, self._options = held, wanted
         self._obtained = self.joined = self._index = self._path = None
         self._said.clear()
         return True
@@ -176,7 +179,7 @@ class LoaderCache:
         self._saved = store.kept
 
     def _save_index(self) -> None:
-        store, table = self._index, self._table
+        store, table = self._index, None if self._table is None else self._table()
         if store is None or table is None or self._path is None or store.kept == self._saved:
             return
         self._saved = store.kept

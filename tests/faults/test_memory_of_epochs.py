@@ -4,9 +4,13 @@ import gc
 import os
 from pathlib import Path
 
+import pytest
 import torch
+from torchvision.datasets import CIFAR10, ImageFolder
+from torchvision.transforms import v2
 
-from fusionloader import FusionLoader
+from fusionloader import Cache, FusionLoader
+from tests.support.downloaded import in_memory
 
 
 class Large:
@@ -41,3 +45,28 @@ def test_epochs_leave_nothing_even_without_the_garbage_collector():
         gc.enable()
     assert after[0] <= before[0]
     assert after[1] <= before[1]
+
+
+VIEW = v2.Compose([v2.ToImage(), v2.Resize((32, 32)), v2.ToDtype(torch.float32, scale=True)])
+
+
+@pytest.fixture(params=["folder", "pixels"])
+def dataset(request, image_folder):
+    if request.param == "folder":
+        return ImageFolder(image_folder, VIEW)
+    return in_memory(CIFAR10, [VIEW], 40)
+
+
+@pytest.mark.parametrize("cache", [None, Cache("64MB")], ids=["", "cache"])
+def test_programs_that_keep_their_loaders_keep_few_tables(dataset, cache):
+    # Accelerate keeps every loader that it prepares, and evaluations often make one each.
+    loaders, counts = [], []
+    for _ in range(32):
+        loader = FusionLoader(dataset, 8, num_workers=1, cache=cache)
+        assert len(list(loader)) == 5
+        loaders.append(loader)
+        counts.append(held())
+    assert "native workers" in repr(loader)
+    assert counts[-1] <= counts[15]
+    for first, last in zip(loaders[0], loaders[-1], strict=True):  # the first's was forgotten
+        assert torch.equal(first[0], last[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from operator import itemgetter
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +31,39 @@ def layout_of(plan: Plan) -> Layout | str:
     return Layout.of((result_like(plan), 0))
 
 
+_MOST_LOADERS = 12  # whose tables are kept for their next epochs
+_loaders_tables: WeakValueDictionary[int, Tables] = WeakValueDictionary()  # used last at the end
+
+
+class _Files:
+    """Paths and targets as they were when a loader last began an epoch."""
+
+    def __init__(self, samples: list[tuple[str, int]]) -> None:
+        targets = list(map(itemgetter(1), samples))  # faster than a loop
+        self.targets = targets if set(map(type, targets)) == {int} else None
+        # Tuples, since a list could be changed in place.
+        self.samples = [(*sample,) for sample in samples]
+        self._table: DatasetTable | None = None
+
+    def table(self) -> DatasetTable:
+        if (table := self._table) is None:
+            assert self.targets is not None
+            paths = list(map(itemgetter(0), self.samples))
+            if set(map(type, paths)) != {str}:
+                paths = list(map(os.fsdecode, paths))
+            self._table = table = DatasetTable.of_files(paths, self.targets)
+        return table
+
+
 class Tables:
-    """The tables of a dataset. Each is made once, and again when the dataset has changed."""
+    """The tables of a loader's dataset.
+
+    Each is made once, and again if the dataset has changed or if many other loaders have made
+    theirs since: a program may keep every loader that it has made, as Accelerate does.
+    """
 
     def __init__(self) -> None:
-        self._samples: list[tuple[str, int]] = []
-        self._targets: list[int] | None = None  # of _samples, if all are integers
-        self._files: DatasetTable | None = None
+        self._files: _Files | None = None
         self._pixels: DatasetTable | None = None
         self._subset: tuple[RangedSamples, npt.NDArray[np.int64], DatasetTable] | None = None
 
@@ -45,19 +72,25 @@ class Tables:
 
         ``why_none`` must have returned an empty text for it.
         """
+        self._keep()
         if compiled.kind == "pixels":
             return self._pixels_table(compiled.arrays())
         if compiled.kind == "ranges":
             images, indices = compiled.ranged()
             return self._ranges_table(images.ranged, indices)
-        self._look_at(compiled.samples())
-        if self._files is None:
-            assert self._targets is not None
-            paths = list(map(itemgetter(0), self._samples))
-            if set(map(type, paths)) != {str}:
-                paths = list(map(os.fsdecode, paths))
-            self._files = DatasetTable.of_files(paths, self._targets)
-        return self._files
+        return self._files_of(compiled).table()
+
+    def forget(self) -> None:
+        """Frees the tables, once no worker uses them."""
+        self._files = self._pixels = self._subset = None
+
+    def _keep(self) -> None:
+        """Keeps these tables, and forgets the ones that were used longest ago if there are many."""
+        _loaders_tables.pop(id(self), None)
+        _loaders_tables[id(self)] = self
+        for tables in list(_loaders_tables.values())[:-_MOST_LOADERS]:
+            tables.forget()
+            _loaders_tables.pop(id(tables), None)
 
     def why_none(self, compiled: Compiled) -> str:
         """Returns why native workers cannot make samples from a table; empty if they can."""
@@ -84,15 +117,14 @@ class Tables:
             return len(arrays.targets) > 0 and not arrays.odd
         if compiled.kind == "ranges":
             return compiled.ranged()[0].ranged.has_integers
-        self._look_at(compiled.samples())
-        return self._targets is not None
+        return self._files_of(compiled).targets is not None
 
-    def _look_at(self, samples: list[tuple[str, int]]) -> None:
-        if samples != self._samples:
-            targets = list(map(itemgetter(1), samples))  # faster than a loop
-            self._targets = targets if set(map(type, targets)) == {int} else None
-            # Tuples, since a list could be changed in place.
-            self._samples, self._files = [(*sample,) for sample in samples], None
+    def _files_of(self, compiled: Compiled) -> _Files:
+        samples = compiled.samples()
+        if (files := self._files) is None or files.samples != samples:
+            self._files = files = _Files(samples)
+            self._keep()
+        return files
 
     def _ranges_table(
         self, samples: RangedSamples, indices: npt.NDArray[np.int64] | None
@@ -107,9 +139,9 @@ class Tables:
     def _pixels_table(self, arrays: PixelArrays) -> DatasetTable | None:
         table = self._pixels
         if table is None or not table.has_pixels(arrays.images, arrays.targets):
-            self._pixels = None
+            self._pixels = table = None
             try:
-                self._pixels = DatasetTable.of_pixels(arrays.images, arrays.targets)
+                self._pixels = table = DatasetTable.of_pixels(arrays.images, arrays.targets)
             except SharedMemoryExhausted as error:
                 log.warning("every worker keeps the images of the dataset for itself: %s", error)
-        return self._pixels
+        return table
