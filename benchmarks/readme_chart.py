@@ -18,9 +18,9 @@ BASELINE = "torch-pil"
 BARS = {BASELINE: "DataLoader", "dali-cpu": "DALI on the CPU", "fusionloader": "FusionLoader"}
 MORE = {"fusionloader-index": '`jpeg_index="auto"`', "fusionloader-cache": '`DecodedCache("8GiB")`'}
 WORKLOADS = {
-    "default": ("0.2 megapixels", "crop, flip, normalise"),
+    "default": ("0.2 megapixels", "crop, flip, normalize"),
     "randaugment": ("0.2 megapixels", "the same with RandAugment"),
-    "openimages-default": ("0.75 megapixels", "crop, flip, normalise"),
+    "openimages-default": ("0.75 megapixels", "crop, flip, normalize"),
     "openimages-randaugment": ("0.75 megapixels", "the same with RandAugment"),
 }
 LEFT, RIGHT, TOP, BAR, GAP = 216, 56, 44, 17, 20

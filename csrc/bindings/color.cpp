@@ -28,7 +28,7 @@ struct Call {
   uint8_t level(size_t position) const { return static_cast<uint8_t>(whole(position)); }
 };
 
-struct Operation {
+struct ColorOperation {
   size_t arguments;
   std::function<void(Call&)> run;
 };
@@ -43,8 +43,8 @@ void run_blur(Call& call) {
                 call.scratch, call.simd);
 }
 
-const std::map<std::string, Operation>& operations() {
-  static const std::map<std::string, Operation> all = {
+const std::map<std::string, ColorOperation>& operations() {
+  static const std::map<std::string, ColorOperation> all = {
       {"brightness", {1, [](Call& c) { adjust_brightness(c.image, c.number(0), c.simd); }}},
       {"contrast", {1, [](Call& c) { adjust_contrast(c.image, c.number(0), c.rounding, c.simd); }}},
       {"saturation",

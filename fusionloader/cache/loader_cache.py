@@ -204,7 +204,8 @@ def explain(options: LoaderOptions, why_not: str, are_remote: bool) -> list[str]
     lines = []
     if options.cache is not None:
         tiers = ", ".join(options.cache.tiers)
-        used = f"cache ({tiers}): epochs after the first neither read nor decode what is in it"
+        saved = "neither read nor decode" if "decoded" in options.cache.tiers else "do not read"
+        used = f"cache ({tiers}): epochs after the first {saved} what is in it"
         lines.append(f"no cache: {why_not}" if why_not else used)
         if not why_not and joining.is_shared(options.cache):
             used = "cache servers: each machine keeps its part of the files for all others"

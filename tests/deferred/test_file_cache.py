@@ -58,6 +58,24 @@ class Stream(IterableDataset):
             yield self.photos[index]
 
 
+class Unpacked(Dataset):
+    """Writes each image to the same file before it opens it, on a file system of whole seconds."""
+
+    def __init__(self, paths):
+        images = [Path(path).read_bytes() for path in paths]
+        self.images = [image.ljust(max(map(len, images)), b"\0") for image in images]
+        self.scratch = f"{paths[0]}.scratch.jpg"
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        Path(self.scratch).write_bytes(self.images[index])
+        second = int(os.stat(self.scratch).st_mtime)
+        os.utime(self.scratch, (second, second))
+        return np.asarray(Image.open(self.scratch).convert("RGB").resize((8, 8))), index
+
+
 @pytest.fixture
 def paths(tmp_path):
     rng = np.random.default_rng(5)
@@ -357,3 +375,13 @@ def test_a_file_goes_behind_one_that_is_being_filled_unless_it_is_the_same(fille
     assert store.put(file, (1, 2), b"pixels") is (filled == "other")
     assert (store.find(file) is not None) is (filled == "other")
     memory.close()
+
+
+@pytest.mark.parametrize("tiers", [("encoded",), ("decoded",), ("index",)])
+def test_a_file_that_is_written_again_within_a_second_is_read_again(paths, tiers):
+    dataset = Unpacked(paths)
+    expected = [dataset[index][0] for index in range(FILES)]
+    loader = FusionLoader(dataset, 4, num_workers=1, cache=Cache(BUDGET, tiers=tiers))
+    for _ in range(2):
+        found = [image for images, _ in loader for image in images]
+        assert all(map(np.array_equal, found, expected))

@@ -29,8 +29,13 @@ def held():
     return mapped, len(os.listdir("/proc/self/fd"))
 
 
-def test_epochs_leave_nothing_even_without_the_garbage_collector():
-    loader = FusionLoader(Large(), 8, num_workers=1)
+def stack(samples):
+    return torch.stack(samples)
+
+
+@pytest.mark.parametrize("collate_fn", [None, stack])
+def test_epochs_leave_nothing_even_without_the_garbage_collector(collate_fn):
+    loader = FusionLoader(Large(), 8, num_workers=1, collate_fn=collate_fn)
     for _ in loader:
         pass
     gc.collect()
@@ -38,8 +43,9 @@ def test_epochs_leave_nothing_even_without_the_garbage_collector():
     try:
         before = held()
         for _ in range(4):
-            for _ in loader:
+            for batch in loader:  # held when the epoch ends
                 assert held()[0] > before[0]
+        del batch
         after = held()
     finally:
         gc.enable()

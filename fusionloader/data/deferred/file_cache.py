@@ -27,6 +27,8 @@ Pixels = npt.NDArray[np.uint8]
 
 _PROBES = 8  # places of a store that are tried for a file
 _MOST_HASH = (1 << 63) - 1
+_SECOND_NS = 1_000_000_000
+_TICK_NS = 20_000_000  # more than the tick of any kernel that stamps files with its tick
 _PIXELS = (("decoded", cache_counts.DECODED), ("disk_decoded", cache_counts.DISK_DECODED))
 _BYTES = (("encoded", cache_counts.ENCODED), ("disk_encoded", cache_counts.DISK_ENCODED))
 
@@ -92,7 +94,14 @@ class OpenStores:
         if type(raw) is not io.FileIO or raw.closed:
             return None
         info = os.fstat(raw.fileno())
-        return KnownFile(self, info) if stat.S_ISREG(info.st_mode) else None
+        is_known = stat.S_ISREG(info.st_mode) and not _may_change_unnoticed(info)
+        return KnownFile(self, info) if is_known else None
+
+
+def _may_change_unnoticed(info: os.stat_result) -> bool:
+    """Whether a file is so new that the next one at its path may have its inode, size and time."""
+    tick = _SECOND_NS * 2 if info.st_mtime_ns % _SECOND_NS == 0 else _TICK_NS
+    return abs(time.time_ns() - info.st_mtime_ns) < tick
 
 
 class KnownFile:

@@ -42,7 +42,7 @@ class _Files:
         targets = list(map(itemgetter(1), samples))  # faster than a loop
         self.targets = targets if set(map(type, targets)) == {int} else None
         # Tuples, since a list could be changed in place.
-        self.samples = [(*sample,) for sample in samples]
+        self.samples = list(map(tuple, samples))
         self._table: DatasetTable | None = None
 
     def table(self) -> DatasetTable:

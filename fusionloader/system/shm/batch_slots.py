@@ -35,8 +35,8 @@ _FREE, _IN_USE, _LEFT, _GIVEN_UP = range(4)
 class _Lease(weakref.ref[Owner]):
     """Weak reference to a delivered batch's bytes, which also knows their slot."""
 
-    __slots__ = ("slot",)
-    slot: _Mapped
+    __slots__ = ("key",)
+    key: tuple[int, int]  # not the slot itself: a cycle would keep it mapped
 
 
 class _Mapped:
@@ -44,6 +44,7 @@ class _Mapped:
 
     Attributes:
         offset: offset of the slot in its object.
+        key: number of the object in the training process, and offset.
         size: size of the slot in bytes.
         nbytes: bytes for a batch.
         forks: forks whose children may look at the batch.
@@ -52,8 +53,9 @@ class _Mapped:
             garbage itself, before ``WorkersSlots.__del__`` can look at it.
     """
 
-    def __init__(self, fd: int, offset: int, size: int) -> None:
+    def __init__(self, fd: int, offset: int, size: int, memory: int = 0) -> None:
         self.offset, self.size, self.nbytes = offset, size, size - _HEADER
+        self.key = memory, offset
         self._map = _native.SharedMapping(fd, offset, size)
         self._word = ctypes.c_uint32.from_buffer(self._map)
         self._held: weakref.ref[Owner] | None = None
@@ -100,7 +102,7 @@ class _Mapped:
         if self._held is not None and self._held() is owner:
             return
         held = _Lease(owner, dropped)
-        held.slot = self
+        held.key = self.key
         self._held = held
 
 
@@ -215,7 +217,7 @@ class WorkersSlots:
         self.collect()
         slot = self._mapped.get((memory, offset))
         if slot is None:
-            slot = _Mapped(self._fds[memory], offset, size)
+            slot = _Mapped(self._fds[memory], offset, size, memory)
             self._forget_replaced(memory, set(offsets))
             self._mapped[memory, offset] = slot
             used = sum(os.fstat(fd).st_blocks * 512 for fd in self._fds.values())
@@ -239,7 +241,9 @@ class WorkersSlots:
         in which they were sent. So slots in use stay, even if they are not in ``offsets``.
         """
         for key, slot in list(self._mapped.items()):
-            if key[0] != memory or key[1] in offsets or slot.is_leased or slot in self._seen:
+            if key[0] != memory or key[1] in offsets or slot.is_leased:
+                continue
+            if slot in self._seen or slot in self._left:
                 continue
             if slot.offset >= self._begins[memory]:
                 del self._mapped[key]
@@ -256,12 +260,14 @@ class WorkersSlots:
         if os.getpid() != self._here:  # a forked child's copy of a batch is not the batch
             return
         while self._ended:
-            slot = self._ended[0].slot
+            slot = self._mapped[self._ended[0].key]
             self._seen += [slot]
             slot.is_leased = False
             del self._ended[0]
-        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
-        self._seen[:] = [slot for slot in self._seen if slot.forks]
+        # Asked once, because another thread may fork meanwhile.
+        waiting = {slot for slot in self._seen if forks.is_seen(slot)}
+        unseen = [slot for slot in self._seen if slot not in waiting]
+        self._seen[:] = [slot for slot in self._seen if slot in waiting]
         for slot in self._seen:
             slot.leave()
         for dropped in unseen:  # after they left the list, so that an exception frees none twice

@@ -278,8 +278,10 @@ class SlotPool:
             number = self._ended[0].slot
             self._seen += [self._leased[number]]
             del self._leased[number], self._ended[0]
-        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
-        seen = [slot for slot in self._seen if slot.forks]
+        # Asked once, because another thread may fork meanwhile.
+        waiting = {slot for slot in self._seen if forks.is_seen(slot)}
+        unseen = [slot for slot in self._seen if slot not in waiting]
+        seen = [slot for slot in self._seen if slot in waiting]
         self._seen, self._returned = seen, [*self._returned, *unseen]
         if self._page_locking is not None:
             self._collect_locked(self._page_locking)

@@ -116,6 +116,9 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
     # A pass may begin, and use up the loaded position, with its first sample.
     with preserved_generators():
         is_position = _has_samples(iterator)
+        if inspect.isgenerator(iterator):
+            with contextlib.suppress(Exception):  # of the user's code behind its last sample
+                iterator.close()  # now: its `finally` may change what is loaded next
     if is_position and state["ended"]:  # that of the next pass's start
         return _loaded(make, dataset, state)[0]
     return make()
