@@ -45,6 +45,28 @@ class Positioned(IterableDataset):
         self.position, self.is_loaded = state["position"], True
 
 
+class Shuffled(IterableDataset):
+    """Counts its passes behind the last sample, in a ``finally``."""
+
+    def __init__(self):
+        self.passes = self.position = 0
+
+    def __iter__(self):
+        order = torch.randperm(SIZE, generator=torch.Generator().manual_seed(self.passes))
+        try:
+            while self.position < SIZE:
+                self.position += 1
+                yield int(order[self.position - 1])
+        finally:
+            self.passes, self.position = self.passes + 1, 0
+
+    def state_dict(self):
+        return {"passes": self.passes, "position": self.position}
+
+    def load_state_dict(self, state):
+        self.passes, self.position = state["passes"], state["position"]
+
+
 def loader_of(workers, **its):
     dataset = Positioned(**its)
     return FusionLoader(dataset, 2, num_workers=workers, persistent_workers=workers > 0)
@@ -82,6 +104,16 @@ def test_the_pass_behind_a_finished_one_is_whole(workers, at_end):
     resumed = loader_of(workers, at_end_until_next_pass=at_end)
     resumed.load_state_dict(first.state_dict())
     assert samples(resumed) == samples(resumed) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_pass_behind_a_finished_one_is_the_next_one(workers):
+    first = FusionLoader(Shuffled(), 2, num_workers=workers)
+    list(first)
+    state = first.state_dict()
+    resumed = FusionLoader(Shuffled(), 2, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert torch.equal(torch.cat(list(resumed)), torch.cat(list(first)))
 
 
 def test_another_number_of_workers_begins_with_the_next_pass():

@@ -256,8 +256,10 @@ def read_file(where: FileRange) -> File | None:
         if where.nbytes:
             return File(FileStamp(where.nbytes, where.mtime_ns), read_range(where), False)
         with open_file(where.file) as file:
-            data = file.read()
             stamp = FileStamp.of(os.fstat(file.fileno()))
+            data = file.read()
+            if stamp != FileStamp.of(os.fstat(file.fileno())):  # it is being written
+                return None
     except OSError:
         return None
     return File(stamp, data, False) if len(data) == stamp.nbytes else None

@@ -28,6 +28,8 @@ class SavedStoreMismatch(ValueError):
 
 def fingerprint(paths: Sequence[bytes]) -> bytes:
     """Returns a digest of paths relative to their common folder."""
+    if len(set(map(os.path.isabs, paths))) > 1:
+        paths = [os.path.abspath(path) for path in paths]
     folder = os.path.commonpath(paths)
     digest = hashlib.sha256()
     for path in paths:

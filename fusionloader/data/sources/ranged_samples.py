@@ -87,7 +87,10 @@ def _integers(targets: Targets) -> npt.NDArray[np.int64] | None:
             return None
     elif len(targets) and set(map(type, targets)) != {int}:
         return None
-    found = np.asarray(targets).astype(np.int64)  # a copy, since workers get one, too
+    values = np.asarray(targets)
+    if values.dtype.kind == "u" and len(values) and values.max() >= 1 << 63:
+        return None
+    found = values.astype(np.int64)  # a copy, since workers get one, too
     found.flags.writeable = False
     return found
 

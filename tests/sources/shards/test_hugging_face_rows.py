@@ -101,6 +101,37 @@ def test_a_row_without_an_image_is_named(tmp_path, eval_set):
         from_hugging_face(datasets.load_from_disk(str(tmp_path / "rows")))
 
 
+def test_rows_that_were_filtered_out_may_lack_images_and_targets(tmp_path, eval_set):
+    data = [data for data, _ in rows_of(eval_set)][:5]
+    made = datasets.Dataset.from_dict(
+        {"image": [data[0], None, *data[2:]], "label": [0, 1, None, 3, 4]}
+    )
+    made.save_to_disk(str(tmp_path / "rows"))
+    found = from_hugging_face(datasets.load_from_disk(str(tmp_path / "rows")).select([4, 0, 3]))
+    assert [found.read_encoded(row) for row in range(3)] == [
+        (data[4], 4),
+        (data[0], 0),
+        (data[3], 3),
+    ]
+
+
+@pytest.mark.parametrize("missing", ["image", "label"])
+def test_what_lies_below_a_missing_struct_is_missing(missing, tmp_path):
+    below = {
+        "image": {"bytes": pa.array([b"a", b"b"]), "path": pa.array(["", ""])},
+        "label": {"kind": pa.array([1, 2])},
+    }
+    structs = {
+        name: pa.StructArray.from_arrays(
+            list(fields.values()), list(fields), mask=pa.array([False, name == missing])
+        )
+        for name, fields in below.items()
+    }
+    arrow_file(tmp_path / "a.arrow", structs)
+    with pytest.raises(ValueError, match="row 1 of .* has no"):
+        ArrowImages(tmp_path, target="label.kind")
+
+
 def test_a_file_that_was_replaced_is_seen(rows):
     path = rows.cache_files[1]["filename"]
     shutil.copy(path, path + ".new")

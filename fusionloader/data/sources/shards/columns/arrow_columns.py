@@ -13,6 +13,8 @@ from fusionloader.data.sources.byte_ranges import ByteRanges
 from fusionloader.data.sources.ranged_samples import ShardTargets
 from fusionloader.data.sources.shards.mapped_files import MappedFiles
 
+Rows = npt.NDArray[np.integer]
+
 _CHECKED = 8  # values that are compared with the bytes in their file
 
 
@@ -84,7 +86,7 @@ def find_column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
     first, *fields = name.split(".")
     chunks = table.column(first).chunks
     for field in fields:
-        chunks = [chunk.field(field) for chunk in chunks]
+        chunks = [_child(chunk, field) for chunk in chunks]
     return pa.chunked_array(chunks, type=find_type(table.schema, name))
 
 
@@ -147,16 +149,19 @@ def read_targets(
     )
 
 
-def find_ranges(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
+def find_ranges(
+    column: pa.ChunkedArray, name: str, where: str, wanted: Rows | None = None
+) -> ByteRanges:
     """Returns the ranges of a column's images in mapped files.
 
     Args:
         column: a column of binary values, of structs with ``bytes`` and ``path``, or of paths.
         name: name of the column, for messages.
         where: name of the table, for messages.
+        wanted: the rows whose ranges are returned, in this order; by default all.
 
     Raises:
-        ValueError: an image is missing, has another type, or is in memory and in no file.
+        ValueError: a wanted image is missing, has another type, or is in memory and in no file.
         OSError: a file does not exist, or the system is not Linux.
     """
     files: dict[str, int] = {}
@@ -174,6 +179,8 @@ def find_ranges(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
         if values.lengths.any():
             number[rows], offset[rows] = _places(values, mapped, files, name, where)
         empty = np.flatnonzero(values.lengths == 0)
+        if wanted is not None:
+            empty = empty[np.isin(empty + rows.start, wanted)]
         if len(empty):
             some = paths.take(pa.array(empty)).to_pylist() if paths is not None else []
             for position, path in zip(empty.tolist(), some or [None] * len(empty), strict=True):
@@ -182,8 +189,10 @@ def find_ranges(column: pa.ChunkedArray, name: str, where: str) -> ByteRanges:
                     raise ValueError(f"row {item} of {where} has no image in {name!r}: filter it")
                 number[item] = files.setdefault(path, len(files))
                 offset[item], nbytes[item] = 0, os.stat(path).st_size
-    found = ByteRanges(tuple(files), number, offset, nbytes)
-    _compare(found, column, name, where)
+    if wanted is None:
+        wanted = np.arange(len(column))
+    found = ByteRanges(tuple(files), number[wanted], offset[wanted], nbytes[wanted])
+    _compare(found, column, wanted, name, where)
     return found
 
 
@@ -210,8 +219,13 @@ def _parts(chunk: pa.Array, name: str, where: str) -> tuple[pa.Array, pa.Array |
         return pa.nulls(len(chunk), pa.binary()), chunk
     if binary_part(kind, name, where) == name:
         return chunk, None
-    paths = chunk.field("path") if kind.get_field_index("path") >= 0 else None
-    return chunk.field("bytes"), paths
+    paths = _child(chunk, "path") if kind.get_field_index("path") >= 0 else None
+    return _child(chunk, "bytes"), paths
+
+
+def _child(chunk: pa.StructArray, name: str) -> pa.Array:
+    """Returns a field of structs, null where its struct is; ``field()`` has what lies below."""
+    return chunk.flatten()[chunk.type.get_field_index(name)]
 
 
 def _places(
@@ -232,15 +246,18 @@ def _places(
     return number, (values.starts - begin + place.offset).astype(np.uint64)
 
 
-def _compare(found: ByteRanges, column: pa.ChunkedArray, name: str, where: str) -> None:
+def _compare(
+    found: ByteRanges, column: pa.ChunkedArray, wanted: Rows, name: str, where: str
+) -> None:
     """Raises ValueError if a file does not have the values, as after it was replaced."""
     rows = np.linspace(0, max(len(found) - 1, 0), min(_CHECKED, len(found)), dtype=np.int64)
-    for row in rows.tolist():
+    for item in rows.tolist():
+        row = int(wanted[item])
         value = column[row].as_py()
         encoded = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(encoded, bytes):
             continue
-        place = found.at(row)
+        place = found.at(item)
         with open(place.file, "rb") as file:
             file.seek(place.offset)
             if file.read(place.nbytes) != encoded:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from fusionloader.data.sources.encoded_images import EncodedImages, Transform
 from fusionloader.data.sources.ranged_samples import ShardTargets, no_targets
 from fusionloader.data.sources.shards.columns.arrow_columns import (
+    Rows,
     find_column,
     find_ranges,
     read_table,
@@ -94,23 +95,26 @@ def from_hugging_face(
     """
     _check_is_dataset(dataset)
     table, where = dataset.data.table, f"the dataset of {len(dataset)} rows"
-    ranges = find_ranges(find_column(table, image, where), image, where)
-    targets = _targets(table, target, where, target_transform)
-    if dataset._indices is not None:
-        rows = dataset._indices.column(0).to_numpy()
-        ranges = ranges.of(rows)
-        targets = [targets[row] for row in rows] if isinstance(targets, list) else targets[rows]
+    rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    ranges = find_ranges(find_column(table, image, where), image, where, rows)
+    targets = _targets(table, target, where, target_transform, rows)
     return HuggingFaceImages(
         ranges, targets, transform=transform, target_transform=target_transform
     )
 
 
 def _targets(
-    table: pa.Table, name: str | None, where: str, target_transform: Transform | None
+    table: pa.Table,
+    name: str | None,
+    where: str,
+    target_transform: Transform | None,
+    wanted: Rows | None = None,
 ) -> ShardTargets:
     if name is None:
-        return no_targets(table.num_rows)
+        return no_targets(table.num_rows if wanted is None else len(wanted))
     column = find_column(table, name, where)
+    if wanted is not None:
+        column = column.take(pa.array(wanted))
     return read_targets(column, name, where, has_transform=target_transform is not None)
 
 
