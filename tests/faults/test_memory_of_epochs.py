@@ -43,9 +43,9 @@ def test_epochs_leave_nothing_even_without_the_garbage_collector(collate_fn):
     try:
         before = held()
         for _ in range(4):
-            for batch in loader:  # held when the epoch ends
+            for _batch in loader:  # held when the epoch ends
                 assert held()[0] > before[0]
-        del batch
+        del _batch
         after = held()
     finally:
         gc.enable()
