@@ -88,7 +88,8 @@ class FleetSize:
         self._missing = [*self._missing, missing] if short else []
         self._idle = [*self._idle, at_work] if idle else []
         if len(self._missing) >= _RAISE_AFTER:
-            self._change(self.wish + max(1, math.ceil(min(self._missing))))
+            # The estimate is infinite if remote workers have made next to nothing.
+            self._change(self.wish + max(1, math.ceil(min(*self._missing, self._most))))
         elif len(self._idle) >= _LOWER_AFTER:
             # As many as would have been busy enough at the busiest moment.
             self._change(min(self.wish, math.ceil(max(self._idle) / _BUSY)))

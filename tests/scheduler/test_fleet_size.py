@@ -1,7 +1,7 @@
 """How many remote workers there should be."""
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fusionloader.scheduler.fleet_size import FleetSize, SharedFleetSize
@@ -22,6 +22,7 @@ def training(size, demand, steps):
     return size.wish
 
 
+@example([0, 5], [(1.0, 1.0, 1, 1e-308)] * 3)
 @given(limits, loads)
 def test_it_stays_within_the_limits(limits, loads):
     size = FleetSize(*limits)
